@@ -99,7 +99,9 @@ streams:
 
 @pytest.fixture(scope="module")
 def scene(shared):
-    """The directory that client/ctl/common/arguments.h describes."""
+    """tokend.yaml, with its shards in data/; two cursors of train, begin.cursor and run.cursor; and
+    records/, which its trainers wrote. A daemon serves tokend.yaml, and one rank trains on train.
+    """
     for name in ("web/0000", "web/0001", "code/0000", "code/0001", "valid"):
         shared.shard(f"data/{name}.bin", 40_000)
     config = shared.file("tokend.yaml")

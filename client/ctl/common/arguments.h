@@ -1,6 +1,6 @@
 /*
  * Subcommands as data. One table of options per command parses the arguments and makes the usage
- * line, `--help` and the man page.
+ * line and `--help`. The man page has them too, between its own texts (man/tokctl.1.txt).
  */
 #ifndef TOKEND_CTL_ARGUMENTS_H
 #define TOKEND_CTL_ARGUMENTS_H
@@ -43,27 +43,6 @@ struct ctl_option {
 	const char *preset;
 	const char *help; /* a phrase, in lower case and without a full stop */
 };
-
-/*
- * tests/system/test_man.py runs the command in bash and expects exit status 0. The directory
- * contains tokend.yaml, with the streams train (datasets web and code) and valid. Its shards are in
- * data/web/, data/code/ and data/valid.bin. There are two cursors of train, begin.cursor and
- * run.cursor, and records/, which the trainers of train wrote. A daemon serves tokend.yaml, and one
- * rank trains on train.
- */
-struct ctl_example {
-	const char *shows;   /* a phrase */
-	const char *command; /* "tokctl plan train -c tokend.yaml --from 0 --count 4" */
-};
-
-#define CTL_EXAMPLES(...)                                                                          \
-	(const struct ctl_example[])                                                               \
-	{                                                                                          \
-		__VA_ARGS__,                                                                       \
-		{                                                                                  \
-			NULL, NULL                                                                 \
-		}                                                                                  \
-	}
 
 /*
  * An option in one line: {OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX, "end of the range")}.
@@ -111,9 +90,6 @@ struct ctl_command {
 	const char *arguments;
 	int most;
 	const char *help;  /* one line */
-	const char *about; /* man page: paragraphs with an empty line between; or NULL */
-	const struct ctl_example
-		*examples; /* man page: CTL_EXAMPLES({shows, command}, …); or NULL */
 	const struct ctl_option *options; /* [count]; numbered by the command's own enum */
 	unsigned count;
 	int (*run)(const struct ctl_arguments *a); /* returns an exit status */

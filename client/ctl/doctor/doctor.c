@@ -163,14 +163,6 @@ static int doctor(const struct ctl_arguments *a)
 const struct ctl_command ctl_doctor = {
 	.name = "doctor",
 	.help = "check what a node needs, and say how to mend it",
-	.about = "Prints a line for each: ok, skip with the reason, or fix with the remedy. The "
-		 "exit status is 1 if there is anything to fix.\n\n"
-		 "Shards are opened and read as the daemon's user. Only root can act as another "
-		 "user. The speed of a disk is that of random windows, past the page cache, from 8 "
-		 "threads; it is compared with what the running trainers take, otherwise with 8 "
-		 "trainers of 90,000 tokens/s.",
-	.examples = CTL_EXAMPLES({"print what to mend on this node",
-		"tokctl doctor -c tokend.yaml | sed -n /^fix/p"}),
 	OPTIONS_ARE(options),
 	.run = doctor,
 };

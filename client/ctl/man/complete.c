@@ -114,7 +114,5 @@ const struct ctl_command ctl_completion = {
 	.name = "completion",
 	.arguments = "bash|zsh",
 	.help = "print a completion of tokctl and tokend for a shell",
-	.about = "`make install` and the packages install it. zsh shows no descriptions.",
-	.examples = CTL_EXAMPLES({"complete in this bash", "eval \"$(tokctl completion bash)\""}),
 	.run = completion,
 };

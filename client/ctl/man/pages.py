@@ -2,8 +2,9 @@
 
 Reads the tables of options, commands and config keys from stdin, as `tokctl help --tables` prints
 them. A text is a summary and then blocks: titles in capitals, paragraphs, items `= TERM`, examples
-indented by 4, roff from a line with a dot on, and tables: @options, @commands, @keys NAME. Words
-between backticks are bold.
+indented by 4, roff from a line with a dot on, and tables: @command NAME, the head of a command;
+@options, those of the last command, otherwise of tokend; @keys NAME. Words between backticks are
+bold.
 """
 
 import json
@@ -64,14 +65,10 @@ def options(rows):
             yield "Required."
 
 
-def command(c):
-    yield from (f".SS tokctl {c['command']}", sentence(c["help"]), ".HP")
+def head(command):
+    yield from (f".SS tokctl {command['command']}", sentence(command["help"]), ".HP")
     # no line break within brackets
-    yield re.sub(r"\[[^]]*\]", lambda m: m[0].replace(" ", r"\ "), escape(c["synopsis"]))
-    yield from paragraphs(c["about"])
-    yield from options(c["options"])
-    for shows, line in c["examples"]:
-        yield from (".PP", sentence(shows, end=":"), *example(line.split("\n")))
+    yield re.sub(r"\[[^]]*\]", lambda m: m[0].replace(" ", r"\ "), escape(command["synopsis"]))
 
 
 def keys(rows):
@@ -89,6 +86,8 @@ def page(name, text, tables):
     yield f'.TH {title.upper()} {section} "" "tokend {tables[0]["version"]}"'
     summary, *blocks = text.strip().split("\n\n")
     yield from (".ad l", ".ss 12 0", ".SH NAME", rf"{title} \- {summary}")
+    commands = {row["command"]: row for row in tables if "command" in row}
+    last = tables[0]
     for block in blocks:
         lines = block.split("\n")
         if block.isupper() and len(lines) == 1:
@@ -96,9 +95,10 @@ def page(name, text, tables):
         elif block[0] == ".":
             yield block
         elif block == "@options":
-            yield from options(tables[0]["options"])
-        elif block == "@commands":
-            yield from chain(*(command(row) for row in tables if "command" in row))
+            yield from options(last["options"])
+        elif block.startswith("@command "):
+            last = commands.pop(block[9:])
+            yield from head(last)
         elif block[0] == "@":
             yield from chain(*(keys(t["keys"]) for t in tables if t.get("keys_of") == block[6:]))
         elif block[0] == "=":
@@ -108,6 +108,7 @@ def page(name, text, tables):
             yield from example(line[4:] for line in lines)
         else:
             yield from paragraphs(block)
+    assert last is tables[0] or not commands, f"{name}: lacks {', '.join(commands)}"
 
 
 def main():

@@ -38,16 +38,7 @@ static void put_command(struct emit *e, const struct ctl_command *c)
 	emit_text(e, "command", NULL, c->name);
 	emit_text(e, "synopsis", NULL, synopsis);
 	emit_text(e, "help", NULL, c->help);
-	emit_text(e, "about", NULL, c->about ? c->about : "");
 	put_options(e, c->options, c->count);
-	emit_open(e, "examples", '[');
-	for (const struct ctl_example *x = c->examples; x && x->command; x++) {
-		emit_open(e, "", '[');
-		emit_text(e, "", NULL, x->shows);
-		emit_text(e, "", NULL, x->command);
-		emit_close(e, ']');
-	}
-	emit_close(e, ']');
 	emit_row(e);
 	free(synopsis);
 	for (unsigned i = 0; c->subcommands && c->subcommands[i]; i++)

@@ -305,17 +305,6 @@ const struct ctl_command ctl_cost = {
 	.arguments = "STREAM",
 	.most = CTL_ANY, /* "--cursor A B": the shell's way of giving several */
 	.help = "compute what reading a stream from an object store costs",
-	.about = "Computes the cost from the config and the order, also if the shards are still on "
-		 "a disk. One line per dataset and way of reading it (window, piece; see the key "
-		 "fetch: in tokend.yaml(5)) has the number of GETs, GETs per second at --rate, "
-		 "bytes read, bytes read per byte used, dollars, and the cache that each node "
-		 "needs. GETs and bytes are sums over all nodes. The sign * is after the way that "
-		 "the config chooses. Numbers after ~ are estimates: of compressed shards and "
-		 "those of mds and arrow, of ranges that do not read every piece, and of caches "
-		 "that are smaller than their dataset. Others may be wrong by some windows of the "
-		 "first and the last 1024 samples.",
-	.examples = CTL_EXAMPLES({"what 10^12 tokens on 16 nodes cost",
-		"tokctl cost train -c tokend.yaml --nodes 16 --for 1e12"}),
 	OPTIONS_ARE(options),
 	.run = run,
 };

@@ -154,60 +154,24 @@ static const struct ctl_option options[VERBS][OPTIONS] = {
 
 static const struct ctl_command verbs[VERBS] = {
 	[NEW] = {VERB(NEW, new_cursor), .name = "cursor new", .arguments = "STREAM",
-		.help = "create the cursor of a stream's beginning",
-		.examples = CTL_EXAMPLES(
-			{"begin train", "tokctl cursor new train -c tokend.yaml -o new.cursor"})},
+		.help = "create the cursor of a stream's beginning"},
 	[SEEK] = {VERB(SEEK, edit), .name = "cursor seek", .arguments = "FILE",
-		.help = "move a cursor to another position of the same order",
-		.about =
-			"Sets the position of the next sample. Each mix begins where it did: after "
-			"a seek backwards, past mixes are pending again. To take them back, take a "
-			"cursor saved before them.",
-		.examples = CTL_EXAMPLES({"go on from position 8192",
-			"tokctl cursor seek begin.cursor --to 8192 -o seek.cursor"})},
+		.help = "move a cursor to another position of the same order"},
 	[SKIP] = {VERB(SKIP, edit), .name = "cursor skip", .arguments = "FILE",
-		.help = "skip the next samples: they are never served",
-		.examples = CTL_EXAMPLES({"skip 4096 samples",
-			"tokctl cursor skip run.cursor --samples 4096 -o skipped.cursor"})},
+		.help = "skip the next samples: they are never served"},
 	[MIX] = {VERB(MIX, edit), .name = "cursor mix", .arguments = "FILE DATASET=WEIGHT...",
-		.most = 1 + LIMIT_DATASETS, .help = "change the weights of the datasets",
-		.about = "Announces a mix with these weights, which are relative to each other. "
-			 "Datasets that are not named get weight 0. It replaces all pending mixes. "
-			 "A stream with the key epochs: has no weights to change.",
-		.examples =
-			CTL_EXAMPLES({"use half web and half code from the earliest position on",
-				"tokctl cursor mix run.cursor web=0.5 code=0.5 -o mixed.cursor"})},
+		.most = 1 + LIMIT_DATASETS, .help = "change the weights of the datasets"},
 	[ADD] = {VERB(ADD, edit), .name = "cursor add", .arguments = "FILE",
-		.help = "add the config's new datasets to a cursor, without weight",
-		.about = "Adds the datasets that the config's stream has and the cursor lacks. "
-			 "They are served once `tokctl cursor mix` gives them a weight.",
-		.examples = CTL_EXAMPLES({"add the datasets that tokend.yaml now has",
-			"tokctl cursor add run.cursor -c tokend.yaml -o added.cursor"})},
+		.help = "add the config's new datasets to a cursor, without weight"},
 	[REMOVE] = {VERB(REMOVE, edit), .name = "cursor remove", .arguments = "FILE DATASET",
-		.help = "stop serving a dataset",
-		.about = "Gives the dataset weight 0 from a position on, in all pending mixes too. "
-			 "The other datasets keep their ratio. The cursor keeps the dataset in its "
-			 "list.",
-		.examples = CTL_EXAMPLES({"stop serving code",
-			"tokctl cursor remove run.cursor code -o removed.cursor"})},
+		.help = "stop serving a dataset"},
 	[SCHEDULE] = {VERB(SCHEDULE, edit), .name = "cursor schedule", .arguments = "FILE",
-		.help = "replace the pending mixes with the config's `schedule:`",
-		.about = "Applies schedule: and max_epochs: of the config's stream to a run that "
-			 "has begun. The present mix stays until the first step of the schedule.",
-		.examples = CTL_EXAMPLES({"apply an edited schedule",
-			"tokctl cursor schedule run.cursor -c tokend.yaml -o scheduled.cursor"})},
+		.help = "replace the pending mixes with the config's `schedule:`"},
 };
 
 const struct ctl_command ctl_cursor = {
 	.name = "cursor",
 	.help = "create, print, compare and edit cursor files",
-	.about =
-		"A cursor is the state of a run: stream, position and mixes. Trainers store it in "
-		"the model's checkpoint; a job that saves under a tag also has the daemon write it "
-		"to STATE_DIR/STREAM/RUN/TAG.cursor. An edit makes a new cursor: everything is "
-		"checked before OUT is written, and each change is printed as old | new. It takes "
-		"effect when a job attaches at the new cursor. `tokctl mix` and `tokctl skip` "
-		"change a running job instead.",
 	.subcommands = (const struct ctl_command *const[]){&verbs[NEW], &ctl_cursor_show,
 		&ctl_cursor_diff, &verbs[SEEK], &verbs[SKIP], &verbs[MIX], &verbs[ADD],
 		&verbs[REMOVE], &verbs[SCHEDULE], NULL},

@@ -250,14 +250,6 @@ const struct ctl_command ctl_cursor_diff = {
 	.name = "cursor diff",
 	.arguments = "LEFT RIGHT...",
 	.help = "print how cursors differ, and which is the odd one of several",
-	.about = "Prints one line per difference. Of two cursors, LEFT's value is first. Of more, "
-		 "it names those that differ from the majority, or from LEFT if there is none; the "
-		 "majority's value is first. The exit status is 1 if the cursors differ.",
-	.examples = CTL_EXAMPLES(
-		{"compare two cursors", "tokctl cursor diff begin.cursor run.cursor || "
-					"echo they differ"},
-		{"find the node whose snapshot differs",
-			"tokctl cursor diff begin.cursor run.cursor run.cursor || true"}),
 	OPTIONS_ARE(options),
 	.run = diff,
 };

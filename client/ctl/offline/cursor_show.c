@@ -154,14 +154,6 @@ const struct ctl_command ctl_cursor_show = {
 	.name = "cursor show",
 	.arguments = "FILE",
 	.help = "print a cursor, or those in a checkpoint",
-	.about = "Prints the stream, the position of the next sample, the datasets, and their "
-		 "shares in past, current and pending mixes.\n\n"
-		 "FILE is a cursor file; or a checkpoint that stores a Loader's state_dict(): a "
-		 "file of torch.save(), a directory of torch.distributed.checkpoint, or "
-		 "JSON with the cursor in hex. Of a checkpoint, each cursor is printed once, "
-		 "with the place where it was found first.",
-	.examples = CTL_EXAMPLES({"print a cursor", "tokctl cursor show run.cursor"},
-		{"print the cursors of all files below a directory", "tokctl cursor show ."}),
 	OPTIONS_ARE(options),
 	.run = run,
 };

@@ -324,22 +324,6 @@ const struct ctl_command ctl_inspect = {
 	.name = "inspect",
 	.arguments = "PATH...",
 	.help = "print what shards contain and what is wrong with them",
-	.about = "Prints one line per shard: format, dtype, number of tokens and of documents, and "
-		 "any problem. PATH is a file, a directory, a pattern, or a URL: the prefix of "
-		 "shards in a store, or one shard. With -c, shards are read "
-		 "as the datasets of the config read them, and their windows are counted. With "
-		 "--deep all tokens are read, and compared with the stream's vocab and with the "
-		 "manifest's digests. The exit status is 1 if there is a problem.\n\n"
-		 "--manifest writes a manifest, with which a daemon starts without opening each "
-		 "shard: see the key manifest: in tokend.yaml(5). For shards in a store it has "
-		 "their ETags. If the shards were uploaded from a disk, --from copies the manifest "
-		 "that was made there, so that no shard is read again. Objects of the same size "
-		 "with "
-		 "other contents are then not found; with --deep they are.",
-	.examples = CTL_EXAMPLES({"look at the shards of a dataset", "tokctl inspect data/web"},
-		{"read all tokens, as the config's streams do",
-			"tokctl inspect data/web -c tokend.yaml --deep"},
-		{"write a manifest", "tokctl inspect data/web --manifest web.jsonl"}),
 	.run = inspect,
 	OPTIONS_ARE(options),
 };

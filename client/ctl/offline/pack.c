@@ -532,31 +532,6 @@ const struct ctl_command ctl_pack = {
 	.name = "pack",
 	.arguments = "IN... OUT",
 	.help = "convert shards of any readable format to flat, zstd or Megatron shards",
-	.about = "Writes the tokens of the input shards as raw tokens (flat: .bin), seekable zstd "
-		 "(zstd: .bin.zst) or Megatron shards (megatron: .bin and .idx). IN is a file, a "
-		 "directory, a pattern, or a URL: the prefix of shards in a store, or one shard. "
-		 "OUT is a directory of shard-00000 and so on, with one "
-		 "shard per input file unless --shards is given; or, if it ends in the format's "
-		 "ending, one file with all tokens. Megatron shards are cut between documents."
-		 "\n\n"
-		 "Files are written in parallel, each by one thread. Each file is read back and "
-		 "compared before it gets its name. Nothing is "
-		 "overwritten. To continue after an interruption, repeat the command. Only "
-		 "--format megatron keeps document bounds; lines on stderr report what is lost."
-		 "\n\n"
-		 "With --fit, documents are packed into rows: the largest first, each into the "
-		 "fullest row that it fits. Only documents longer than a row are cut. The end of a "
-		 "row is padding, which repeats its last token; a NAME.csv.gz next to each shard "
-		 "leaves it out of the documents, and so of the loss mask. Documents are those of "
-		 "an index or a NAME.csv.gz, otherwise they end at --eos. Each shard is packed by "
-		 "itself, in memory: up to 2^27 tokens of 2 or 4 bytes, and 20 bytes per document. "
-		 "With --shards it may be up to 2^28 tokens, and so many are in memory at once. "
-		 "The output does not depend on the "
-		 "number of threads. The lines at the end belong into the stream's config.",
-	.examples = CTL_EXAMPLES(
-		{"compress a dataset", "tokctl pack data/web web-zstd --format zstd"},
-		{"cut it into 4 shards", "tokctl pack data/web web-4 --format flat --shards 4"},
-		{"pack its documents into rows", "tokctl pack data/web rows --fit 2049 --eos 0"}),
 	.run = pack_arguments,
 	OPTIONS_ARE(options),
 };

@@ -274,16 +274,6 @@ const struct ctl_command ctl_plan = {
 	.arguments = "STREAM",
 	.most = CTL_ANY, /* "--cursor A B": the shell's way of giving several */
 	.help = "print which windows a stream serves at given positions or at a step",
-	.about = "Computes the order of a stream from the config; it needs no daemon. With --from "
-		 "and --count it prints one line per position: dataset, epoch, window, the offset "
-		 "of its first token, and shard. With --step, --world and --micro it prints the "
-		 "rows of each rank's batch at that step, as the ranks get them.\n\n"
-		 "If the mix was changed while the run was going on, the config alone does not "
-		 "give its order: add --run, or a cursor of the run with --cursor.",
-	.examples = CTL_EXAMPLES(
-		{"the first four samples", "tokctl plan train -c tokend.yaml --from 0 --count 4"},
-		{"what 2 ranks with 4 rows each get at step 10",
-			"tokctl plan train -c tokend.yaml --step 10 --world 2 --micro 4"}),
 	OPTIONS_ARE(plan_options),
 	.run = plan,
 };
@@ -400,13 +390,6 @@ const struct ctl_command ctl_when = {
 	.arguments = "STREAM",
 	.most = CTL_ANY, /* "--cursor A B": the shell's way of giving several */
 	.help = "print the positions at which tokens of a shard are served",
-	.about = "Finds the windows that contain the given tokens, and the position of each in one "
-		 "epoch of the dataset. So it answers whether, and at which step, a document was "
-		 "trained on. The exit status is 1 if the tokens are never served.\n\n"
-		 "If the mix was changed while the run was going on, add --run, or a cursor of the "
-		 "run with --cursor.",
-	.examples = CTL_EXAMPLES({"when token 2000 of a shard is served",
-		"tokctl when train -c tokend.yaml --dataset web --shard 0000.bin --offset 2000"}),
 	OPTIONS_ARE(when_options),
 	.run = when,
 };

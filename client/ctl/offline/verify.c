@@ -176,24 +176,6 @@ const struct ctl_command ctl_verify = {
 	.name = "verify",
 	.arguments = "STREAM RECORD...",
 	.help = "prove from trainers' records that no sample was repeated, lost or altered",
-	.about = "Compares the records that trainers write (Loader's record=, or tokctl cat "
-		 "--record) with the order and with the shards. Over a range of positions, all "
-		 "ranks together must have taken each position exactly once, with the tokens that "
-		 "the shards contain. RECORD is a file, or a directory with *.record files; give "
-		 "the records of all ranks and of all restarts.\n\n"
-		 "A batch counts when it is taken, or, if the trainer calls commit(), when it is "
-		 "committed. If a restart from an older checkpoint repeats rows, the earlier ones "
-		 "are void. The exit status is 1 if any position was repeated, lost or altered."
-		 "\n\n"
-		 "Printed are a verdict, with the probable cause of what is wrong, and: samples, "
-		 "the positions in the range that were taken; skipped, those "
-		 "that `tokctl skip` left out; void, rows undone by restarts; outside, rows "
-		 "outside the range; generations, the number of stretches with one world and "
-		 "micro_batch; and sum, which is equal for all runs over the same samples.\n\n"
-		 "Each row is compared with the order of the cursor that its record has. "
-		 "--cursor or --run takes another one for all rows.",
-	.examples = CTL_EXAMPLES({"prove a run from the records of all its ranks",
-		"tokctl verify train records -c tokend.yaml"}),
 	.run = verify,
 	OPTIONS_ARE(options),
 };

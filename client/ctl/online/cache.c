@@ -291,11 +291,6 @@ static const struct ctl_option warm_options[] = {COMMON,
 static const struct ctl_command ls_command = {
 	.name = "cache ls",
 	.help = "print what the cache holds of each dataset",
-	.about = "Prints one line per dataset in a store: its objects and pieces in the cache, and "
-		 "their size on the disk. The line (others) counts objects of no dataset of the "
-		 "config.",
-	.examples = CTL_EXAMPLES(
-		{"list them, if the daemon has a cache", "tokctl cache ls -c tokend.yaml || true"}),
 	OPTIONS_ARE(options),
 	.run = run,
 };
@@ -304,12 +299,6 @@ static const struct ctl_command warm_command = {
 	.name = "cache warm",
 	.arguments = "STREAM",
 	.help = "fetch the next pieces of a stream into the cache",
-	.about = "Reads the stream as a run of its own, tokctl-warm, so that its pieces are in the "
-		 "cache before a trainer needs them. It ends at --to, when all pieces are there, "
-		 "or when the cache is nearly full: in the stream's order, the nearest pieces "
-		 "stay. Ctrl-C ends it earlier, and the pieces are kept.",
-	.examples = CTL_EXAMPLES({"fetch what the first 100,000 samples need, if there is a cache",
-		"tokctl cache warm train --to 100000 -c tokend.yaml || true"}),
 	OPTIONS_ARE(warm_options),
 	.run = run,
 };
@@ -318,11 +307,6 @@ static const struct ctl_command drop_command = {
 	.name = "cache drop",
 	.arguments = "DATASET",
 	.help = "remove a dataset from the cache",
-	.about = "Removes the dataset's pieces, except those that are read at this moment. They "
-		 "are fetched again when a session needs them. Only root, the daemon's user and "
-		 "admin_uids may do it.",
-	.examples = CTL_EXAMPLES({"make room, if the daemon has a cache",
-		"tokctl cache drop web -c tokend.yaml || true"}),
 	OPTIONS_ARE(options),
 	.run = run,
 };

@@ -170,17 +170,6 @@ const struct ctl_command ctl_cat = {
 	.name = "cat",
 	.arguments = "STREAM",
 	.help = "attach like a trainer and write the tokens of its batches to stdout",
-	.about = "Attaches as one rank of a run, and writes the rows of each batch to stdout: "
-		 "seq_len + extra tokens per row, as 2 or 4 bytes, whichever the stream has, in "
-		 "little-endian order. All batches are full: after the end of a finite stream, "
-		 "rows are padding with tokens 0.",
-	.examples = CTL_EXAMPLES(
-		{"the first tokens that rank 0 of 1 gets",
-			"tokctl cat train -c tokend.yaml --rank 0 --world 1 --micro 1 --batches 1 "
-			"| od -A d -t u2 -N 32"},
-		{"hash 10 batches of rank 1 of 2",
-			"tokctl cat train -c tokend.yaml --rank 1 --world 2 --micro 4 --batches 10 "
-			"| sha256sum"}),
 	OPTIONS_ARE(options),
 	.run = cat,
 };

@@ -484,14 +484,6 @@ static int request(const struct ctl_arguments *a)
 
 /* ---- the tables ---- */
 
-#define REQUEST_ABOUT                                                                              \
-	"All ranks of the job carry out the request at the same step, in control(), which a "      \
-	"trainer calls at every step. tokctl prints the answers of this node's sessions. If not "  \
-	"all ranks call control() within --timeout, or tokctl is interrupted before one has "      \
-	"fetched the request, it is cancelled and nothing changes. A save is carried out "         \
-	"once all loops have called done(); a rank whose loop went on without it is named. The "   \
-	"exit status is 0 only if the request was carried out."
-#define SEE_MIX "All ranks carry out the request at the same step: see tokctl mix."
 #define COMMON                                                                                     \
 	[RUN] = {OPTION_TEXT("run", "RUN", "run to change, if the stream has several")},           \
 	[TIMEOUT] = {OPTION_NUMBER("timeout", "SECONDS", 1, 1000000,                               \
@@ -519,50 +511,13 @@ static const struct ctl_option rescale_options[OPTIONS] = {TAGGED,
 	[MICRO] = {OPTION_NUMBER("micro", "B", 1, LIMIT_MICRO_BATCH,
 		"rows per batch of the next job; default: unchanged")}};
 
-const struct ctl_command ctl_mix = {
-	VERB("mix", mix_options),
-	.arguments = "STREAM DATASET=WEIGHT...",
-	.help = "change the mix of a running job",
-	.about = "Gives the datasets new weights, relative to each other, from --at on. Datasets "
-		 "that are not named get weight 0. It replaces all pending mixes. A finite stream "
-		 "keeps its mix.\n\n" REQUEST_ABOUT,
-	.examples = CTL_EXAMPLES({"use half web and half code from the earliest position on",
-		"tokctl mix train web=0.5 code=0.5 -c tokend.yaml"}),
-};
-
-const struct ctl_command ctl_skip = {
-	VERB("skip", skip_options),
-	.arguments = "STREAM",
-	.help = "skip the next samples of a running job",
-	.about = "Use it to pass over data on which the loss diverges. The skipped samples are "
-		 "never served; `tokctl verify` reports them as skipped. " SEE_MIX,
-	.examples = CTL_EXAMPLES(
-		{"skip 1024 samples", "tokctl skip train --samples 1024 -c tokend.yaml"}),
-};
-
-const struct ctl_command ctl_checkpoint = {
-	VERB("checkpoint", save_options),
-	.arguments = "STREAM",
-	.help = "let a running job save a checkpoint",
-	.about = "The job saves a checkpoint as it does at other times, and goes on. " SEE_MIX,
-	.examples = CTL_EXAMPLES({"save, with the cursor also in the daemon's state_dir",
-		"tokctl checkpoint train --tag before-upgrade -c tokend.yaml"}),
-};
-
-const struct ctl_command ctl_drain = {
-	VERB("drain", save_options),
-	.arguments = "STREAM",
-	.help = "let a running job save a checkpoint and exit",
-	.about = "The job saves a checkpoint as it does at other times, and exits. " SEE_MIX,
-	.examples = CTL_EXAMPLES(
-		{"stop a job before maintenance", "tokctl drain train -c tokend.yaml"}),
-};
-
-const struct ctl_command ctl_rescale = {
-	VERB("rescale", rescale_options),
-	.arguments = "STREAM",
-	.help = "let a running job save and exit, to go on with another number of ranks",
-	.about = "Start the next job from the checkpoint: no sample is repeated or lost. " SEE_MIX,
-	.examples = CTL_EXAMPLES(
-		{"go on with 2 ranks", "tokctl rescale train --world 2 -c tokend.yaml"}),
-};
+const struct ctl_command ctl_mix = {VERB("mix", mix_options),
+	.arguments = "STREAM DATASET=WEIGHT...", .help = "change the mix of a running job"};
+const struct ctl_command ctl_skip = {VERB("skip", skip_options), .arguments = "STREAM",
+	.help = "skip the next samples of a running job"};
+const struct ctl_command ctl_checkpoint = {VERB("checkpoint", save_options), .arguments = "STREAM",
+	.help = "let a running job save a checkpoint"};
+const struct ctl_command ctl_drain = {VERB("drain", save_options), .arguments = "STREAM",
+	.help = "let a running job save a checkpoint and exit"};
+const struct ctl_command ctl_rescale = {VERB("rescale", rescale_options), .arguments = "STREAM",
+	.help = "let a running job save and exit, to go on with another number of ranks"};

@@ -330,13 +330,6 @@ static int start(const struct ctl_arguments *a)
 const struct ctl_command ctl_start = {
 	.name = "start",
 	.help = "have a daemon serve a config, for this user",
-	.about = "Uses the daemon at the config's socket if it serves this file. Otherwise starts "
-		 "the private daemon of this user and file, unless it runs: the one that "
-		 "Loader(config=) starts too. It ends a minute after its last session.\n\n"
-		 "Prints shared or private and the daemon's socket. Exits when the daemon answers, "
-		 "or with the last line of its log if it fails.",
-	.examples = CTL_EXAMPLES({"have tokend.yaml served before the first trainer",
-		"tokctl start -c tokend.yaml"}),
 	OPTIONS_ARE(start_options),
 	.run = start,
 };
@@ -398,12 +391,6 @@ static int stop(const struct ctl_arguments *a)
 const struct ctl_command ctl_stop = {
 	.name = "stop",
 	.help = "end a daemon, like the private one of a config",
-	.about = "Ends the daemon if no trainer reads from it, and waits until it has ended. A "
-		 "private daemon ends by itself a minute after its last session. A trainer with "
-		 "Loader(config=) starts a new one, which reads config and shards again.",
-	.examples = CTL_EXAMPLES({"serve another config, and stop its daemon",
-		"cp tokend.yaml other.yaml; tokctl start -c other.yaml; tokctl stop -c "
-		"other.yaml"}),
 	OPTIONS_ARE(stop_options),
 	.run = stop,
 };

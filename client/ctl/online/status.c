@@ -452,24 +452,6 @@ static int status(const struct ctl_arguments *a)
 const struct ctl_command ctl_status = {
 	.name = "status",
 	.help = "print where each trainer is and what it waits for, also again and again",
-	.about = "Without --socket, -c and $TOKEND_SOCKET, prints all daemons that are found, also "
-		 "private ones, one after the other.\n\n"
-		 "Prints one line per session (an attached trainer process): stream, run, rank, "
-		 "rows per batch, position of the next batch, batches that are ready, who waits, "
-		 "and pid. WAITS is trainer if no batch is ready, and request if an operator's "
-		 "request is open. It is tokend if the ring has been full for a second, and store "
-		 "if a read waits for "
-		 "an object store, with the time so far. Then a line per object "
-		 "store and one for the cache, if there are any. The last line is about the "
-		 "daemon. lost wakes counts wake-ups that did not reach a trainer, and must be "
-		 "0.\n\n"
-		 "With --watch, TOKENS/S is the rate since the update before. On a terminal, each "
-		 "update replaces the one before, and is cut to the terminal's size; otherwise an "
-		 "empty line separates them. The daemon may stop and start meanwhile.",
-	.examples = CTL_EXAMPLES({"list the sessions", "tokctl status -c tokend.yaml"},
-		{"for three seconds, the slowest first",
-			"timeout -s INT 3 tokctl status -c tokend.yaml --watch --sort ready || [ "
-			"$? = 124 ]"}),
 	OPTIONS_ARE(options),
 	.run = status,
 };

@@ -234,10 +234,6 @@ static int run(const struct ctl_arguments *a)
 const struct ctl_command ctl_metrics = {
 	.name = "metrics",
 	.help = "print what a running daemon counts, as text for Prometheus",
-	.about = "tokctl serve serves the same text at /metrics. Names of metrics do not change. "
-		 "With --sessions, the number of series grows with every job.",
-	.examples = CTL_EXAMPLES({"how many trainers wait for a batch",
-		"tokctl metrics -c tokend.yaml | grep ^tokend_stream_waiting_sessions"}),
 	OPTIONS_ARE(options),
 	.run = run,
 };

@@ -196,21 +196,6 @@ static int serve(const struct ctl_arguments *a)
 const struct ctl_command ctl_serve = {
 	.name = "serve",
 	.help = "serve metrics and a live page of a daemon over HTTP",
-	.about =
-		"Serves /metrics for Prometheus, /healthz and /readyz for probes, a page for "
-		"people "
-		"at /, and its data at /status.json. There is no authentication, so use a loopback "
-		"address or a management network. No directories, pids and hosts are shown, except "
-		"hosts in the last faults. The daemon may stop and start meanwhile: then the "
-		"metric "
-		"tokend_up is 0, and probes get status 503.\n\n"
-		"Requests are served for addresses, localhost, the node's own name, and each "
-		"--host: "
-		"otherwise the page of another site could read the answers. The unit "
-		"tokend-web.service runs this command.",
-	.examples = CTL_EXAMPLES({"is each stream ready to serve trainers?",
-		"tokctl serve -c tokend.yaml --listen 127.0.0.1:9465 & sleep 1; curl -s "
-		"http://127.0.0.1:9465/readyz; kill $!"}),
 	OPTIONS_ARE(options),
 	.run = serve,
 };
