@@ -6,8 +6,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -84,4 +87,44 @@ bool ctl_file_end(struct ctl_file *f, bool keep)
 	if (keep && !done)
 		ctl_fail("%s: cannot be written: %s", f->path, strerror(error));
 	return done;
+}
+
+/* ---- mapped files ---- */
+
+static const char *mapped; /* the name of the file */
+
+static void on_bus_error(int number)
+{
+	(void)number;
+	ctl_fail("%s: became shorter, or cannot be read", mapped);
+	_exit(CTL_FAILED);
+}
+
+const void *ctl_map(const char *path, size_t *bytes)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	const void *at = MAP_FAILED;
+	struct stat st;
+
+	if (fd >= 0 && fstat(fd, &st) == 0) {
+		*bytes = (size_t)st.st_size;
+		at = *bytes ? mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0) : "";
+	}
+	if (at == MAP_FAILED)
+		ctl_fail("%s: %s", path, strerror(errno));
+	if (fd >= 0)
+		close(fd);
+	if (at == MAP_FAILED)
+		return NULL;
+	if (*bytes)
+		madvise((void *)(uintptr_t)at, *bytes, MADV_SEQUENTIAL);
+	mapped = path;
+	signal(SIGBUS, on_bus_error);
+	return at;
+}
+
+void ctl_unmap(const void *at, size_t bytes)
+{
+	if (bytes)
+		munmap((void *)(uintptr_t)at, bytes);
 }

@@ -1,5 +1,5 @@
-/* A file that replaces another one whole: it is under its path complete and synced, or not at all.
- */
+/* Files that replace others whole: each is under its path complete and synced, or not at all. And
+ * files that are mapped. */
 #ifndef TOKEND_CTL_FILE_H
 #define TOKEND_CTL_FILE_H
 
@@ -20,5 +20,13 @@ bool ctl_file_begin(struct ctl_file *f, const char *path);
 bool ctl_file_end(struct ctl_file *f, bool keep);
 /* Makes a rename() to @path survive a power cut. False, with errno, if it may not. */
 bool ctl_file_sync_parent(const char *path);
+
+/*
+ * Maps a regular file to read it, one at a time. NULL after an error was printed. If a read of the
+ * mapping fails, because the file became shorter or its disk fails, the process prints that and
+ * exits: no such read may be within malloc() or stdio.
+ */
+const void *ctl_map(const char *path, size_t *bytes);
+void ctl_unmap(const void *mapped, size_t bytes);
 
 #endif

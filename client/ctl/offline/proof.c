@@ -1,6 +1,7 @@
 /* The proof: the rows of a range of positions, compared with the order and with the shards. */
 #include "client/ctl/offline/proof.h"
 #include "client/ctl/common/error.h"
+#include "client/ctl/common/file.h"
 #include "client/ctl/offline/shards.h"
 #include "proto/phrases.h"
 
@@ -16,7 +17,6 @@ struct row {
 
 struct work {
 	struct proof *p;
-	const struct record_section *section; /* that is read */
 	struct ctl_windows *reader;
 	size_t bytes;		   /* of a window */
 	uint64_t block, held;	   /* rows at most, and rows that are not judged yet */
@@ -154,27 +154,29 @@ static bool judge_block(struct work *w)
 	return true;
 }
 
-static bool see_row(void *context, uint64_t number, const uint64_t entry[2])
+static bool see_section(struct work *w, const struct record_section *s)
 {
-	struct work *w = context;
+	struct record_rows rows;
+	bool done = records_rows(w->p->records, s, &rows);
 
-	(void)number;
-	w->row[w->held++] = (struct row){.section = w->section,
-		.position = le64toh(entry[0]),
-		.checksum = le64toh(entry[1])};
-	return w->held < w->block || judge_block(w);
+	for (uint64_t i = 0; done && i < s->rows; i++) {
+		w->row[w->held++] = (struct row){.section = s,
+			.position = le64toh(rows.row[i][0]),
+			.checksum = le64toh(rows.row[i][1])};
+		done = w->held < w->block || judge_block(w);
+	}
+	if (rows.mapped)
+		ctl_unmap(rows.mapped, rows.bytes);
+	return done;
 }
 
 static bool see_rows(struct work *w)
 {
 	const struct record_peer *peer = w->p->peer;
 
-	for (size_t i = 0; i < peer->sections; i++) {
-		const struct record_section *s = w->section = &peer->section[i];
-
-		if (!records_each(w->p->records, s->file, s->entry, s->rows, see_row, w))
+	for (size_t i = 0; i < peer->sections; i++)
+		if (!see_section(w, &peer->section[i]))
 			return false;
-	}
 	return judge_block(w);
 }
 

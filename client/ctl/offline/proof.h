@@ -114,11 +114,15 @@ size_t records_runs(const struct records *r, char *names, size_t bytes);
 bool records_read(struct records *r, const struct ctl_stream *s, const struct cursor *cursor);
 void records_free(struct records *r);
 
-/* Calls @take for each of the @n entries of @file from number @first on, until it returns false.
- * False: it did, or an error was printed. */
-typedef bool record_take(void *context, uint64_t number, const uint64_t entry[2]);
-bool records_each(const struct records *r, uint32_t file, uint64_t first, uint64_t n,
-	record_take *take, void *context);
+/* The rows of a section, in its mapped file. The caller unmaps it. False after an error was printed.
+ */
+struct record_rows {
+	const uint64_t (*row)[2]; /* position and checksum, little-endian */
+	const void *mapped;
+	size_t bytes;
+};
+bool records_rows(
+	const struct records *r, const struct record_section *s, struct record_rows *rows);
 /* Fills in r->passes, the peers, and limit and last of each section. */
 bool records_judge(struct records *r);
 /* The order in which @position should have been served. */

@@ -1,5 +1,6 @@
 /* Record files: their sections, and the orders in which their rows were served. */
 #include "client/ctl/common/error.h"
+#include "client/ctl/common/file.h"
 #include "client/ctl/offline/proof.h"
 #include "proto/phrases.h"
 #include "proto/wire.h"
@@ -7,7 +8,6 @@
 #include <dirent.h>
 #include <endian.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <regex.h>
@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static bool no_memory(void)
 {
@@ -144,51 +143,18 @@ size_t records_runs(const struct records *r, char *names, size_t bytes)
 	return runs;
 }
 
-/* ---- entries ---- */
-
-/* Reads @n bytes at @at. */
-static bool read_all(int fd, void *to, size_t n, uint64_t at, const char *path)
+bool records_rows(const struct records *r, const struct record_section *s, struct record_rows *rows)
 {
-	for (size_t got = 0; got < n;) {
-		ssize_t some = pread(fd, (char *)to + got, n - got, (off_t)(at + got));
+	const char *path = r->file[s->file].path;
 
-		if (some < 0 && errno == EINTR)
-			continue;
-		if (some <= 0) {
-			ctl_fail("%s: %s", path,
-				some < 0 ? strerror(errno) : "was truncated while it was read");
-			return false;
-		}
-		got += (size_t)some;
+	rows->mapped = ctl_map(path, &rows->bytes);
+	if (rows->mapped && rows->bytes / RECORD_ENTRY_BYTES < s->entry + s->rows) {
+		ctl_fail("%s: was truncated while it was read", path);
+		ctl_unmap(rows->mapped, rows->bytes);
+		rows->mapped = NULL;
 	}
-	return true;
-}
-
-bool records_each(const struct records *r, uint32_t file, uint64_t first, uint64_t n,
-	record_take *take, void *context)
-{
-	const char *path = r->file[file].path;
-	uint64_t entry[4096][2], end;
-	struct stat st;
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	bool fine = fd >= 0 && fstat(fd, &st) == 0;
-
-	if (!fine)
-		ctl_fail("%s: %s", path, strerror(errno));
-	end = fine ? (uint64_t)st.st_size / RECORD_ENTRY_BYTES : 0;
-	if (n < end - first)
-		end = first + n;
-	while (fine && first < end) {
-		size_t some = end - first < 4096 ? (size_t)(end - first) : 4096;
-
-		fine = read_all(
-			fd, entry, some * RECORD_ENTRY_BYTES, first * RECORD_ENTRY_BYTES, path);
-		for (size_t i = 0; fine && i < some; i++)
-			fine = take(context, first++, entry[i]);
-	}
-	if (fd >= 0)
-		close(fd);
-	return fine;
+	rows->row = rows->mapped ? (const uint64_t(*)[2])rows->mapped + s->entry : NULL;
+	return rows->mapped;
 }
 
 /* ---- orders ---- */
@@ -278,13 +244,7 @@ struct scan {
 	const char *path;
 	bool given; /* one cursor counts for all rows */
 	uint32_t file;
-	size_t before; /* number of sections of the files before it */
-	/* a beginning without its marker */
-	unsigned char bytes[(RECORD_WORDS + LIMIT_CURSOR_BYTES / RECORD_FRAME_BYTES + 1) *
-			    RECORD_ENTRY_BYTES];
-	size_t have, want; /* entries of it; want is 0 between beginnings */
-	struct record_begin begin;
-	unsigned kind;
+	size_t before;	 /* number of sections of the files before it */
 	uint64_t latest; /* time of the last beginning */
 	bool begun;	 /* there was a beginning */
 	bool fresh;	 /* the last section is, or counts as, the first of its process */
@@ -313,7 +273,7 @@ static void end_process(struct scan *s)
 
 /* Merges @b with a previous section of its process that has no rows: the process then counts as
  * begun at @b. */
-static void follow(struct scan *s, struct record_begin *b)
+static void follow(struct scan *s, unsigned kind, struct record_begin *b)
 {
 	const struct record_section *last = last_section(s);
 
@@ -325,90 +285,117 @@ static void follow(struct scan *s, struct record_begin *b)
 	}
 	if (s->fresh && last && last->rows > 0)
 		s->fresh = false;
-	if (!(s->kind & RECORD_FIRST))
+	if (!(kind & RECORD_FIRST))
 		return;
 	end_process(s);
 	s->fresh = true;
 }
 
-static bool damaged(const struct scan *s, uint64_t entry)
-{
-	ctl_fail("%s: damaged: invalid beginning before entry %" PRIu64, s->path, entry + 1);
-	return false;
-}
-
-/* Adds the section of the beginning that was read, whose last entry is number @entry. */
-static bool add_section(struct scan *s, uint64_t entry)
+/* Adds the section of beginning @b, with its cursor at @frames. @entry: number of the one after it.
+ */
+static bool add_section(
+	struct scan *s, unsigned kind, struct record_begin *b, const void *frames, uint64_t entry)
 {
 	struct records *r = s->records;
-	struct record_section section = {.begin = s->begin,
-		.file = s->file,
-		.entry = entry + 1,
-		.again = s->kind & RECORD_PASS};
-	struct record_begin *b = &section.begin;
 	unsigned char cursor[LIMIT_CURSOR_BYTES];
+	uint32_t order = 0;
 
-	if (b->world < 1 || b->world > LIMIT_WORLD || b->rank >= b->world || b->micro_batch < 1 ||
-		b->micro_batch > LIMIT_MICRO_BATCH)
-		return damaged(s, entry);
-	record_get_cursor(cursor, b->cursor_bytes, s->bytes + RECORD_WORDS * RECORD_ENTRY_BYTES);
-	if (!s->given && !find_order(r, s->path, cursor, b->cursor_bytes, &section.order))
-		return false;
-	if (!s->given && b->position < r->order[section.order].order.segment[0]->start)
-		return damaged(s, entry);
+	bool fine = b->world >= 1 && b->world <= LIMIT_WORLD && b->rank < b->world &&
+		    b->micro_batch >= 1 && b->micro_batch <= LIMIT_MICRO_BATCH &&
+		    b->cursor_bytes <= sizeof(cursor);
+
+	if (fine && !s->given) {
+		record_get_cursor(cursor, b->cursor_bytes, frames);
+		if (!find_order(r, s->path, cursor, b->cursor_bytes, &order))
+			return false;
+		fine = b->position >= r->order[order].order.segment[0]->start;
+	}
+	if (!fine)
+		return ctl_fail("%s: damaged: invalid beginning before entry %" PRIu64, s->path,
+			       entry) == CTL_OK;
 	if (b->time_ns < s->latest) /* a clock that was set back */
 		b->time_ns = s->latest;
 	s->latest = b->time_ns;
-	follow(s, b);
-	if (!ctl_grow((void **)&r->section, r->sections, sizeof(section)))
+	follow(s, kind, b);
+	if (!ctl_grow((void **)&r->section, r->sections, sizeof(*r->section)))
 		return false;
-	r->section[r->sections++] = section;
+	r->section[r->sections++] = (struct record_section){.begin = *b,
+		.file = s->file,
+		.entry = entry,
+		.order = order,
+		.again = kind & RECORD_PASS};
 	s->begun = true;
 	return true;
 }
 
-/* Takes an entry of a beginning, the one after its marker first. */
-static bool scan_beginning(struct scan *s, uint64_t number, const uint64_t entry[2])
+/* The first entry after @at that begins a beginning, at most @end. */
+static uint64_t next_beginning(const uint64_t (*entry)[2], uint64_t at, uint64_t end)
 {
-	memcpy(s->bytes + s->have++ * RECORD_ENTRY_BYTES, entry, RECORD_ENTRY_BYTES);
-	if (s->have == RECORD_WORDS) {
-		record_get_beginning(&s->begin, s->bytes);
-		if (s->begin.cursor_bytes > LIMIT_CURSOR_BYTES)
-			return damaged(s, number);
-		s->want = record_begin_entries(s->begin.cursor_bytes) - 1;
-	}
-	if (s->have < s->want)
-		return true;
-	s->want = 0;
-	return add_section(s, number);
+	do
+		at++;
+	while (at < end && !record_is_beginning(entry[at], RECORD_ENTRY_BYTES));
+	return at;
 }
 
-static bool scan_entry(void *context, uint64_t number, const uint64_t entry[2])
+/* Adds the section of the beginning at @at, of @n entries. Sets *@after it. An incomplete one ends
+ * at the next one. */
+static bool scan_beginning(
+	struct scan *s, const uint64_t (*entry)[2], uint64_t at, uint64_t n, uint64_t *after)
 {
-	struct scan *s = context;
-	uint64_t position = le64toh(entry[0]);
+	struct record_begin begin = {0};
+	uint64_t frames = at + 1 + RECORD_WORDS, end = frames;
+	unsigned kind = le64toh(entry[at][1]) & (RECORD_FIRST | RECORD_PASS);
 
-	if (record_is_beginning(entry, RECORD_ENTRY_BYTES)) {
-		s->kind = le64toh(entry[1]) & (RECORD_FIRST | RECORD_PASS);
-		s->have = 0; /* also within a beginning, which is then incomplete */
-		s->want = RECORD_WORDS;
-		return true;
+	if (frames <= n)
+		record_get_beginning(&begin, entry[at + 1]);
+	if (begin.cursor_bytes <= LIMIT_CURSOR_BYTES)
+		end = at + record_begin_entries(begin.cursor_bytes);
+	*after = next_beginning(entry, at, end < n ? end : n);
+	return *after < end || add_section(s, kind, &begin, entry[frames], end);
+}
+
+static bool scan_entries(struct scan *s, const uint64_t (*entry)[2], uint64_t n)
+{
+	for (uint64_t i = 0; i < n;) {
+		uint64_t position = le64toh(entry[i][0]);
+
+		if (record_is_beginning(entry[i], RECORD_ENTRY_BYTES)) {
+			if (!scan_beginning(s, entry, i, n, &i))
+				return false;
+			continue;
+		}
+		if (position == RECORD_BEGIN || !s->begun) {
+			ctl_fail("%s: not a record, of another version of tokend, or damaged at "
+				 "entry %" PRIu64,
+				s->path, i);
+			return false;
+		}
+
+		struct record_section *section = &s->records->section[s->records->sections - 1];
+
+		section->rows++;
+		if (position >= section->top)
+			section->top = position + 1;
+		i++;
 	}
-	if (s->want > 0)
-		return scan_beginning(s, number, entry);
-	if (position == RECORD_BEGIN || !s->begun) {
-		ctl_fail("%s: not a record, of another version of tokend, or damaged at entry "
-			 "%" PRIu64,
-			s->path, number);
-		return false;
-	}
-
-	struct record_section *section = &s->records->section[s->records->sections - 1];
-
-	section->rows++;
-	if (position >= section->top)
-		section->top = position + 1;
+	end_process(s);
 	return true;
+}
+
+static bool scan_file(struct records *r, uint32_t file, bool given)
+{
+	struct scan scan = {.records = r,
+		.path = r->file[file].path,
+		.given = given,
+		.file = file,
+		.before = r->sections};
+	size_t bytes;
+	const void *mapped = ctl_map(scan.path, &bytes);
+	bool done = mapped && scan_entries(&scan, mapped, bytes / RECORD_ENTRY_BYTES);
+
+	if (mapped)
+		ctl_unmap(mapped, bytes);
+	return done;
 }
 
 bool records_read(struct records *r, const struct ctl_stream *s, const struct cursor *cursor)
@@ -419,17 +406,9 @@ bool records_read(struct records *r, const struct ctl_stream *s, const struct cu
 	drop_repeated(r);
 	if (cursor && !(cursor_copy(&given.cursor, cursor) ? add_order(r, given) : no_memory()))
 		return false;
-	for (size_t i = 0; i < r->files; i++) {
-		struct scan scan = {.records = r,
-			.path = r->file[i].path,
-			.given = cursor,
-			.file = (uint32_t)i,
-			.before = r->sections};
-
-		if (!records_each(r, scan.file, 0, UINT64_MAX, scan_entry, &scan))
+	for (size_t i = 0; i < r->files; i++)
+		if (!scan_file(r, (uint32_t)i, cursor))
 			return false;
-		end_process(&scan);
-	}
 	if (r->sections == 0) {
 		ctl_fail("%s%s: nothing was recorded", r->file[0].path,
 			r->files > 1 ? " and the other records" : "");

@@ -1,5 +1,6 @@
 /* Judges which rows count, by the rules in proto/record.h. */
 #include "client/ctl/common/error.h"
+#include "client/ctl/common/file.h"
 #include "client/ctl/offline/proof.h"
 #include "proto/phrases.h"
 
@@ -209,14 +210,24 @@ static bool find_lives(struct record_peer *p)
 	return true;
 }
 
-static bool see_row(void *context, uint64_t number, const uint64_t entry[2])
+/* Sets the end of the rows of @s that count. */
+static bool find_last(const struct records *r, struct record_section *s)
 {
-	struct record_section *s = context;
-	uint64_t position = le64toh(entry[0]);
+	struct record_rows rows;
 
-	(void)number;
-	if (position < s->limit && position >= s->last)
-		s->last = position + 1;
+	s->last = s->top;
+	if (s->top <= s->limit)
+		return true;
+	if (!records_rows(r, s, &rows))
+		return false;
+	s->last = 0;
+	for (uint64_t i = 0; i < s->rows; i++) {
+		uint64_t position = le64toh(rows.row[i][0]);
+
+		if (position < s->limit && position >= s->last)
+			s->last = position + 1;
+	}
+	ctl_unmap(rows.mapped, rows.bytes);
 	return true;
 }
 
@@ -230,14 +241,9 @@ static bool judge(const struct records *r, struct record_peer *p)
 		return false;
 	set_limits(p);
 	qsort(p->section, p->sections, sizeof(*p->section), by_place);
-	for (size_t i = 0; i < p->sections; i++) {
-		struct record_section *s = &p->section[i];
-
-		if (s->top <= s->limit)
-			s->last = s->top;
-		else if (!records_each(r, s->file, s->entry, s->rows, see_row, s))
+	for (size_t i = 0; i < p->sections; i++)
+		if (!find_last(r, &p->section[i]))
 			return false;
-	}
 	return true;
 }
 
