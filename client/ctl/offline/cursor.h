@@ -17,25 +17,4 @@ bool ctl_cursor_compare(struct emit *e, const struct cursor *a, const struct cur
 enum { CTL_MIX_BYTES = LIMIT_DATASETS * (LIMIT_NAME_BYTES + 16) };
 char *ctl_mix_text(const struct cursor *c, const struct order_segment *s, char text[CTL_MIX_BYTES]);
 
-/* A cursor in a checkpoint, and the first place where it was found. */
-struct cursor_found {
-	struct cursor cursor;
-	uint64_t sum; /* the checksum in its bytes */
-	char *path;
-	uint64_t offset; /* in the file */
-	uint64_t places; /* that have this cursor */
-};
-
-struct cursor_scan {
-	struct cursor_found *found; /* [n], in the order of files and offsets */
-	size_t n;
-	uint64_t files, bytes; /* searched */
-	uint64_t damaged;      /* places that begin like a cursor, with a wrong checksum */
-};
-
-/* Searches the file @path, or all files below the directory @path. False after an error was
- * printed. Call cursor_scan_free() either way. */
-bool cursor_scan(struct cursor_scan *scan, const char *path);
-void cursor_scan_free(struct cursor_scan *scan);
-
 #endif
