@@ -15,56 +15,49 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void put_text(struct emit *e, const char *key, const char *text)
-{
-	emit_text(e, key, NULL, text);
-}
-
 struct diff {
 	struct emit *e;
 	bool differs;
 };
 
-/* Prints a difference, unless the values are equal. @text: they are not numbers. */
-static void compare_values(struct diff *d, bool text, const char *left, const char *right,
-	const char *format, va_list args)
+struct digits {
+	char text[24];
+};
+
+static struct digits digits(uint64_t number)
 {
-	void (*put)(struct emit *, const char *, const char *) = text ? put_text : emit_json;
+	struct digits d;
+
+	snprintf(d.text, sizeof(d.text), "%" PRIu64, number);
+	return d;
+}
+
+/* Prints a difference, unless the values are equal. @text: they are not numbers. */
+__attribute__((format(printf, 5, 6))) static void compare(
+	struct diff *d, bool text, const char *left, const char *right, const char *format, ...)
+{
 	char field[2 * LIMIT_NAME_BYTES];
+	va_list args;
 
 	if (strcmp(left, right) == 0)
 		return;
 	d->differs = true;
+	va_start(args, format);
 	vsnprintf(field, sizeof(field), format, args);
+	va_end(args);
 	emit_text(d->e, "field", NULL, field);
-	put(d->e, "left", left);
-	put(d->e, "right", right);
+	for (int i = 0; i < 2; i++)
+		if (text)
+			emit_text(d->e, i ? "right" : "left", NULL, i ? right : left);
+		else
+			emit_json(d->e, i ? "right" : "left", i ? right : left);
 	emit_line(d->e, "%s: %s | %s", field, left, right);
 	emit_row(d->e);
 }
 
-__attribute__((format(printf, 4, 5))) static void texts(
-	struct diff *d, const char *left, const char *right, const char *field, ...)
-{
-	va_list args;
-
-	va_start(args, field);
-	compare_values(d, true, left, right, field, args);
-	va_end(args);
-}
-
-__attribute__((format(printf, 4, 5))) static void numbers(
-	struct diff *d, uint64_t left, uint64_t right, const char *field, ...)
-{
-	char a[24], b[24];
-	va_list args;
-
-	snprintf(a, sizeof(a), "%" PRIu64, left);
-	snprintf(b, sizeof(b), "%" PRIu64, right);
-	va_start(args, field);
-	compare_values(d, false, a, b, field, args);
-	va_end(args);
-}
+#define texts(d, left, right, ...) compare(d, true, left, right, __VA_ARGS__)
+#define numbers(d, left, right, ...)                                                               \
+	compare(d, false, digits(left).text, digits(right).text, __VA_ARGS__)
 
 /* ---- two cursors ---- */
 
