@@ -12,15 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-struct query {
-	const char *config, *stream, *run;
-	const char **cursors;
-	char **paths; /* of records */
-	unsigned cursor_count, path_count;
-	bool has_from, has_to; /* given: --from, --to */
-	uint64_t from, to;
-	struct emit emit;
-};
+enum { CONFIG, FROM, TO, CURSOR, RUN, JSON };
 
 /* ---- the range of positions that a proof is about ---- */
 
@@ -42,21 +34,22 @@ static struct stretch recorded(const struct records *r, uint64_t pass)
 
 /* Sets the proof's range from --from and --to, or from what was @recorded. The last of several
  * passes may still be going on, so its range ends at its last row. False after an error. */
-static bool set_range(struct proof *p, const struct query *q, const struct stretch *recorded)
+static bool set_range(
+	struct proof *p, const struct ctl_arguments *a, const struct stretch *recorded)
 {
 	const struct records *r = p->records;
 	const struct order *oldest = &r->order[p->peer->force[0].order].order;
 	uint64_t end = oldest->end ? oldest->end : UINT64_MAX, first = oldest->segment[0]->start;
 	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 
-	p->from = q->has_from ? q->from : recorded->from;
-	p->to = q->has_to ? q->to : recorded->to < end ? recorded->to : end;
+	p->from = ctl_number(a, FROM, recorded->from);
+	p->to = ctl_number(a, TO, recorded->to < end ? recorded->to : end);
 	if (r->passes > 1 && p->peer->pass + 1 == r->passes && recorded->to > p->from &&
 		recorded->to < p->to)
 		p->to = recorded->to;
 	if (p->to > end)
 		ctl_fail("--to %" PRIu64 ": the stream ends at position %" PRIu64, p->to, end);
-	else if (!q->has_to && p->to <= p->from)
+	else if (!ctl_given(a, TO) && p->to <= p->from)
 		ctl_fail("no rows were recorded from position %" PRIu64 " on", p->from);
 	else if (p->to <= p->from)
 		ctl_fail("--to %" PRIu64 ": must be above --from, %" PRIu64, p->to, p->from);
@@ -75,56 +68,65 @@ static bool set_range(struct proof *p, const struct query *q, const struct stret
 
 /* ---- the proof ---- */
 
-static int prove(struct query *q, const struct records *r)
+static int prove(const struct ctl_arguments *a, const struct records *r)
 {
+	struct emit e = {.json = ctl_given(a, JSON)};
 	int status = CTL_OK;
+	bool done = true;
 
-	for (size_t i = 0; i < r->peers; i++) {
+	for (size_t i = 0; i < r->peers && done; i++) {
 		const struct stretch whole = recorded(r, r->peer[i].pass);
 		struct proof p = {.records = r, .peer = &r->peer[i]};
 
-		if (r->passes > 1 && q->has_from && whole.to <= q->from)
+		if (r->passes > 1 && ctl_given(a, FROM) && whole.to <= ctl_number(a, FROM, 0))
 			continue; /* this pass did not reach --from */
-
-		bool done = set_range(&p, q, &whole) && proof_run(&p);
-
+		done = set_range(&p, a, &whole) && proof_run(&p);
 		if (done)
-			proof_put(&q->emit, &p);
+			proof_put(&e, &p);
 		if (!done || proof_findings(&p) > 0)
 			status = CTL_FAILED;
 		proof_free(&p);
-		if (!done)
-			break;
 	}
-	return emit_end(&q->emit, status);
+	return emit_end(&e, status);
 }
 
-static int answer(struct query *q)
+static bool is_cursor(const char *path)
 {
+	size_t length = strlen(path);
+
+	return length > 7 && strcmp(path + length - 7, ".cursor") == 0;
+}
+
+static int verify(const struct ctl_arguments *a)
+{
+	const char **cursor = a->value[CURSOR].list, *run = ctl_text(a, RUN);
+	unsigned cursors = a->value[CURSOR].count;
 	struct ctl_history history = {0};
 	struct records records = {0};
 	struct ctl_stream s;
 	int status = CTL_FAILED;
-	bool given = q->run || q->cursor_count > 0,
-	     good = ctl_stream_open(&s, q->config, q->stream);
+	bool given = run || cursors > 0, good;
 
-	if (!good)
+	if (run && cursors > 0)
+		return ctl_usage(a->command, "--run and --cursor exclude each other");
+	if (!ctl_stream_open(&s, ctl_text(a, CONFIG), a->argument[0]))
 		return CTL_FAILED;
-	for (unsigned i = 0; good && i < q->path_count; i++)
-		good = records_add(&records, q->paths[i]);
-	if (good && given)
-		good = ctl_history_open(&history, &s, q->cursors, q->cursor_count, q->run);
-	if (good && records_read(&records, &s, given ? &history.cursor : NULL))
-		status = prove(q, &records);
+	good = true;
+	for (int i = 1; i < a->arguments && good; i++)
+		if (cursors > 0 && is_cursor(a->argument[i])) /* "--cursor *.cursor" */
+			cursor[cursors++] = a->argument[i];
+		else
+			good = records_add(&records, a->argument[i]);
+	if (good && records.files == 0)
+		status = ctl_usage(a->command, "needs STREAM RECORD...");
+	else if (good && (!given || ctl_history_open(&history, &s, cursor, cursors, run)) &&
+		 records_read(&records, &s, given ? &history.cursor : NULL))
+		status = prove(a, &records);
 	records_free(&records);
 	ctl_history_close(&history);
 	ctl_stream_close(&s);
 	return status;
 }
-
-/* ---- the command line ---- */
-
-enum { CONFIG, FROM, TO, CURSOR, RUN, JSON };
 
 static const struct ctl_option options[] = {
 	[CONFIG] = CTL_CONFIG_NEEDED,
@@ -139,38 +141,6 @@ static const struct ctl_option options[] = {
 		"rows")},
 	[JSON] = CTL_JSON_OPTION,
 };
-
-static bool is_cursor(const char *path)
-{
-	size_t length = strlen(path);
-
-	return length > 7 && strcmp(path + length - 7, ".cursor") == 0;
-}
-
-static int verify(const struct ctl_arguments *a)
-{
-	struct query q = {.config = ctl_text(a, CONFIG),
-		.stream = a->argument[0],
-		.run = ctl_text(a, RUN),
-		.cursors = a->value[CURSOR].list,
-		.cursor_count = a->value[CURSOR].count,
-		.paths = a->argument + 1,
-		.emit.json = ctl_given(a, JSON),
-		.has_from = ctl_given(a, FROM),
-		.has_to = ctl_given(a, TO),
-		.from = ctl_number(a, FROM, 0),
-		.to = ctl_number(a, TO, 0)};
-
-	if (q.run && q.cursor_count > 0)
-		return ctl_usage(a->command, "--run and --cursor exclude each other");
-	/* "--cursor *.cursor" may expand to several files. */
-	for (int i = 1; i < a->arguments; i++)
-		if (q.cursor_count > 0 && is_cursor(a->argument[i]))
-			q.cursors[q.cursor_count++] = a->argument[i];
-		else
-			q.paths[q.path_count++] = a->argument[i];
-	return q.path_count > 0 ? answer(&q) : ctl_usage(a->command, "needs STREAM RECORD...");
-}
 
 const struct ctl_command ctl_verify = {
 	.name = "verify",
