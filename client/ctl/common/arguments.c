@@ -55,6 +55,14 @@ const struct ctl_command *ctl_find(const struct ctl_command *const *commands, co
 	return NULL;
 }
 
+const char *ctl_named(const struct ctl_arguments *a, const char *name)
+{
+	for (unsigned i = 0; i < a->command->count; i++)
+		if (a->command->options[i].name && strcmp(a->command->options[i].name, name) == 0)
+			return a->value[i].text;
+	return NULL;
+}
+
 /* ---- values ---- */
 
 /* A finite decimal number ≥ 0. */

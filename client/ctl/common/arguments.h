@@ -89,7 +89,7 @@ struct ctl_command {
 	 * brackets none, with "..." any; @most changes that. */
 	const char *arguments;
 	int most;
-	const char *help;  /* one line */
+	const char *help;		  /* one line */
 	const struct ctl_option *options; /* [count]; numbered by the command's own enum */
 	unsigned count;
 	int (*run)(const struct ctl_arguments *a); /* returns an exit status */
@@ -138,6 +138,9 @@ static inline const char *ctl_text(const struct ctl_arguments *a, unsigned optio
 {
 	return a->value[option].text;
 }
+
+/* The value of the option called @name; NULL: it was not given, or the command has none. */
+const char *ctl_named(const struct ctl_arguments *a, const char *name);
 
 /* The number that was given, otherwise the option's preset, otherwise @otherwise. */
 static inline uint64_t ctl_number(

@@ -11,11 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum {
-	RATE_MS = 500,	      /* for which the sessions are watched */
-	USUAL_TRAINERS = 8,   /* of a node without sessions */
-	USUAL_TOKENS = 90000, /* a second and trainer */
-};
+enum { SOCKET, CONFIG, USER, JSON };
 
 void doctor_line(struct doctor *d, const char *result, const char *check, const char *fix,
 	const char *text, ...)
@@ -46,37 +42,8 @@ static void take_user(struct doctor *d, uid_t user)
 		snprintf(d->user_name, sizeof(d->user_name), "uid %u", (unsigned)user);
 }
 
-/* Tokens that the sessions have taken so far. */
-static uint64_t tokens_taken(const json_t *status)
-{
-	uint64_t tokens = 0;
-	json_t *s;
-	size_t i;
-
-	json_array_foreach(json_object_get(status, "sessions"), i, s) tokens +=
-		status_number(s, "released") * status_number(s, "micro") *
-		status_number(s, "seq_len");
-	return tokens;
-}
-
-/* What the running trainers take, if they take anything now. */
-static void measure(struct doctor *d, struct ctl_link *link, const json_t *status)
-{
-	uint64_t before = tokens_taken(status), after;
-	json_t *later;
-
-	usleep(RATE_MS * 1000);
-	later = ctl_ask_status(link, false, NULL, NULL);
-	after = tokens_taken(later);
-	json_decref(later);
-	if (before == 0 || after <= before)
-		return;
-	d->tokens_needed = (after - before) * 1000 / RATE_MS;
-	d->measured = true;
-}
-
 /* Returns the daemon's config if none was given. */
-static struct config *look_at_daemon(struct doctor *d, const char *socket, const char *file)
+static struct config *look_at_daemon(struct doctor *d, const struct ctl_arguments *a)
 {
 	struct ctl_link link = {.fd = -1, .quiet = true};
 	struct config *config = NULL;
@@ -85,7 +52,7 @@ static struct config *look_at_daemon(struct doctor *d, const char *socket, const
 	struct stat owner;
 	struct fault fault;
 
-	if (ctl_connect(&link, socket, file))
+	if (ctl_connect(&link, a))
 		status = ctl_ask_status(&link, false, NULL, NULL);
 	if (status) {
 		const json_t *daemon = json_object_get(status, "daemon");
@@ -99,8 +66,7 @@ static struct config *look_at_daemon(struct doctor *d, const char *socket, const
 		if (!d->config)
 			/* This user may not be able to read it. */
 			d->config = config = config_load(status_text(daemon, "config"), &fault);
-		measure(d, &link, status);
-	} else if (link.absent && !socket) {
+	} else if (link.absent && !ctl_given(a, SOCKET)) {
 		doctor_skip(d, "daemon", "none runs yet");
 	} else {
 		doctor_fix(d, "daemon", "look at its log, and at the permissions of the socket",
@@ -112,8 +78,6 @@ static struct config *look_at_daemon(struct doctor *d, const char *socket, const
 }
 
 /* ---- the command ---- */
-
-enum { SOCKET, CONFIG, USER, JSON };
 
 static const struct ctl_option options[] = {
 	[SOCKET] = CTL_SOCKET_OPTION,
@@ -127,37 +91,27 @@ static int doctor(const struct ctl_arguments *a)
 {
 	const char *file = ctl_text(a, CONFIG), *user = ctl_text(a, USER);
 	const struct passwd *entry = user ? getpwnam(user) : NULL;
-	struct doctor *d = calloc(1, sizeof(*d));
-	struct config *config = NULL, *theirs;
+	struct doctor d = {.e.json = ctl_given(a, JSON)};
+	struct config *config, *theirs;
 	struct fault fault;
 
-	if (!d)
-		return ctl_fail(PHRASE_MEMORY);
-	if (user && !entry) {
-		free(d);
+	if (user && !entry)
 		return ctl_usage(a->command, "--user: there is no user %s on this node", user);
-	}
-	if (file)
-		config = config_load(file, &fault);
-	d->e.json = ctl_given(a, JSON);
-	d->config = config;
-	d->tokens_needed = USUAL_TRAINERS * USUAL_TOKENS;
-	take_user(d, geteuid());
-	doctor_machine(d);
+	config = file ? config_load(file, &fault) : NULL;
+	d.config = config;
+	take_user(&d, geteuid());
+	doctor_machine(&d);
 	if (file && !config)
-		doctor_fix(d, "config", "mend it: a daemon cannot start with it", "%s", fault.text);
-	theirs = look_at_daemon(d, ctl_text(a, SOCKET), file);
+		doctor_fix(
+			&d, "config", "mend it: a daemon cannot start with it", "%s", fault.text);
+	theirs = look_at_daemon(&d, a);
 	if (entry)
-		take_user(d, entry->pw_uid);
-	doctor_shards(d);
-	doctor_gpu(d);
+		take_user(&d, entry->pw_uid);
+	doctor_shards(&d);
+	doctor_gpu(&d);
 	config_free(config);
 	config_free(theirs);
-
-	int code = emit_end(&d->e, d->fixes ? CTL_FAILED : CTL_OK);
-
-	free(d);
-	return code;
+	return emit_end(&d.e, d.fixes ? CTL_FAILED : CTL_OK);
 }
 
 const struct ctl_command ctl_doctor = {

@@ -16,8 +16,6 @@ struct doctor {
 	const struct config *config; /* NULL: none is known */
 	uid_t user;		     /* the daemon's */
 	char user_name[64];
-	uint64_t tokens_needed; /* a second, of all trainers of this node */
-	bool measured;		/* tokens_needed is what they take now */
 };
 
 /* Prints the line of @check: "ok", "skip" with the reason in @text, or "fix" with the remedy. */

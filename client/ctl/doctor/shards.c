@@ -25,6 +25,7 @@ enum {
 	BLOCK = 4096, /* O_DIRECT needs whole blocks */
 	FILES = 64,   /* of a dataset, at most */
 	CHILD_FAILED = 255,
+	TOKENS_NEEDED = 8 * 90000, /* a second, of 8 trainers */
 	PATIENCE_MS = 60000,
 	STORE_BYTES = 64 << 20,
 };
@@ -99,17 +100,17 @@ static void check_speed(struct doctor *d, const struct stream *s, const struct d
 	reads = reads * 1000 / MEASURE_MS;
 	tokens = reads * s->config->seq_len;
 	snprintf(text, sizeof(text),
-		"%s: %" PRIu64 " random windows/s of %zu KiB%s, %.1f M tokens/s; %s %.1f M", name,
-		reads, f.window >> 10,
+		"%s: %" PRIu64 " random windows/s of %zu KiB%s, %.1f M tokens/s; 8 trainers may "
+		"take %.1f M",
+		name, reads, f.window >> 10,
 		f.direct ? "" : " (through the page cache: no O_DIRECT here)", (double)tokens / 1e6,
-		d->measured ? "the trainers take" : "8 trainers may take",
-		(double)d->tokens_needed / 1e6);
+		(double)TOKENS_NEEDED / 1e6);
 	if (f.n == 0)
 		doctor_skip(d, "disk", "%s: its shards are too small to be measured", name);
 	else if (fault.code != FAULT_NONE)
 		doctor_fix(d, "disk", "look at the file system", "%s: cannot read: %s", name,
 			fault.text);
-	else if (tokens < d->tokens_needed)
+	else if (tokens < TOKENS_NEEDED)
 		doctor_fix(d, "disk",
 			"use a faster disk, or set shuffle: block so that readahead helps", "%s",
 			text);

@@ -114,7 +114,8 @@ size_t records_runs(const struct records *r, char *names, size_t bytes);
 bool records_read(struct records *r, const struct ctl_stream *s, const struct cursor *cursor);
 void records_free(struct records *r);
 
-/* The rows of a section, in its mapped file. The caller unmaps it. False after an error was printed.
+/* The rows of a section, in its mapped file. The caller unmaps it. False after an error was
+ * printed.
  */
 struct record_rows {
 	const uint64_t (*row)[2]; /* position and checksum, little-endian */

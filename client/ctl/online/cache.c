@@ -259,23 +259,18 @@ static const struct ctl_command ls_command, drop_command;
 
 static int run(const struct ctl_arguments *a)
 {
-	struct cache *c = calloc(1, sizeof(*c));
-	int status = CTL_FAILED;
+	struct cache c = {.a = a,
+		.stream = a->arguments ? a->argument[0] : NULL,
+		.e.json = ctl_given(a, JSON)};
+	int status;
 
-	if (!c)
-		return ctl_fail(PHRASE_MEMORY);
-	c->a = a;
-	c->stream = a->arguments ? a->argument[0] : NULL;
-	c->e.json = ctl_given(a, JSON);
-	if (ctl_connect(&c->link, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
-		status = a->command == &ls_command     ? list(c)
-			 : a->command == &drop_command ? drop(c)
-						       : warm(c);
-		status = emit_end(&c->e, status);
-		ctl_disconnect(&c->link);
-	}
-	free(c);
-	return status;
+	if (!ctl_connect(&c.link, a))
+		return CTL_FAILED;
+	status = a->command == &ls_command     ? list(&c)
+		 : a->command == &drop_command ? drop(&c)
+					       : warm(&c);
+	ctl_disconnect(&c.link);
+	return emit_end(&c.e, status);
 }
 
 #define COMMON [SOCKET] = CTL_SOCKET_OPTION, [CONFIG] = CTL_CONFIG_OPTION, [JSON] = CTL_JSON_OPTION

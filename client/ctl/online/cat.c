@@ -156,11 +156,9 @@ static int cat(const struct ctl_arguments *a)
 
 	if (status != CTL_OK)
 		return status;
-	const struct ctl_wanted wanted = {
-		.socket = ctl_text(a, SOCKET), .config = ctl_text(a, CONFIG)};
 	struct ctl_link link = {0};
 
-	if (!ctl_choose(&link, &wanted))
+	if (!ctl_choose(&link, a, NULL, NULL))
 		return CTL_FAILED;
 	c.options.socket = link.socket;
 	return attach(&c, a);

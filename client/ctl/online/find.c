@@ -18,6 +18,12 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+/* What a command says of the daemon that it means; NULL: nothing. */
+struct wanted {
+	const char *socket, *config; /* --socket and -c */
+	const char *stream, *run;    /* of a request */
+};
+
 /* ---- the name of a private daemon's socket ---- */
 
 enum { CONFIG_MOST = 1 << 20 }; /* a larger one is refused, and may have no end */
@@ -114,11 +120,16 @@ void ctl_daemons_shared(struct ctl_daemons *found, const struct config *config, 
 	}
 }
 
-bool ctl_socket_named(const char *option, const char *config)
+static bool environment_names(void)
 {
-	const char *environment = getenv("TOKEND_SOCKET");
+	const char *socket = getenv("TOKEND_SOCKET");
 
-	return option || config || (environment && *environment);
+	return socket && *socket;
+}
+
+bool ctl_daemon_named(const struct ctl_arguments *a)
+{
+	return ctl_named(a, "socket") || ctl_named(a, "config") || environment_names();
 }
 
 /* Finds private daemons, too, first the one of the file @whole, and those of the service
@@ -133,7 +144,7 @@ static void find_all(struct ctl_link *l, struct ctl_daemons *found, const struct
 	l->absent = found->n == 0;
 	for (unsigned i = 0; i < found->named.n; i++)
 		l->absent &= access(found->named.place[i].path, F_OK) < 0 && errno == ENOENT;
-	if (!whole && ctl_socket_named(NULL, NULL))
+	if (!whole && environment_names())
 		return;
 	if (whole && ctl_private_socket(whole, path, &fault))
 		add(found, PLACE_PRIVATE, path);
@@ -192,7 +203,7 @@ static bool is_of(const json_t *session, const char *stream, const char *run)
 	       (!run || strcmp(status_text(session, "run"), run) == 0);
 }
 
-static bool has_run(const json_t *status, const struct ctl_wanted *wanted)
+static bool has_run(const json_t *status, const struct wanted *wanted)
 {
 	const json_t *session;
 	size_t i;
@@ -233,7 +244,7 @@ static void put_runs(FILE *t, const json_t *status)
 /* Puts "--socket PATH (serves FILE: run A of stream B), or …" of all daemons, or of those with the
  * run. */
 static void put_daemons(
-	FILE *t, struct ctl_link *l, struct ctl_daemons *found, const struct ctl_wanted *only)
+	FILE *t, struct ctl_link *l, struct ctl_daemons *found, const struct wanted *only)
 {
 	const char *before = "";
 
@@ -251,8 +262,8 @@ static void put_daemons(
 }
 
 /* No daemon is the one that is meant, or too many are: @fit have the request's run. */
-static bool refuse(struct ctl_link *l, struct ctl_daemons *found, const struct ctl_wanted *wanted,
-	unsigned fit)
+static bool refuse(
+	struct ctl_link *l, struct ctl_daemons *found, const struct wanted *wanted, unsigned fit)
 {
 	char meant[3 * LIMIT_NAME_BYTES] = "", tried[LIMIT_TEXT_BYTES], *text = NULL;
 	size_t n;
@@ -289,7 +300,7 @@ static bool refuse(struct ctl_link *l, struct ctl_daemons *found, const struct c
 bool ctl_daemons_find(struct ctl_link *l, struct ctl_daemons *found)
 {
 	find_all(l, found, NULL, NULL);
-	return found->n > 0 || refuse(l, found, &(struct ctl_wanted){0}, 0);
+	return found->n > 0 || refuse(l, found, &(struct wanted){0}, 0);
 }
 
 /*
@@ -297,7 +308,7 @@ bool ctl_daemons_find(struct ctl_link *l, struct ctl_daemons *found)
  * file under another path. A daemon that read the file before it was edited or broken still counts:
  * a private one has a name made from the text that it read, and a broken file names no socket.
  */
-static bool of_config(struct ctl_link *l, const struct ctl_wanted *wanted)
+static bool of_config(struct ctl_link *l, const struct wanted *wanted)
 {
 	char *whole = realpath(wanted->config, NULL);
 	struct fault fault;
@@ -327,7 +338,7 @@ static bool of_config(struct ctl_link *l, const struct ctl_wanted *wanted)
 }
 
 /* The only daemon; of several the one with the request's run, or the one that a trainer finds. */
-static bool any(struct ctl_link *l, const struct ctl_wanted *wanted)
+static bool any(struct ctl_link *l, const struct wanted *wanted)
 {
 	struct ctl_daemons found;
 	unsigned chosen = 0, fit = 0;
@@ -348,14 +359,17 @@ static bool any(struct ctl_link *l, const struct ctl_wanted *wanted)
 	return fit == 1;
 }
 
-bool ctl_choose(struct ctl_link *l, const struct ctl_wanted *wanted)
+bool ctl_choose(
+	struct ctl_link *l, const struct ctl_arguments *a, const char *stream, const char *run)
 {
-	if (!wanted->socket)
-		return wanted->config ? of_config(l, wanted) : any(l, wanted);
-	if (strlen(wanted->socket) >= sizeof(l->socket))
+	const struct wanted wanted = {ctl_named(a, "socket"), ctl_named(a, "config"), stream, run};
+
+	if (!wanted.socket)
+		return wanted.config ? of_config(l, &wanted) : any(l, &wanted);
+	if (strlen(wanted.socket) >= sizeof(l->socket))
 		return ctl_link_fail(l,
 			"--socket: %s has %zu bytes; a socket's path has at most %zu",
-			wanted->socket, strlen(wanted->socket), sizeof(l->socket) - 1);
-	strcpy(l->socket, wanted->socket);
+			wanted.socket, strlen(wanted.socket), sizeof(l->socket) - 1);
+	strcpy(l->socket, wanted.socket);
 	return true;
 }

@@ -438,13 +438,11 @@ static int ask(struct request *r)
 
 static int send_request(struct request *r, const struct ctl_arguments *a)
 {
-	const struct ctl_wanted wanted = {
-		ctl_text(a, SOCKET), ctl_text(a, CONFIG), r->stream, r->run};
 	int status = write_args(r, a);
 
 	if (status != CTL_OK)
 		return status;
-	if (!ctl_connect_wanted(&r->link, &wanted))
+	if (!ctl_choose(&r->link, a, r->stream, r->run) || !ctl_open(&r->link, r->link.socket))
 		return CTL_FAILED;
 	r->signals = ctl_signals(); /* so that the request can be cancelled */
 	status = ask(r);
@@ -455,30 +453,25 @@ static int send_request(struct request *r, const struct ctl_arguments *a)
 
 static int request(const struct ctl_arguments *a)
 {
-	struct request *r = calloc(1, sizeof(*r));
+	struct request r = {.kind = a->command->name,
+		.stream = a->argument[0],
+		.run = ctl_text(a, RUN),
+		.tag = ctl_text(a, TAG),
+		.timeout_s = ctl_number(a, TIMEOUT, 0),
+		.world = ctl_number(a, WORLD, 0),
+		.micro_batch = ctl_number(a, MICRO, 0),
+		.e.json = ctl_given(a, JSON)};
 	int status;
 
-	if (!r)
-		return ctl_fail(PHRASE_MEMORY);
-	r->kind = a->command->name;
-	r->stream = a->argument[0];
-	r->run = ctl_text(a, RUN);
-	r->tag = ctl_text(a, TAG);
-	r->timeout_s = ctl_number(a, TIMEOUT, 0);
-	r->world = ctl_number(a, WORLD, 0);
-	r->micro_batch = ctl_number(a, MICRO, 0);
-	r->e.json = ctl_given(a, JSON);
-	if (r->run && !wire_name_ok(r->run))
-		status = ctl_fail("--run %s: must be " PHRASE_NAME, r->run);
-	else if (r->tag && !wire_name_ok(r->tag))
-		status = ctl_usage(a->command, "--tag %s: must be " PHRASE_NAME, r->tag);
-	else
-		status = send_request(r, a);
-	cursor_free(&r->before);
-	cursor_free(&r->cursor);
-	free(r->participant);
-	free(r->args);
-	free(r);
+	if (r.run && !wire_name_ok(r.run))
+		return ctl_fail("--run %s: must be " PHRASE_NAME, r.run);
+	if (r.tag && !wire_name_ok(r.tag))
+		return ctl_usage(a->command, "--tag %s: must be " PHRASE_NAME, r.tag);
+	status = send_request(&r, a);
+	cursor_free(&r.before);
+	cursor_free(&r.cursor);
+	free(r.participant);
+	free(r.args);
 	return status;
 }
 

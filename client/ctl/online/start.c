@@ -283,7 +283,7 @@ static int start_private(struct service *s, const struct ctl_arguments *a)
 {
 	const char *given = ctl_text(a, SOCKET);
 
-	if (given && !ctl_choose(&s->link, &(struct ctl_wanted){.socket = given}))
+	if (given && !ctl_choose(&s->link, a, NULL, NULL))
 		return CTL_FAILED;
 	if (given)
 		strcpy(s->socket, s->link.socket);
@@ -303,27 +303,24 @@ static int start_private(struct service *s, const struct ctl_arguments *a)
 
 static int start(const struct ctl_arguments *a)
 {
-	struct service *s = calloc(1, sizeof(*s));
-	char *whole = realpath(ctl_text(a, CONFIG), NULL);
+	struct service s = {.config = realpath(ctl_text(a, CONFIG), NULL)};
 	bool alone = ctl_given(a, SOCKET) || ctl_given(a, FOREGROUND);
 	struct fault fault;
 	int status = CTL_FAILED;
 
-	if (s)
-		s->config = whole ? whole : strdup(ctl_text(a, CONFIG));
+	if (!s.config)
+		s.config = strdup(ctl_text(a, CONFIG));
 	settle_descriptors();
-	if (!s || !s->config)
+	if (!s.config)
 		ctl_fail(PHRASE_MEMORY);
-	else if (tokend_program("tokend", s->program, sizeof(s->program)) != 0)
+	else if (tokend_program("tokend", s.program, sizeof(s.program)) != 0)
 		ctl_fail("config: tokend is neither near tokctl nor on PATH; install it, or set "
 			 "TOKEND_BIN to its directory");
-	else if (!ctl_private_socket(s->config, s->socket, &fault))
+	else if (!ctl_private_socket(s.config, s.socket, &fault))
 		ctl_fail("%s", fault.text);
-	else if (alone || !find_shared(s, ctl_given(a, JSON), &status))
-		status = start_private(s, a);
-	if (s)
-		free(s->config);
-	free(s);
+	else if (alone || !find_shared(&s, ctl_given(a, JSON), &status))
+		status = start_private(&s, a);
+	free(s.config);
 	return status;
 }
 
@@ -379,7 +376,7 @@ static int stop(const struct ctl_arguments *a)
 {
 	struct ctl_link link = {0};
 
-	if (!ctl_connect(&link, ctl_text(a, SOCKET), ctl_text(a, CONFIG)))
+	if (!ctl_connect(&link, a))
 		return CTL_FAILED;
 
 	int status = stop_at(&link);

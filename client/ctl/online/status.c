@@ -20,7 +20,7 @@ enum { NAME_WIDTH = 20 };
 struct listing {
 	struct emit e;
 	struct ctl_link link;
-	const char *socket, *config; /* as given */
+	const struct ctl_arguments *a;
 	bool watch, terminal;
 	const char *sort; /* one of keys; NULL: by the sessions' numbers */
 	json_t *before;	  /* of each daemon: batches that its sessions had released, and when */
@@ -333,8 +333,8 @@ static bool put_all(struct listing *l)
 	struct ctl_daemons found;
 	bool ok;
 
-	if (ctl_socket_named(l->socket, l->config)) {
-		ok = ctl_connect(&l->link, l->socket, l->config) && put_daemon(l, NULL);
+	if (ctl_daemon_named(l->a)) {
+		ok = ctl_connect(&l->link, l->a) && put_daemon(l, NULL);
 		ctl_disconnect(&l->link);
 		return ok;
 	}
@@ -429,23 +429,18 @@ static const struct ctl_option options[] = {
 
 static int status(const struct ctl_arguments *a)
 {
-	struct listing *l = calloc(1, sizeof(*l));
+	struct listing l = {.a = a,
+		.e.json = ctl_given(a, JSON),
+		.watch = ctl_given(a, WATCH),
+		.sort = ctl_given(a, SORT) ? keys[a->value[SORT].number] : NULL,
+		.before = json_object()};
 	bool ok;
 
-	if (!l)
-		return ctl_fail(PHRASE_MEMORY);
-	l->before = json_object();
-	l->e.json = ctl_given(a, JSON);
-	l->socket = ctl_text(a, SOCKET);
-	l->config = ctl_text(a, CONFIG);
-	l->watch = ctl_given(a, WATCH);
-	l->sort = ctl_given(a, SORT) ? keys[a->value[SORT].number] : NULL;
-	if (l->watch)
-		ok = watch(l, (uint64_t)(a->value[WATCH].decimal * 1000));
+	if (l.watch)
+		ok = watch(&l, (uint64_t)(a->value[WATCH].decimal * 1000));
 	else
-		ok = emit_end(&l->e, put_all(l) ? CTL_OK : CTL_FAILED) == CTL_OK;
-	json_decref(l->before);
-	free(l);
+		ok = emit_end(&l.e, put_all(&l) ? CTL_OK : CTL_FAILED) == CTL_OK;
+	json_decref(l.before);
 	return ok ? CTL_OK : CTL_FAILED;
 }
 

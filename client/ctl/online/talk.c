@@ -148,15 +148,10 @@ bool ctl_open(struct ctl_link *l, const char *path)
 	return false;
 }
 
-bool ctl_connect_wanted(struct ctl_link *l, const struct ctl_wanted *wanted)
+bool ctl_connect(struct ctl_link *l, const struct ctl_arguments *a)
 {
 	l->fd = -1;
-	return ctl_choose(l, wanted) && ctl_open(l, l->socket);
-}
-
-bool ctl_connect(struct ctl_link *l, const char *option, const char *config)
-{
-	return ctl_connect_wanted(l, &(struct ctl_wanted){.socket = option, .config = config});
+	return ctl_choose(l, a, NULL, NULL) && ctl_open(l, l->socket);
 }
 
 void ctl_disconnect(struct ctl_link *l)

@@ -6,6 +6,7 @@
 #ifndef TOKEND_CTL_TALK_H
 #define TOKEND_CTL_TALK_H
 
+#include "client/ctl/common/arguments.h"
 #include "client/lib/link.h"
 #include "daemon/config/config.h"
 
@@ -30,12 +31,6 @@ __attribute__((format(printf, 2, 3))) bool ctl_link_fail(
 
 /* ---- find.c: which daemon ---- */
 
-/* What a command says of the daemon that it means; NULL: nothing. */
-struct ctl_wanted {
-	const char *socket, *config; /* --socket and -c */
-	const char *stream, *run;    /* of a request */
-};
-
 enum { CTL_DAEMONS = 256 }; /* others are not found */
 
 struct ctl_daemons {
@@ -50,9 +45,10 @@ struct ctl_daemons {
 	struct places named, unnamed; /* where a trainer looks; the same without $TOKEND_SOCKET */
 };
 
-/* True if the command line or the environment names a daemon. Otherwise it may mean any that runs
- * here. */
-bool ctl_socket_named(const char *option, const char *config);
+/* True if --socket, -c or the environment names a daemon. Otherwise any that runs here may be
+ * meant.
+ */
+bool ctl_daemon_named(const struct ctl_arguments *a);
 /* Finds all daemons that this user's clients may use, also private ones; there is at least one.
  * False after an error. The caller frees them. */
 bool ctl_daemons_find(struct ctl_link *l, struct ctl_daemons *found);
@@ -69,13 +65,14 @@ bool ctl_daemon_serves(struct ctl_link *l, struct ctl_daemon *daemon, const char
  */
 bool ctl_private_socket(const char *config, char path[WIRE_SOCKET_BYTES], struct fault *fault);
 /*
- * Writes l->socket, of the daemon that @wanted means: --socket, otherwise the daemon that serves
- * the config file, otherwise $TOKEND_SOCKET. Without any of them it is the only daemon that is
- * found; of several, the one with sessions of the request's stream and run, or for other commands
- * the one that a trainer finds. False after an error, which says what was tried or what the daemons
- * serve.
+ * Writes l->socket, of the daemon that is meant: by --socket, otherwise the daemon that serves the
+ * file of -c, otherwise by $TOKEND_SOCKET. Without any of them it is the only daemon that is found;
+ * of several, the one with sessions of a request's @stream and @run, or for other commands, where
+ * both are NULL, the one that a trainer finds. False after an error, which says what was tried or
+ * what the daemons serve.
  */
-bool ctl_choose(struct ctl_link *l, const struct ctl_wanted *wanted);
+bool ctl_choose(
+	struct ctl_link *l, const struct ctl_arguments *a, const char *stream, const char *run);
 
 /* ---- talk.c: queries and replies ---- */
 
@@ -91,9 +88,8 @@ typedef void ctl_each(void *context, const struct wire *w);
 
 /* Connects to the daemon at @path and exchanges hellos. False after an error. */
 bool ctl_open(struct ctl_link *l, const char *path);
-/* The same for the daemon that ctl_choose() finds. */
-bool ctl_connect_wanted(struct ctl_link *l, const struct ctl_wanted *wanted);
-bool ctl_connect(struct ctl_link *l, const char *option, const char *config);
+/* The same for the daemon that ctl_choose() finds, and without a stream. */
+bool ctl_connect(struct ctl_link *l, const struct ctl_arguments *a);
 void ctl_disconnect(struct ctl_link *l);
 /* Blocks SIGINT, SIGTERM and SIGHUP, which then no longer end the process. Returns a descriptor
  * that becomes readable when one arrives. */

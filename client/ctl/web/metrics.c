@@ -219,7 +219,7 @@ static int run(const struct ctl_arguments *a)
 	struct ctl_link link = {0};
 	json_t *status = NULL;
 
-	if (ctl_connect(&link, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
+	if (ctl_connect(&link, a)) {
 		status = ctl_ask_status(&link, true, NULL, NULL);
 		ctl_disconnect(&link);
 	}

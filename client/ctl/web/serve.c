@@ -25,7 +25,7 @@ enum {
 static const char away[] = "the daemon does not answer\n";
 
 struct served {
-	const char *socket, *config;
+	const struct ctl_arguments *a;
 	bool sessions;
 	struct ctl_link link;
 	json_t *status; /* NULL: the daemon does not answer */
@@ -41,7 +41,7 @@ static void refresh(struct served *s)
 		return;
 	json_decref(s->status);
 	s->status = NULL;
-	if (ctl_connect(&s->link, s->socket, s->config)) {
+	if (ctl_connect(&s->link, s->a)) {
 		s->status = ctl_ask_status(&s->link, true, NULL, NULL);
 		ctl_disconnect(&s->link);
 	}
@@ -177,19 +177,14 @@ static const struct ctl_option options[] = {
 static int serve(const struct ctl_arguments *a)
 {
 	const char *address = ctl_given(a, LISTEN) ? ctl_text(a, LISTEN) : "127.0.0.1:9464";
+	struct served s = {.a = a, .sessions = ctl_given(a, SESSIONS), .link.quiet = true};
 	int fd = http_listen(address);
-	struct served *s = fd >= 0 ? calloc(1, sizeof(*s)) : NULL;
 
-	if (!s)
+	if (fd < 0)
 		return CTL_FAILED;
-	s->socket = ctl_text(a, SOCKET);
-	s->config = ctl_text(a, CONFIG);
-	s->link.quiet = true;
-	s->sessions = ctl_given(a, SESSIONS);
 	ctl_note("serving at http://%s/", address);
-	http_serve(&(struct http){a->value[HOST].list, a->value[HOST].count, answer, s}, fd);
+	http_serve(&(struct http){a->value[HOST].list, a->value[HOST].count, answer, &s}, fd);
 	close(fd);
-	free(s);
 	return CTL_FAILED;
 }
 
