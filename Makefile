@@ -140,6 +140,7 @@ links: programs # build/bin and build/lib
 
 info = tokend-$(VERSION).dist-info# as in a wheel: Lightning finds the package's callback by it
 python: build/python/tokend/_tokend.abi3.so $(modules:client/python/%=build/python/%) build/python/$(info)/METADATA
+	$(Q)rm -f $(filter-out $(modules:client/python/%=build/python/%),$(wildcard build/python/tokend/*.py build/python/tokend/*/*.py))
 
 build/python/tokend-%.dist-info/METADATA: client/python/entry_points.txt
 	$(Q)mkdir -p $(@D); cp $< $(@D); printf 'Metadata-Version: 2.1\nName: tokend\nVersion: %s\n' $* >$@

@@ -11,7 +11,7 @@ from loading import SEQ, WINDOWS, check, check_run, make, positions, python
 
 import tokend
 from lib.stock import StockDaemon
-from tokend.torchft import TokendReplica
+from tokend.integrations.torchft import TokendReplica
 
 EOS = {"packed": 7, "packed-wide": 70_000, "packed-whole": 7, "packed-end": 7}
 EXTRA = {"whole": 0, "packed-whole": 0, "ahead": 3, "packed-end": 3}

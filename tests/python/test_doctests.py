@@ -10,8 +10,7 @@ import torch
 import tokend
 import tokend.mesh
 
-NEED_A_TRAINER = ("tokend.integrations.", "tokend.lightning", "tokend.megatron", "tokend.olmo")
-NEED_A_TRAINER += ("tokend.torchtitan", "tokend.transformers", "tokend.__main__")
+NEED_A_TRAINER = ("tokend.integrations.", "tokend.__main__")
 
 
 def examples():

@@ -10,7 +10,7 @@ import types
 import numpy
 import pytest
 import torch
-from tokend.megatron import TokendIterator
+from tokend.integrations.megatron import TokendIterator
 
 from harness import HERE, VALID, Job
 from lib import has

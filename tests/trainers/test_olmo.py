@@ -7,7 +7,7 @@ import ep_mesh
 import pytest
 import torch
 from olmo_core.data.utils import get_document_lengths
-from tokend.olmo import TokendDataLoader
+from tokend.integrations.olmo import TokendDataLoader
 
 from harness import VALID, Job
 

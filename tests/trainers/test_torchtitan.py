@@ -7,7 +7,7 @@ import os
 import ep_mesh
 import pytest
 import torch
-from tokend.torchtitan import TokendDataLoader
+from tokend.integrations.torchtitan import TokendDataLoader
 
 from harness import HERE, VALID, Job
 from lib import has

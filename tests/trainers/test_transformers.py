@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 from tokend import Loader
-from tokend.transformers import TokendTrainer
+from tokend.integrations.transformers import TokendTrainer
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, replace
 
 import titan
-from tokend.torchtitan import TokendDataLoader
+from tokend.integrations.torchtitan import TokendDataLoader
 from torch.distributed.fsdp import FSDPModule
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.tokenizer import BaseTokenizer
