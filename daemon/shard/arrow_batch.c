@@ -22,7 +22,7 @@ static bool refuse_compressed(struct arrow *a, const struct fb_table *compressio
 		return false;
 	return arrow_refuse(a,
 		"%s: its body is compressed (%s), which is not supported; convert it: python -m "
-		"tokend.tokenize --column %s -o DIR FILE",
+		"tokend tokenize --column %s -o DIR FILE",
 		a->batch,
 		codec == 0   ? "LZ4_FRAME"
 		: codec == 1 ? "ZSTD"

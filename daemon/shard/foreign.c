@@ -28,7 +28,7 @@ static const struct {
 	      "7zXZ\0"),
 		0, "xz-compressed; decompress it"},
 	{TEXT("PAR1"), 0,
-		"a Parquet file (`python -m tokend.tokenize --column input_ids -o DIR FILE` "
+		"a Parquet file (`python -m tokend tokenize --column input_ids -o DIR FILE` "
 		"makes shards of it)"},
 	{TEXT("PARE"), 0, "an encrypted Parquet file"},
 	{TEXT("FEA1"), 0, "a Feather file of version 1; write it with pyarrow.ipc.new_file"},

@@ -59,11 +59,11 @@ def test_resume_refuses_other_options_and_inputs(directory, made):
     tokenizer.write_text(made.read_text() + "\n")
     for more, text in (
         (["--field", "body"], "field was text, now body"),
-        ([write_jsonl(directory / "b.jsonl", ["b"])], "the inputs were 1 files, now 2"),
-        (["--tokenizer", tokenizer], "the tokenizer's file has changed"),
+        ([write_jsonl(directory / "b.jsonl", ["b"])], "the inputs have changed"),
+        (["--tokenizer", tokenizer], "tokenizer was "),
     ):
         assert f" --resume: {text}" in refused(*ask, "--resume", *more)
-    assert "no run of tokend.tokenize" in refused(*ask, "--resume", "-o", directory)
+    assert "no run of tokend tokenize" in refused(*ask, "--resume", "-o", directory)
     bad = write_jsonl(directory / "bad", ["no tokenizer"])
     for more, text in (
         ([directory / "none.txt"], "none.txt: No such file or directory"),
@@ -74,7 +74,7 @@ def test_resume_refuses_other_options_and_inputs(directory, made):
     (out / "00000.bin").write_bytes(before["00000.bin"][:-2])
     assert "00000.bin: has 99998 bytes instead of 100000" in refused(*ask, "--resume")
     os.utime(source, ns=(1, 1))
-    assert f"{source} has changed (size or time)" in refused(*ask, "--resume")
+    assert "the inputs have changed (files, sizes or times)" in refused(*ask, "--resume")
 
 
 def test_disk_full(directory):
@@ -102,19 +102,19 @@ def test_disk_full(directory):
 GOOD = b'{"text": "good"}\n'
 A, GZ = "a.jsonl", "a.jsonl.gz"
 BAD = [
-    (A, GOOD + b'{"text": "cut\n', ":2: invalid JSON at column 10: "),
-    (A, GOOD * 2 + b"[1, 2]\n", ":3: a list, not a JSON object"),
+    (A, GOOD + b'{"text": "cut\n', ":2: invalid JSON: "),
+    (A, GOOD * 2 + b"[1, 2]\n", ":3: is not a JSON object"),
     (A, b"\n" + GOOD + b'{"body": "b", "id": 1}\n', ':3: no field "text" (there are body, id)'),
-    (A, b'{"text": null}', ':1: field "text" is null, not a string'),
-    (A, GOOD * 3 + b'{"text": "a\xffb"}\n', ":4: byte 0xff is not UTF-8"),
-    (A, GOOD + b'{"text": "half \\ud800 pair"}', ':2: field "text" has half a surrogate pair'),
+    (A, b'{"text": null}', ':1: "text" is null, not a string'),
+    (A, GOOD * 3 + b'{"text": "a\xffb"}\n', ": is not UTF-8 ("),
+    (A, GOOD + b'{"text": "half \\ud800 pair"}', ": from line 1 on: "),
     (A, b'{"text": ' + b"[" * 200_000, ":1: invalid JSON: "),
-    (A, b"\n \n\n", ": is empty; leave it out"),
-    (A, GOOD * 100_000 + b"{", ":100001: invalid JSON at column 2: "),  # in a later piece
-    ("a.txt", b"one\ntwo \xe9\n", ":2: byte 0xe9 is not UTF-8"),
-    ("a.txt", b"a" * ((32 << 20) + 1), ":1: a document of "),
-    (GZ, gzip.compress(GOOD * 9)[:-9], ": the gzip is damaged: "),
-    ("a.csv", b"1,2", ": the name's ending is unknown; "),
+    (A, b"\n \n\n", ": has no documents; "),
+    (A, GOOD * 100_000 + b"{", ":100001: invalid JSON: "),  # in a later piece
+    ("a.txt", b"one\ntwo \xe9\n", ": is not UTF-8 ("),
+    ("a.txt", b"a" * ((32 << 20) + 1), ": has a line of more than "),
+    (GZ, gzip.compress(GOOD * 9)[:-9], ": is damaged: "),
+    ("a.csv", b"1,2", ": its name ends in none of "),
 ]
 
 
@@ -132,11 +132,11 @@ def test_damaged_frames_and_tables_are_named(directory):
     packed, table = directory / "a.jsonl.zst", directory / "a.parquet"
     packed.write_bytes(zstandard.compress(GOOD * 99)[:-5])
     said = refused(packed, "-o", directory / "packed", "--tokenizer", "bytes")
-    assert f"{packed}: the zstd is damaged: " in said
+    assert f"{packed}: is damaged: " in said
     buffers = [pyarrow.py_buffer(data) for data in (b"\0\0\0\0\1\0\0\0\2\0\0\0", b"a\xff")]
     for column, more, text in (
-        (["a", "b", None], [], ': row 2: field "text" is null, not a string'),
-        (pyarrow.StringArray.from_buffers(2, *buffers), [], ": row 1: byte 0xff is not UTF-8"),
+        (["a", "b", None], [], ': row 3: "text" is null, not a string'),
+        (pyarrow.StringArray.from_buffers(2, *buffers), [], ": is not UTF-8 ("),
         (["a"], ["--field", "body"], ': no column "body" (there are text)'),
     ):
         pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"text": column}), table)
@@ -144,13 +144,12 @@ def test_damaged_frames_and_tables_are_named(directory):
         assert refused(*ask).startswith(f"{table}{text}")
     table.write_bytes(table.read_bytes()[:-9])
     ask = ("-o", directory / "cut", "--tokenizer", "bytes")
-    assert f"{table}: the parquet is damaged: " in refused(table, *ask)
+    assert f"{table}: is damaged: " in refused(table, *ask)
 
 
-@pytest.mark.parametrize("package", ["pyarrow", "zstandard", "numpy"])
+@pytest.mark.parametrize("package", ["pyarrow", "zstandard", "tiktoken"])
 def test_a_missing_package_is_named(directory, monkeypatch, package):
-    """A .tiktoken file needs NumPy, too."""
-    name = {"pyarrow": "a.parquet", "zstandard": "a.jsonl.zst", "numpy": "a.txt"}[package]
+    name = {"pyarrow": "a.parquet", "zstandard": "a.jsonl.zst", "tiktoken": "a.txt"}[package]
     (directory / name).write_bytes(b"PAR1")
     tokenizer = of_tiktoken(directory, corpus())[0]
     monkeypatch.setitem(sys.modules, package, None)
@@ -171,7 +170,7 @@ def test_a_killed_worker_a_second_run_and_ctrl_c(directory):
     assert "a worker died (out of memory?); pass fewer, and continue with --resume" in said
     with started(*ask, "--resume", **keys) as process:
         lib.wait_until((out / f"{len(shards(out)):05}.bin").exists, "another shard")
-        assert "another tokend.tokenize writes to it" in refused(*ask, "--resume")
+        assert "another tokend tokenize writes to it" in refused(*ask, "--resume")
         os.killpg(process.pid, signal.SIGINT)
-        assert process.stderr.read() == "tokend.tokenize: interrupted; continue with --resume\n"
+        assert process.stderr.read() == "tokend tokenize: interrupted; continue with --resume\n"
         assert process.wait() == 130

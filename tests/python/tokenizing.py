@@ -1,6 +1,7 @@
 """Helpers of the tests of the commands that read or show text, and real tokenizers."""
 
 import base64
+import io
 import json
 import multiprocessing
 import pathlib
@@ -12,11 +13,11 @@ from unittest import mock
 
 import numpy
 import pytest
-import sentencepiece
 import tokenizers
 
 import lib
 from lib.forks import print_to
+from tokend.__main__ import main
 from tokend.data import tokenize as program
 
 SPECIAL = "<|endoftext|>"
@@ -69,21 +70,6 @@ def of_tiktoken(directory, documents):
     return path, encode
 
 
-def of_sentencepiece(directory, documents):
-    path = directory / "tokenizer.model"
-    options = {"byte_fallback": True, "remove_extra_whitespaces": False, "add_dummy_prefix": False}
-    options |= {"normalization_rule_name": "identity", "minloglevel": 2, "num_threads": 1}
-    with open(path, "wb") as model:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter("\n".join(documents).splitlines()),
-            model_writer=model,
-            vocab_size=1000,
-            model_type="bpe",
-            **options,
-        )
-    return path, sentencepiece.SentencePieceProcessor(model_file=str(path)).encode
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A tokenizer.json whose EOS is its last token, 1000."""
@@ -93,19 +79,20 @@ def made(tmp_path_factory):
 # ---- commands ----
 
 
-def _call(main, arguments, files):
+def _call(arguments, files, given):
     print_to(*files)
+    sys.stdin = io.StringIO(given)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
     sys.exit(main([str(argument) for argument in arguments]))
 
 
-def call(main, *arguments, code=0):
-    """Calls the main() of a command in a fork of this process, which has imported all packages.
-    Returns (stdout, stderr).
+def call(*arguments, code=0, given=""):
+    """Calls `python -m tokend` in a fork of this process, which has imported all packages. @given:
+    to its stdin. Returns (stdout, stderr).
     """
     with tempfile.TemporaryDirectory() as directory:
         files = [pathlib.Path(directory) / name for name in ("out", "err")]
-        process = FORK.Process(target=_call, args=(main, arguments, files))
+        process = FORK.Process(target=_call, args=(arguments, files, given))
         process.start()
         process.join()
         out, err = (file.read_text() for file in files)
@@ -116,19 +103,19 @@ def call(main, *arguments, code=0):
 def tokenize(*arguments, code=0):
     """Its workers are forked, too."""
     with mock.patch.object(program.multiprocessing, "get_context", lambda _: FORK):
-        return call(program.main, *arguments, code=code)
+        return call("tokenize", *arguments, code=code)
 
 
 def refused(*arguments, code=1):
     """Its message, which is a line."""
     out, said = tokenize(*arguments, code=code)
-    assert out == "" and "tokend.tokenize: " in said and said.count("\n") == 1, (out, said)
-    return said.split("tokend.tokenize: ", 1)[1].rstrip("\n")
+    assert out == "" and "tokend tokenize: " in said and said.count("\n") == 1, (out, said)
+    return said.split("tokend tokenize: ", 1)[1].rstrip("\n")
 
 
 def started(*arguments, **keys):
     """The command as a process."""
-    command = [sys.executable, "-m", "tokend.tokenize", *map(str, arguments)]
+    command = [sys.executable, "-m", "tokend", "tokenize", *map(str, arguments)]
     return subprocess.Popen(command, env=lib.child_environment(), text=True, **keys)
 
 

@@ -14,8 +14,7 @@
                types of batches, for type checkers
 
 Modules with more: tokend.mesh (parallelism), tokend.transform, tokend.device (GPU), tokend.view,
-tokend.throughput (metrics), tokend.integrations (adapters), tokend.tokenize and tokend.show
-(programs).
+tokend.throughput (metrics), tokend.integrations (adapters). Programs: python -m tokend --help.
 """
 
 import sys

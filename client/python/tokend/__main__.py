@@ -2,6 +2,7 @@
 tokctl, or tokend itself.
 """
 
+import importlib
 import os
 import signal
 import sys
@@ -9,25 +10,29 @@ import sys
 from ._tokend import Error, program, version
 
 USAGE = """\
-usage: python -m tokend init [PATH…]   write tokend.yaml and train.py for shards or text
-       python -m tokend try [STREAM]   serve tokend.yaml and show a batch
-       python -m tokend run -c FILE    serve a config until Ctrl-C, for Loader(config=FILE) and
-                                       tokctl -c FILE
+usage: python -m tokend init PATH…      write tokend.yaml and train.py for shards or text
+       python -m tokend try [STREAM]    serve tokend.yaml and show a batch
+       python -m tokend tokenize IN… -o DIR
+                                        make shards from text
+       python -m tokend show            print samples of tokctl plan --tokens --json as text
        python -m tokend report STREAM RECORD… -o FILE
-                                       write what a run was served as an HTML page
-       python -m tokend ctl …          run tokctl
-       python -m tokend daemon …       run tokend, as on a fleet
-       python -m tokend --version      print the version
-       python -m tokend --pkgconfigdir print the directory of tokend.pc, for C programs
-       python -m tokend --docdir       print the directory of the pages and examples
-       python -m tokend.tokenize       make shards from text
-       python -m tokend.show           print samples as text
+                                        write what a run was served as an HTML page
+       python -m tokend run -c FILE     serve a config until Ctrl-C, for Loader(config=FILE) and
+                                        tokctl -c FILE
+       python -m tokend ctl …           run tokctl
+       python -m tokend daemon …        run tokend, as on a fleet
+       python -m tokend --version       print the version
+       python -m tokend --pkgconfigdir  print the directory of tokend.pc, for C programs
+       python -m tokend --docdir        print the directory of the pages and examples
 """
+MODULES = {name: name for name in ("init", "tokenize", "show", "report")} | {"try": "trial"}
+COMMANDS = (*MODULES, "run", "ctl", "daemon")
 
 
-def fail(text):
-    print(f"tokend: {text}", file=sys.stderr)
-    return 1
+def fail(text, status=1, name="tokend"):
+    clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # removes a line of progress
+    print(f"{clear}{name}: {text}", file=sys.stderr)
+    return status
 
 
 def become(name, *arguments):
@@ -47,32 +52,6 @@ def run(arguments):
         "-c", "--config", metavar="FILE", required=True, help="the config, as for tokend -c"
     )
     become("tokctl", "start", "--foreground", "-c", parser.parse_args(arguments).config)
-
-
-def ctl(arguments):
-    become("tokctl", *arguments)
-
-
-def daemon(arguments):
-    become("tokend", *arguments)
-
-
-def init(arguments):
-    from .data import init as command
-
-    return command.main(arguments)
-
-
-def report(arguments):
-    from .data import report as command
-
-    return command.main(arguments)
-
-
-def first(arguments):
-    from .data import trial
-
-    return trial.main(arguments)
 
 
 def pkgconfigdir():
@@ -96,16 +75,28 @@ def docdir():
     return fail(f"{package} has no pages near it; they come with the wheel and `make install`")
 
 
-def unknown(name, commands):
-    from .data.parser import meant
-
-    fail(f"unknown command {name!r}{meant(name, commands)}; python -m tokend --help lists all")
-    return 2
+def command(name, arguments):
+    """Runs a command of data/. Its errors are one line."""
+    who = f"tokend {name}"
+    sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        status = importlib.import_module(f".data.{MODULES[name]}", __package__).main(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt as interrupt:
+        return fail("; ".join(["interrupted", *interrupt.args]), 130, who)
+    except UnicodeEncodeError:
+        return fail("a path is not UTF-8; rename it", 1, who)
+    except OSError as error:
+        return fail(f"{error.filename or '.'}: {error.strerror or error}", 1, who)
+    except (Error, ImportError) as error:
+        return fail(error, 1, who)
 
 
 def main(arguments):
-    commands = {"init": init, "try": first, "run": run, "report": report}
-    commands |= {"ctl": ctl, "daemon": daemon}
     if arguments in (["-h"], ["--help"]):
         sys.stdout.write(USAGE)
         return 0
@@ -119,10 +110,16 @@ def main(arguments):
     if not arguments:
         sys.stderr.write(USAGE)
         return 2
-    if arguments[0] not in commands:
-        return unknown(arguments[0], commands)
+    name, *rest = arguments
+    if name in MODULES:
+        return command(name, rest)
+    if name not in COMMANDS:
+        from .data.parser import meant
+
+        known = meant(name, COMMANDS)
+        return fail(f"unknown command {name!r}{known}; python -m tokend --help lists all", 2)
     try:
-        return commands[arguments[0]](arguments[1:])
+        return run(rest) if name == "run" else become({"ctl": "tokctl"}.get(name, "tokend"), *rest)
     except (Error, OSError) as error:
         return fail(error)
 

@@ -14,13 +14,7 @@ CLOSED = "closed: this loader was closed; make a new one"
 SEEK = "seek to continue"
 BEFORE_BATCH = "the cursor is before this batch"
 SAME_PLACE = "all ranks must call control() equally often, at the same steps"
-START_OVER = "start again, in another directory"
-RESUME = "continue with --resume"
 DEVICES = "'cpu', 'cuda' or 'cuda:N'"
-PASS_FIELD = "pass another --field"
-PASS_COLUMN = "pass another --column"
-IS_EMPTY = "is empty; leave it out"
-NOT_UTF8 = "is not UTF-8; convert it (iconv -t UTF-8)"
 NO_CURSOR = "the checkpoint has no tokend cursor, because another dataloader wrote it"
 
 
@@ -34,18 +28,8 @@ def kind_is_not(name: str, value: object, what: str) -> str:
     return f"{name}: a {type(value).__name__} is not {what}"
 
 
-def take_column(column: str, path: str) -> str:
-    return f"python -m tokend.tokenize --column {column} -o DIR {path}"
-
-
 def install(package: str) -> str:
     return f"pip install {package}"
-
-
-def not_text(paths: list[str]) -> str:
-    """@paths: files that were left out."""
-    more = f" and {len(paths) - 1} more files" if len(paths) > 1 else ""
-    return f"{paths[0]}{more}: empty, or not UTF-8 text"
 
 
 def step_left_open(rows: int) -> str:

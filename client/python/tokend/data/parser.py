@@ -1,7 +1,12 @@
-"""The arguments of the commands of python -m tokend."""
+"""What the commands of python -m tokend share: arguments, progress, and running tokctl."""
 
 import argparse
 import difflib
+import json
+import subprocess
+import sys
+
+from .._tokend import Error, program
 
 
 def meant(name, known):
@@ -26,3 +31,35 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def positive(text):
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+positive.__name__ = "number ≥ 1"  # argparse's error names it
+
+
+def progress(text=""):
+    """Replaces the line of progress, on a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def printable(text):
+    """Data and paths must not control the terminal."""
+    keep = "\t\n"
+    return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def tokctl(*arguments, statuses=(0,)):
+    """Yields the JSON objects that a tokctl command prints. Raises Error with what it says."""
+    command = [program("tokctl"), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        yield from map(json.loads, process.stdout)
+        said = process.stderr.read().decode(errors="replace").strip()
+    if process.returncode not in statuses:
+        raise Error(said.removeprefix("tokctl: ") or f"tokctl: exit status {process.returncode}")

@@ -1,0 +1,296 @@
+"""Reads documents from .txt, .jsonl (both also .gz, .zst), .parquet and .arrow files.
+
+They come in pieces for the workers of tokenize.py. Which pieces a file has depends on its bytes
+only, so an interrupted run skips those that are done by counting them.
+"""
+
+import codecs
+import dataclasses
+import gzip
+import json
+import os
+import zlib
+
+from .._tokend import Error
+
+PIECE_BYTES = 512 << 10
+DOCUMENT_BYTES = 32 << 20  # tokenizers need up to a hundred times that
+KINDS = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
+PACKINGS = (".gz", ".zst")
+TABLES = ("parquet", "arrow")
+
+
+@dataclasses.dataclass
+class Source:
+    path: str
+    kind: str  # as in KINDS
+    packing: str  # "", .gz or .zst
+    size: int
+    changed: int  # mtime_ns
+
+
+@dataclasses.dataclass
+class Piece:
+    path: str
+    kind: str
+    contents: object  # text: bytes; jsonl: bytes, whole lines; tables: an Arrow array
+    number: int  # of its first line or row, from 1
+    begins: bool = True  # a long text is a document of several pieces
+    ends: bool = True
+    read: int = 0  # bytes of all sources up to its end
+
+
+def package(name, path):
+    try:
+        return __import__(name)
+    except ImportError:
+        raise Error(f"{path}: needs the Python package {name}; pip install {name}") from None
+
+
+# ---- sources ----
+
+
+def source_of(path):
+    """Returns the Source; its kind is None if the name's ending is unknown."""
+    status = os.stat(path)
+    name, packing = os.path.splitext(path)
+    if packing not in PACKINGS:
+        name, packing = path, ""
+    kind = KINDS.get(os.path.splitext(name)[1])
+    if packing and kind in TABLES:
+        kind = None
+    return Source(path, kind, packing, status.st_size, status.st_mtime_ns)
+
+
+def _raise(error):
+    raise error
+
+
+def below(path):
+    """The files below a directory, sorted, without hidden ones."""
+    files = []
+    for at, directories, names in os.walk(path, onerror=_raise):
+        directories[:] = [name for name in directories if name[0] != "."]
+        files += [os.path.join(at, name) for name in names if name[0] != "."]
+    return sorted(files)
+
+
+def sources_of(paths, kinds, any_text=False):
+    """Returns the sources at @paths, and {path: why} of the files of directories that are left out.
+
+    @any_text: files with another ending are text if they are UTF-8.
+    """
+    sources, left_out = [], {}
+    for path in paths:
+        named = not os.path.isdir(path)
+        for source in map(source_of, [path] if named else below(path)):
+            why = "is empty" if source.size == 0 else ""
+            if not why and source.kind not in kinds:
+                why = "its name ends in none of " + ", ".join(k for k in KINDS if KINDS[k] in kinds)
+                if any_text:
+                    why = "" if is_text(source) else "is not UTF-8 text"
+                    source.kind = "text"
+            if why and named:
+                raise Error(f"{source.path}: {why}; leave it out")
+            if why:
+                left_out[source.path] = why
+            else:
+                sources.append(source)
+    if not sources:
+        why = next((f" ({path}: {why})" for path, why in left_out.items()), "")
+        raise Error(f"{', '.join(paths)}: has no documents{why}; name other files")
+    return sources, left_out
+
+
+def is_text(source, most=None):
+    """Is it UTF-8 without NULs? @most: look only at so many bytes."""
+    decoder, length = codecs.getincrementaldecoder("utf-8")(), 0
+    try:
+        with open(source.path, "rb") as file:
+            for block in _blocks(source, file):
+                if b"\0" in block:
+                    return False
+                decoder.decode(block)
+                length += len(block)
+                if most is not None and length >= most:
+                    return True
+        decoder.decode(b"", True)
+    except (Error, UnicodeDecodeError):  # Error: it is damaged
+        return False
+    return True
+
+
+# ---- pieces ----
+
+
+def _gunzipped(file):
+    with gzip.GzipFile(fileobj=file) as unpacked:
+        while block := unpacked.read(PIECE_BYTES):
+            yield block
+
+
+def _unzstd(file, path):
+    """Frame by frame: the package's own reader takes a truncated file for a whole one."""
+    zstandard, frame = package("zstandard", path), None
+    try:
+        while packed := file.read(4096):  # unpacks to at most 128 MiB
+            while packed:
+                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                yield frame.decompress(packed)
+                packed = frame.unused_data if frame.eof else b""
+                frame = None if frame.eof else frame
+    except zstandard.ZstdError as error:
+        raise EOFError(error) from None
+    if frame:
+        raise EOFError("it ends within a frame")
+
+
+def _blocks(source, file):
+    """Yields the unpacked file."""
+    try:
+        if source.packing == ".gz":
+            yield from _gunzipped(file)
+        elif source.packing == ".zst":
+            yield from _unzstd(file, source.path)
+        else:
+            yield from iter(lambda: file.read(PIECE_BYTES), b"")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise Error(f"{source.path}: is damaged: {error}; fetch it again") from None
+
+
+def _lines(source, file, size):
+    """Yields the unpacked file in parts of about @size bytes that end with a line."""
+    held = bytearray()
+    for block in _blocks(source, file):
+        held += block
+        while len(held) > size:
+            end = held.rfind(b"\n", 0, size) + 1 or held.find(b"\n", size) + 1
+            if not end:
+                break
+            yield bytes(held[:end])
+            del held[:end]
+        if len(held) > max(size, DOCUMENT_BYTES):
+            raise Error(
+                f"{source.path}: has a line of more than {DOCUMENT_BYTES} bytes; split it, or "
+                "leave the file out"
+            )
+    yield bytes(held)
+
+
+def _text(source, file, field):
+    parts = _lines(source, file, DOCUMENT_BYTES)
+    held, begins = next(parts), True
+    for part in parts:
+        yield Piece(source.path, "text", held, 1, begins, False)
+        held, begins = part, False
+    yield Piece(source.path, "text", held, 1, begins)
+
+
+def _jsonl(source, file, field):
+    line = 1
+    for part in filter(None, _lines(source, file, PIECE_BYTES)):
+        yield Piece(source.path, "jsonl", part, line)
+        line += part.count(b"\n")
+
+
+def _parquet(opened, column):
+    for number in range(opened.metadata.num_row_groups):
+        group = opened.metadata.row_group(number)
+        rows = PIECE_BYTES * group.num_rows // max(group.total_byte_size, 1)
+        keys = {"row_groups": [number], "columns": [column], "use_threads": False}
+        yield from opened.iter_batches(max(16, min(rows, 4096)), **keys)
+
+
+def _table(source, file, column):
+    pyarrow, row = package("pyarrow", source.path), 1
+    try:
+        if source.kind == "parquet":
+            import pyarrow.parquet
+
+            opened = pyarrow.parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
+            schema, batches = opened.schema_arrow, _parquet(opened, column)
+        elif file.peek(6)[:6] == b"ARROW1":
+            opened = pyarrow.ipc.open_file(file)
+            schema, numbers = opened.schema, range(opened.num_record_batches)
+            batches = map(opened.get_batch, numbers)
+        else:
+            batches = pyarrow.ipc.open_stream(file)
+            schema = batches.schema
+        if schema.names.count(column) != 1:
+            raise Error(
+                f'{source.path}: no column "{column}" (there are {", ".join(schema.names[:8])}); '
+                "pass another --field, or with tokens in it --column"
+            )
+        for batch in batches:
+            yield Piece(source.path, source.kind, batch.column(column), row)
+            row += len(batch)
+    except pyarrow.ArrowException as error:
+        line = " ".join(str(error).split())
+        raise Error(f"{source.path}: is damaged: {line}; fetch it again") from None
+
+
+READERS = {"text": _text, "jsonl": _jsonl, "parquet": _table, "arrow": _table}
+
+
+def pieces(sources, field):
+    """Yields all pieces. @field: of a line of JSONL, or a column."""
+    before = 0
+    for source in sources:
+        with open(source.path, "rb") as file:
+            for piece in READERS[source.kind](source, file, field):
+                piece.read = before + min(file.tell(), source.size)
+                yield piece
+            status = os.fstat(file.fileno())
+        before += source.size
+        if (status.st_size, status.st_mtime_ns) != (source.size, source.changed):
+            raise Error(f"{source.path}: was changed while it was read; start again")
+
+
+# ---- documents of a piece ----
+
+
+def _string(where, field, value):
+    if not isinstance(value, str):
+        kind = "null" if value is None else f"of type {type(value).__name__}"
+        raise Error(f'{where}: "{field}" is {kind}, not a string')
+    return value
+
+
+def _of_line(where, line, field):
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Error(f"{where}: invalid JSON: {error}; write one object a line") from None
+    if not isinstance(value, dict):
+        raise Error(f"{where}: is not a JSON object; write one object a line")
+    if field not in value:
+        names = ", ".join(list(value)[:8]) or "none"
+        raise Error(f'{where}: no field "{field}" (there are {names}); pass another --field')
+    return _string(where, field, value[field])
+
+
+def texts(piece, field):
+    """Yields the documents of a piece, as strings."""
+    path = piece.path
+    try:
+        if piece.kind == "text":
+            yield piece.contents.decode("utf-8-sig" if piece.begins else "utf-8")
+        elif piece.kind == "jsonl":
+            whole = piece.contents.decode("utf-8-sig" if piece.number == 1 else "utf-8")
+            for number, line in enumerate(whole.split("\n"), piece.number):
+                if line.strip(" \t\r"):
+                    yield _of_line(f"{path}:{number}", line, field)
+        else:
+            for row, text in enumerate(piece.contents.to_pylist(), piece.number):
+                yield _string(f"{path}: row {row}", field, text)
+    except UnicodeDecodeError as error:
+        raise Error(f"{path}: is not UTF-8 ({error}); convert it (iconv -t UTF-8)") from None
+
+
+def tokens(piece):
+    """Returns the documents of a piece, as lists of tokens. A null list is empty. In .arrow the
+    column may be flat, too: then a record batch is a document.
+    """
+    lists = piece.contents.to_pylist()
+    flat = piece.kind == "arrow" and lists and isinstance(lists[0], int)
+    return [lists] if flat else [[] if one is None else one for one in lists]
