@@ -362,6 +362,16 @@ void cursor_free(struct cursor *cursor)
 	memset(cursor, 0, sizeof(*cursor));
 }
 
+bool cursor_replace(struct cursor *c, struct cursor *edited, bool done)
+{
+	cursor_free(done ? c : edited);
+	if (!done)
+		return false;
+	*c = *edited;
+	cursor_check(c);
+	return true;
+}
+
 uint64_t cursor_end(const struct cursor *cursor)
 {
 	if (cursor->samples)
@@ -471,20 +481,15 @@ bool cursor_add(struct cursor *c, const struct cursor_source *source, struct fau
 	if (!cursor_copy(&copy, c))
 		return fault_memory(fault);
 	if (!grow(&copy, c->datasets + 1)) {
-		cursor_free(&copy);
-		return fault_memory(fault);
+		fault_memory(fault);
+		return cursor_replace(c, &copy, false);
 	}
 	place_source(&copy, copy.datasets++, source);
-	if (!check_size(&copy, fault)) {
-		cursor_free(&copy);
-		return false;
-	}
-	cursor_fit(&copy);
+	if (!check_size(&copy, fault))
+		return cursor_replace(c, &copy, false);
 	/* The segments keep their own lists, without the new dataset. */
-	cursor_free(c);
-	*c = copy;
-	cursor_check(c);
-	return true;
+	cursor_fit(&copy);
+	return cursor_replace(c, &copy, true);
 }
 
 void cursor_source(const struct cursor *c, uint32_t d, struct cursor_source *source)

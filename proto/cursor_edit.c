@@ -131,12 +131,5 @@ bool cursor_apply(
 	cursor_check(c);
 	if (!cursor_copy(&edited, c))
 		return fault_memory(fault);
-	if (!apply(&edited, e, acts_from, fault)) {
-		cursor_free(&edited);
-		return false;
-	}
-	cursor_free(c);
-	*c = edited;
-	cursor_check(c);
-	return true;
+	return cursor_replace(c, &edited, apply(&edited, e, acts_from, fault));
 }

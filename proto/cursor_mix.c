@@ -122,9 +122,7 @@ static bool any(const double *weights, uint32_t n)
 /* ---- laying out ---- */
 
 struct layout {
-	const struct cursor *cursor;
-	struct cursor list; /* only its segments: those that stay, and new ones */
-	uint32_t past;
+	struct cursor *cursor;		  /* a copy: the segments that stay, then new ones */
 	const struct order_segment *last; /* of these, or NULL */
 	uint64_t floor;			  /* no segment starts before it */
 	size_t bytes;
@@ -135,7 +133,8 @@ static bool refuse_room(const struct layout *l, struct fault *fault)
 	return fault_set(fault, FAULT_CURSOR, "schedule",
 		"a cursor of %d bytes has no room for %u or more pending mixes of %u datasets; use "
 		"fewer steps, or max_epochs for fewer datasets",
-		LIMIT_CURSOR_BYTES, l->list.segments - l->past, l->cursor->datasets);
+		LIMIT_CURSOR_BYTES, l->cursor->segments - cursor_past(l->cursor),
+		l->cursor->datasets);
 }
 
 static bool append(struct layout *l, struct order_segment *s, struct fault *fault)
@@ -147,7 +146,7 @@ static bool append(struct layout *l, struct order_segment *s, struct fault *faul
 		order_segment_free(s);
 		return refuse_room(l, fault);
 	}
-	if (!cursor_append(&l->list, s))
+	if (!cursor_append(l->cursor, s))
 		return fault_memory(fault);
 	l->last = s;
 	return true;
@@ -261,39 +260,25 @@ static bool lay_points(struct layout *l, const struct cursor_point *points, uint
 bool cursor_lay_out(struct cursor *c, const struct cursor_point *points, uint32_t n, bool asked,
 	struct fault *fault)
 {
-	struct layout l = {.cursor = c, .bytes = cursor_bytes_one(c)};
-	uint32_t stay = 0; /* the past and the current one: in both lists until nothing can fail */
+	struct cursor laid;
+	struct layout l = {.cursor = &laid, .bytes = cursor_bytes_one(c)};
 
 	assert(!c->epochs);
-	if (c->segments) {
-		uint64_t least = cursor_mix_at(c);
-		size_t room = 1; /* a power of two, as cursor_append() expects */
+	if (!cursor_copy(&laid, c))
+		return fault_memory(fault);
+	if (laid.segments > 0) {
+		uint32_t past = cursor_past(&laid);
+		uint64_t least = cursor_mix_at(&laid);
 
-		l.past = cursor_past(c);
-		stay = l.past + 1;
-		while (room < stay)
-			room *= 2;
-		l.list.segment = malloc(room * sizeof(struct order_segment *));
-		if (!l.list.segment)
-			return fault_memory(fault);
-		memcpy(l.list.segment, c->segment, stay * sizeof(struct order_segment *));
-		l.list.segments = stay;
+		while (laid.segments > past + 1)
+			order_segment_free(laid.segment[--laid.segments]);
 		l.floor = least ? least : UINT64_MAX;
-		l.last = c->segment[l.past];
+		l.last = laid.segment[past];
 	}
-	bool ok = lay_points(&l, points, n, asked, fault);
-	struct cursor *out = ok ? c : &l.list; /* the list to free, except for those that stay */
-
-	for (uint32_t i = stay; i < out->segments; i++)
-		order_segment_free(out->segment[i]);
-	free(out->segment);
-	if (!ok)
-		return false;
-	c->segment = l.list.segment;
-	c->segments = l.list.segments;
-	cursor_fit(c);
-	cursor_check(c);
-	return true;
+	if (!lay_points(&l, points, n, asked, fault))
+		return cursor_replace(c, &laid, false);
+	cursor_fit(&laid);
+	return cursor_replace(c, &laid, true);
 }
 
 /* ---- edits ---- */

@@ -88,41 +88,24 @@ static bool step_units(const struct cursor *c, const struct cursor_step *s, uint
 
 /* ---- ramps ---- */
 
-struct remainder {
-	uint64_t part;
-	uint32_t index;
-};
-
-static int by_larger_part(const void *a, const void *b)
-{
-	const struct remainder *x = a, *y = b;
-
-	if (x->part != y->part)
-		return x->part < y->part ? 1 : -1;
-	return x->index < y->index ? -1 : 1;
-}
-
 /* Computes the mix after @k of @steps from @before to @after. Weights hold the units exactly. */
 static void ramp(const uint64_t *before, const uint64_t *after, uint32_t n, uint32_t k,
 	uint32_t steps, double *weights)
 {
-	struct remainder parts[LIMIT_DATASETS];
-	uint64_t left = ORDER_UNITS;
+	uint64_t units[LIMIT_DATASETS];
+	double part[LIMIT_DATASETS];
 
 	assert(k > 0 && k < steps && n <= LIMIT_DATASETS);
 	for (uint32_t d = 0; d < n; d++) {
 		uint64_t sum =
 			before[d] * (steps - k) + after[d] * k; /* < 2^64: units are ≤ 2^32 */
-		uint64_t units = sum / steps;
 
-		weights[d] = (double)units;
-		left -= units;
-		parts[d] = (struct remainder){sum % steps, d};
+		units[d] = sum / steps;
+		part[d] = (double)(sum % steps); /* exact: below 2^32 */
 	}
-	qsort(parts, n, sizeof(parts[0]), by_larger_part);
-	assert(left <= n);
-	for (uint32_t i = 0; i < left; i++)
-		weights[parts[i].index]++;
+	order_give_rest(units, part, n);
+	for (uint32_t d = 0; d < n; d++)
+		weights[d] = (double)units[d];
 }
 
 /* ---- points ---- */
@@ -139,11 +122,11 @@ static void plan_free(struct plan *p)
 	free(p->weights);
 }
 
-/* Room for @extra points and those of all steps. */
+/* Room for a first point and those of all steps. */
 static bool plan_open(struct plan *p, const struct cursor *c, const struct cursor_step *steps,
-	uint32_t n, uint32_t extra, struct fault *fault)
+	uint32_t n, struct fault *fault)
 {
-	uint64_t count = extra;
+	uint64_t count = 1;
 
 	assert(c->datasets > 0);
 	*p = (struct plan){0};
@@ -223,23 +206,28 @@ static const struct cursor_point *ahead(struct plan *p, uint64_t least)
 	return p->point + i;
 }
 
-/* cursor_schedule() after the limits are set. */
-static bool schedule(struct cursor *c, const double *weights, const struct cursor_step *steps,
+/* Lays out @steps, after @weights if they are given. A cursor without a segment gets its first
+ * ones. */
+static bool lay_steps(struct cursor *c, const double *weights, const struct cursor_step *steps,
 	uint32_t n, struct fault *fault)
 {
-	uint64_t before[LIMIT_DATASETS], least = cursor_mix_at(c);
-	const struct order_segment *now = cursor_now(c);
+	uint64_t before[LIMIT_DATASETS] = {0}, least = 0;
 	struct plan p;
 	bool ok = false;
 
-	for (uint32_t d = 0; d < c->datasets; d++)
-		before[d] = d < now->datasets ? now->units[d] : 0;
-	if (n > 0 && least == 0)
-		return fault_set(
-			fault, FAULT_CURSOR, "schedule", PHRASE_NO_BLOCK, c->next, LIMIT_BLOCK);
+	if (c->segments > 0) {
+		const struct order_segment *now = cursor_now(c);
+
+		memcpy(before, now->units, now->datasets * sizeof(*before));
+		least = cursor_mix_at(c);
+		if (n > 0 && least == 0)
+			return fault_set(fault, FAULT_CURSOR, "schedule", PHRASE_NO_BLOCK, c->next,
+				LIMIT_BLOCK);
+	}
+	assert(weights || c->segments > 0);
 	if (weights && !cursor_units(c, weights, before, fault))
 		return false;
-	if (plan_open(&p, c, steps, n, 1, fault)) {
+	if (plan_open(&p, c, steps, n, fault)) {
 		if (weights)
 			memcpy(add_point(&p, c, 0), weights, c->datasets * sizeof(*weights));
 		ok = plan_steps(&p, c, before, steps, n, fault);
@@ -256,46 +244,23 @@ static bool schedule(struct cursor *c, const double *weights, const struct curso
 bool cursor_schedule(struct cursor *c, const double *weights, const struct cursor_step *steps,
 	uint32_t n, const uint64_t *max_epochs, struct fault *fault)
 {
-	struct cursor copy;
+	uint64_t before[LIMIT_DATASETS];
 
 	if (c->epochs)
 		return fault_set(fault, FAULT_CURSOR, "schedule", PHRASE_EPOCHS, c->stream);
-	if (!cursor_copy(&copy, c))
-		return fault_memory(fault);
-	for (uint32_t d = 0; max_epochs && d < c->datasets; d++)
-		copy.dataset[d].max_epochs = max_epochs[d];
-	if (!schedule(&copy, weights, steps, n, fault)) {
-		cursor_free(&copy);
-		return false;
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		before[d] = c->dataset[d].max_epochs;
+		if (max_epochs)
+			c->dataset[d].max_epochs = max_epochs[d];
 	}
-	cursor_free(c);
-	*c = copy;
-	return true;
+	if (lay_steps(c, weights, steps, n, fault))
+		return true;
+	for (uint32_t d = 0; d < c->datasets; d++)
+		c->dataset[d].max_epochs = before[d];
+	return false;
 }
 
 /* ---- the mixes of a new cursor ---- */
-
-/* Weights from 0 on, then a schedule. */
-static bool begin_mix(struct cursor *c, const double *weights, const struct cursor_step *steps,
-	uint32_t n, struct fault *fault)
-{
-	uint64_t before[LIMIT_DATASETS];
-	struct plan p;
-	bool ok = false;
-
-	if (!cursor_units(c, weights, before, fault))
-		return false;
-	if (n > 0 && steps[0].to == 0)
-		return refuse_step(fault, 0, "at",
-			"0; must be above 0: the first mix is the datasets' weights");
-	if (plan_open(&p, c, steps, n, 1, fault)) {
-		memcpy(add_point(&p, c, 0), weights, c->datasets * sizeof(*weights));
-		ok = plan_steps(&p, c, before, steps, n, fault) &&
-		     cursor_lay_out(c, p.point, p.n, false, fault);
-	}
-	plan_free(&p);
-	return ok;
-}
 
 static bool begin_epochs(struct cursor *out, uint32_t step_count, struct fault *fault)
 {
@@ -317,8 +282,12 @@ bool cursor_begin(struct cursor *out, const struct cursor *identity,
 	if (!cursor_identity(out, identity, sources, n, fault))
 		return false;
 	assert(out->datasets == n && out->segments == 0);
+	if (out->epochs)
+		return begin_epochs(out, step_count, fault);
 	for (uint32_t d = 0; d < n; d++)
 		weights[d] = sources[d].weight;
-	return out->epochs ? begin_epochs(out, step_count, fault)
-			   : begin_mix(out, weights, steps, step_count, fault);
+	if (step_count > 0 && steps[0].to == 0)
+		return refuse_step(fault, 0, "at",
+			"0; must be above 0: the first mix is the datasets' weights");
+	return lay_steps(out, weights, steps, step_count, fault);
 }

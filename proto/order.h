@@ -79,6 +79,9 @@ uint64_t order_unpermute(uint64_t n, uint64_t key, uint64_t y);
  * a finite number above 0, and fault->index is FAULT_NO_INDEX.
  */
 bool order_units(const double *weights, uint32_t n, uint64_t *units, struct fault *fault);
+/* Adds what the sum of @n rounded-down @units lacks to ORDER_UNITS, one each, to those with the
+ * largest @part left over; of equals, to the first. */
+void order_give_rest(uint64_t *units, const double *part, uint32_t n);
 
 /* ---- the mix ---- */
 

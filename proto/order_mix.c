@@ -25,6 +25,22 @@ static int by_larger_part(const void *a, const void *b)
 	return x->index < y->index ? -1 : 1;
 }
 
+void order_give_rest(uint64_t *units, const double *part, uint32_t n)
+{
+	struct fraction fractions[LIMIT_DATASETS];
+	uint64_t left = ORDER_UNITS;
+
+	assert(n > 0 && n <= LIMIT_DATASETS);
+	for (uint32_t d = 0; d < n; d++) {
+		left -= units[d];
+		fractions[d] = (struct fraction){part[d], d};
+	}
+	qsort(fractions, n, sizeof(fractions[0]), by_larger_part);
+	assert(left <= n);
+	for (uint32_t i = 0; i < left; i++)
+		units[fractions[i].index]++;
+}
+
 static bool refuse_weight(struct fault *fault, uint32_t d, const double *weights, bool tiny)
 {
 	if (tiny)
@@ -38,9 +54,7 @@ static bool refuse_weight(struct fault *fault, uint32_t d, const double *weights
 
 bool order_units(const double *weights, uint32_t n, uint64_t *units, struct fault *fault)
 {
-	struct fraction fractions[LIMIT_DATASETS];
-	uint64_t left = ORDER_UNITS;
-	double sum = 0;
+	double part[LIMIT_DATASETS], sum = 0;
 
 	assert(n > 0 && n <= LIMIT_DATASETS);
 	for (uint32_t d = 0; d < n; d++) {
@@ -55,13 +69,9 @@ bool order_units(const double *weights, uint32_t n, uint64_t *units, struct faul
 		double share = weights[d] / sum * 4294967296.0, whole = floor(share);
 
 		units[d] = (uint64_t)whole;
-		left -= units[d];
-		fractions[d] = (struct fraction){share - whole, d};
+		part[d] = share - whole;
 	}
-	qsort(fractions, n, sizeof(fractions[0]), by_larger_part);
-	assert(left <= n);
-	for (uint32_t i = 0; i < left; i++)
-		units[fractions[i].index]++;
+	order_give_rest(units, part, n);
 	for (uint32_t d = 0; d < n; d++)
 		if (weights[d] > 0 && units[d] == 0)
 			return refuse_weight(fault, d, weights, true);
