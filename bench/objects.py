@@ -56,7 +56,7 @@ def environment(store, endpoint):
 
 def remote(env, manifest, url, *options):
     """The stream of the shards at @url, whose manifest is written first."""
-    command = [BIN / "tokctl", "inspect", "--json", "--manifest", manifest, *options, url]
+    command = [BIN / "tokctl", "manifest", "--json", *options, url, manifest]
     told(*command, env=env)
     return train_stream(url, manifest=str(manifest))
 
@@ -89,7 +89,7 @@ def over_tls(place, directory, data, local, args):
     with Nginx(place, str(data.parent)) as nginx:
         env = nginx.environment(SSL_CERT_FILE=nginx.ca)
         url = f"{nginx.endpoint}/{data.name}/"
-        told(BIN / "tokctl", "inspect", "--json", "--manifest", directory / "local.jsonl", data)
+        told(BIN / "tokctl", "manifest", "--json", data, directory / "local.jsonl")
         stream = remote(env, directory / "tls.jsonl", url, "--from", directory / "local.jsonl")
         ours, memory = cost("TLS", directory / "tls", stream, env, args)
     row("CPU of 10⁹ tokens: window mode ÷ local", f"{ours / local[0]:.0f}", "wanted ≤ 60")

@@ -31,6 +31,7 @@ static const struct ctl_command *const commands[] = {
 	&ctl_cost,
 	&ctl_cat,
 	&ctl_inspect,
+	&ctl_manifest,
 	&ctl_pack,
 	&ctl_verify,
 	&ctl_cursor,

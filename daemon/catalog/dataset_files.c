@@ -23,7 +23,7 @@ static bool list_files(const struct opening *o, struct shard_list *list)
 	if (store_is_url(o->source->path))
 		return opening_refuse(o, o->source->path_line, "path",
 			"%.80s: a dataset in a store needs a manifest; write one with `tokctl "
-			"inspect --manifest FILE %.80s` and set manifest: FILE",
+			"manifest %.80s FILE` and set manifest: FILE",
 			o->source->path, o->source->path);
 	if (!config_path(o->config, o->source->path, path, sizeof(path)))
 		return opening_refuse(

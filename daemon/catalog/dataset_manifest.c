@@ -65,11 +65,11 @@ static bool read_manifest(const struct opening *o, struct manifest *m)
 		return false;
 	if (o->dataset && stat(path, &st) == 0)
 		o->dataset->manifest = dataset_identify(&st);
-	if (manifest_read(m, path, root, o->stores, format, &hint, &fault))
+	if (manifest_read(m, path, root, o->stores, format, &hint, NULL, NULL, &fault))
 		return true;
 	if (fault.index == FAULT_NO_INDEX)
 		return opening_refuse(o, o->source->manifest_line, "manifest",
-			"%s; must be a file written by `tokctl inspect --manifest`", fault.text);
+			"%s; must be a file written by `tokctl manifest`", fault.text);
 	*o->fault = fault;
 	return false;
 }
@@ -97,7 +97,7 @@ static bool list_annotations(const struct opening *o)
 	return d->masks || !d->hint.label_mask ||
 	       opening_refuse(o, o->source->label_mask_line, "label_mask",
 		       "the manifest lists no loss mask in it for shard %s; write the manifest "
-		       "again with `tokctl inspect --manifest`",
+		       "again with `tokctl manifest`",
 		       dataset_shard_name(d, 0));
 }
 

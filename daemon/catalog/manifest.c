@@ -34,6 +34,8 @@ struct reading {
 	uint64_t line, room;
 	const struct shard_format *format;
 	const struct shard_hint *hint;
+	manifest_visit *visit;
+	void *context; /* its */
 	struct fault *fault;
 };
 
@@ -89,7 +91,7 @@ static bool take_strings(const struct reading *r, json_t *object, struct line *l
 		if (absent && i == ETAG)
 			return refuse(r, "etag",
 				"etag is missing; must be the ETag of the object: write the "
-				"manifest again with `tokctl inspect --manifest` and the URL");
+				"manifest again with `tokctl manifest` and the URL");
 		l->string[i] = json_string_in(object, "", strings[i], &fault);
 		if (!l->string[i])
 			return refuse(r, "", "%s", fault.text);
@@ -465,7 +467,8 @@ static bool take_line(struct reading *r, const char *text, size_t n)
 		return refuse(r, "", "%s", fault.text);
 	bool fine = take_members(r, object, &l) && take_name(r, &l) && take_format(r, &l) &&
 		    take_type(r, &l) && take_digest(r, &l) && check_samples(r, &l) &&
-		    check_frame(r, &l) && take_store(r, &l) && keep(r, &l);
+		    check_frame(r, &l) && take_store(r, &l) && keep(r, &l) &&
+		    (!r->visit || r->visit(r->context, r->m, object, r->fault));
 
 	json_decref(object);
 	return fine;
@@ -534,13 +537,16 @@ static bool end_sides(struct reading *r)
 }
 
 bool manifest_read(struct manifest *m, const char *path, const char *root, struct stores *stores,
-	const struct shard_format *format, const struct shard_hint *hint, struct fault *fault)
+	const struct shard_format *format, const struct shard_hint *hint, manifest_visit *visit,
+	void *context, struct fault *fault)
 {
 	struct reading r = {.m = m,
 		.stores = stores,
 		.path = path,
 		.format = format,
 		.hint = hint,
+		.visit = visit,
+		.context = context,
 		.fault = fault};
 	char *text = NULL;
 	FILE *file = begin(&r, root) ? manifest_text_open(path, stores, &text, fault) : NULL;

@@ -1,5 +1,5 @@
 /*
- * A manifest: the list of a dataset's shards and their facts, as `tokctl inspect --manifest` writes
+ * A manifest: the list of a dataset's shards and their facts, as `tokctl manifest` writes
  * it. With it a dataset is opened without reading any shard. Each line is a JSON object:
  *
  *   {"path":"a/b.npy","format":"npy","dtype":"u16","tokens":5000,"size":10128,
@@ -27,6 +27,8 @@
 #include "daemon/shard/list.h"
 #include "daemon/shard/shard.h"
 #include "proto/fault.h"
+
+#include <jansson.h>
 
 /*
  * Takes 29 bytes per shard, and the names. In a store: 33 bytes, the keys, the ETags, and those of
@@ -60,17 +62,22 @@ struct manifest_shard {
 	uint64_t frame_bytes; /* in a manifest, the largest of all shards */
 };
 
+/* Called after each line, whose shard is the last of the list; @line may be changed. False: @fault,
+ * which ends the reading. */
+typedef bool manifest_visit(
+	void *context, const struct manifest *m, json_t *line, struct fault *fault);
 /*
  * Reads the manifest @path, a file or a URL. @root is the directory that its paths are relative to,
  * or a URL; a local one need not exist. @stores may be NULL without URLs. @format is the format
  * that all shards must have; NULL: any. @hint gives the window, the served width and the budget.
- * Rejects a line that contradicts itself, an earlier line or the hint.
+ * @visit may be NULL. Rejects a line that contradicts itself, an earlier line or the hint.
  *
  * On failure returns false with an empty @m. @fault is "PATH:LINE: FIELD …" with the line as index,
  * or "PATH: …" with FAULT_NO_INDEX if the file cannot be read.
  */
 bool manifest_read(struct manifest *m, const char *path, const char *root, struct stores *stores,
-	const struct shard_format *format, const struct shard_hint *hint, struct fault *fault);
+	const struct shard_format *format, const struct shard_hint *hint, manifest_visit *visit,
+	void *context, struct fault *fault);
 void manifest_free(struct manifest *m);
 /*
  * Whether a shard agrees with the manifest. False: FAULT_CHANGED, with the field ("size", "format",

@@ -123,7 +123,7 @@ static const struct schema_key dataset_keys[] = {
 			"and stride are the same: `[0, 0.999]` for training, `[0.999, 1]` for "
 			"validation. Not together with slide or a stride below seq_len."},
 	[DATASET_MANIFEST] = {"manifest", path_or_url, offsetof(struct config_dataset, manifest),
-		.right = "a file, or the URL of one, that `tokctl inspect --manifest` wrote",
+		.right = "a file, or the URL of one, that `tokctl manifest` wrote",
 		.otherwise = "none",
 		.help = "The shards below path are those that the manifest lists, and start-up "
 			"opens none of them. When a shard is first read, its size, format, dtype "

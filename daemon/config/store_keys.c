@@ -350,8 +350,8 @@ static bool refuse_unlisted(
 
 	return SCHEMA_REFUSE_KEY(s, d->path_line, ".manifest",
 		"is missing, and a dataset in a store needs one; set manifest: %s.jsonl, and run "
-		"`tokctl inspect %s%.200s%s--manifest %s.jsonl %.300s`",
-		d->name, own ? "-c " : "", own ? s->file : "", own ? " " : "", d->name, d->path);
+		"`tokctl manifest %.300s %s.jsonl%s%.200s`",
+		d->name, d->path, d->name, own ? " -c " : "", own ? s->file : "");
 }
 
 static bool check_dataset(

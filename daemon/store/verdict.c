@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define REMEDY_KEYS	"correct the credentials"
-#define REMEDY_MANIFEST "restore the object, or write the manifest again: tokctl inspect --manifest"
+#define REMEDY_MANIFEST "restore the object, or write the manifest again: tokctl manifest"
 
 /* An error by its code, or by its status where the code is NULL. The first match holds. */
 static const struct rule {

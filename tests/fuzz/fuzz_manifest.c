@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	assert(fd >= 0 && pwrite(fd, in.at, in.n, 0) == (ssize_t)in.n);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	fail_plan(plan);
-	bool done = manifest_read(&m, path, "/data/web/", NULL, only, &hint, &fault);
+	bool done = manifest_read(&m, path, "/data/web/", NULL, only, &hint, NULL, NULL, &fault);
 
 	fail_end();
 	if (done) {

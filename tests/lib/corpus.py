@@ -313,9 +313,9 @@ def corpus():
     return home / key, pickle.loads((home / key / "shards").read_bytes())
 
 
-def manifest(path, *shards, **keys):
+def manifest(path, shards, *options, **keys):
     """Writes a manifest of the shards. Returns its path."""
-    code, out, err = run(TOKCTL, "inspect", "--manifest", path, *shards, **keys)
+    code, out, err = run(TOKCTL, "manifest", shards, path, *options, **keys)
     assert code == 0, (shards, out, err)
     return path
 

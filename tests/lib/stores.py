@@ -140,7 +140,7 @@ class Store:
     def manifest(self, prefix, out, *options):
         """Writes a manifest of the objects below `BUCKET/PREFIX/`, as an operator does."""
         env = self.environment(AWS_ENDPOINT_URL_S3=self.endpoint)
-        command = (TOKCTL, "inspect", "--manifest", out, *options, f"s3://{prefix}")
+        command = (TOKCTL, "manifest", *options, f"s3://{prefix}", out)
         code, text, err = run(*command, env=env)
         assert code == 0, (text, err)
         return out

@@ -115,7 +115,7 @@ def in_radosgw(written, radosgw):
         one = {name: about.config(url, True, manifest=written.file("listed", f"{name}.jsonl"))}
         config = written.config("lab.yaml", stores=radosgw.settings, streams=one)
         listed = written.file("listed", f"{name}.jsonl")
-        manifests[name] = manifest(listed, "-c", config, url, env=env)
+        manifests[name] = manifest(listed, url, "-c", config, env=env)
     daemons = {by: serve_all(written, radosgw, manifests, by) for by in ("window", "piece")}
     yield daemons
     for daemon in daemons.values():
@@ -149,7 +149,7 @@ def test_formats_from_nginx_with_tls(written, local):
             about[name] = FORMATS[name].config(here, False)
             config = written.config("https.yaml", stores=stores, streams=about)
             listed = manifest(written.file("here.jsonl"), here)
-            more = ["-c", config, "--from", listed, url]
+            more = [url, "-c", config, "--from", listed]
             path = manifest(written.file(f"{name}.jsonl"), *more, env=env)
             about[name] = FORMATS[name].config(url, False, manifest=path)
         own = {"socket": written.file("https.sock"), "state_dir": written.file("https.state", "")}

@@ -40,7 +40,7 @@ def test_unusual_keys(place, shards, kind):
         env = store.environment()
         some = {"some": stream(os.path.join(root, BUCKET, "d"))}
         config = place.config("inspect.yaml", stores=lab, streams=some)
-        code, out, err = run(TOKCTL, "inspect", "--manifest", manifest, "-c", config, url, env=env)
+        code, out, err = run(TOKCTL, "manifest", url, manifest, "-c", config, env=env)
         assert code == 0, (out, err)
         listed = {json.loads(line)["path"] for line in open(manifest)}
         assert listed == {f"{name}.bin" for name in names}

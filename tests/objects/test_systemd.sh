@@ -27,7 +27,7 @@ chmod 755 "$scratch" "$scratch"/{data,data/corpus,data/corpus/web}
 for i in 0 1; do
 	python3 tests/lib/ids.py "$scratch/data/corpus/web/$i.bin" 2000000
 done
-build/bin/tokctl inspect --manifest "$scratch/local.jsonl" "$scratch/data/corpus/web"
+build/bin/tokctl manifest "$scratch/data/corpus/web" "$scratch/local.jsonl"
 (
 	cd "$scratch/tls"
 	new_key=(-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2)
@@ -97,8 +97,8 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	nginx -c /tls/nginx.conf &
 	until (exec 3<>/dev/tcp/127.0.0.1/8443) 2>/dev/null; do sleep 0.05; done
 	install -d -o tokend -g tokend /nvme/tokend
-	tokctl inspect --manifest /srv/web.jsonl -c /etc/tokend/tokend.yaml \
-		--from /etc/tokend/local.jsonl https://store.test:8443/corpus/web/
+	tokctl manifest https://store.test:8443/corpus/web/ /srv/web.jsonl \
+		-c /etc/tokend/tokend.yaml --from /etc/tokend/local.jsonl
 	read_stream() {
 		setpriv --reuid 1000 --regid 1000 --clear-groups \
 			timeout 60 tokctl cat "$1" --rank 0 --world 1 --micro 4 --batches 500

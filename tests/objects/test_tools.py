@@ -45,7 +45,7 @@ class Scene:
 
     def manifest(self, *arguments, name="out.jsonl"):
         path = self.file(name)
-        code, out, err = self.tokctl("inspect", "--manifest", path, *arguments)
+        code, out, err = self.tokctl("manifest", *arguments, path)
         assert code == 0, (out, err)
         return [json.loads(line) for line in open(path)]
 
@@ -158,7 +158,7 @@ def test_wrong_keys(scene, key, body, problem):
     prefix = f"wrong-{abs(hash(key))}/"
     scene.store.fill("corpus", {prefix + "a.bin": b"1234", prefix + key: body})
     out = scene.file("wrong.jsonl")
-    code, lines, err = scene.tokctl("inspect", "--manifest", out, "--json", f"s3://corpus/{prefix}")
+    code, lines, err = scene.tokctl("manifest", f"s3://corpus/{prefix}", out, "--json")
     found = [json.loads(line) for line in lines]
     problems = [p for f in found for p in f["problems"] + [f["path"]] if f["problems"]]
     assert code == 1 and len([f for f in found if f["problems"]]) == 1
@@ -243,8 +243,8 @@ def test_a_copied_manifest_names_each_difference(scene):
     part = {"a/0.bin": body["a/0.bin"], "a/2.bin": body["a/2.bin"][:-2], "z.bin": b"12"}
     scene.store.fill("corpus", {f"part/{key}": value for key, value in part.items()})
     out = scene.file("part.jsonl")
-    arguments = ("--manifest", out, "--from", scene.file("all.jsonl"), "--json")
-    code, lines, err = scene.tokctl("inspect", *arguments, "s3://corpus/part/")
+    arguments = ("--from", scene.file("all.jsonl"), "--json")
+    code, lines, err = scene.tokctl("manifest", "s3://corpus/part/", out, *arguments)
     problems = {json.loads(x)["path"]: json.loads(x)["problems"] for x in lines}
     assert code == 1 and len(err) == 1 and not os.path.exists(out)
     wrong = ("a/2.bin", "a/4.bin", "b/1.bin", "z.bin")
@@ -264,7 +264,7 @@ def test_other_contents_of_the_same_size_are_found(scene):
     arguments = ("--from", scene.file("wide.jsonl"), "s3://corpus/same/", "--json")
     assert len(scene.manifest(*arguments)) == 2
     out = scene.file("same.jsonl")
-    code, lines, err = scene.tokctl("inspect", "--manifest", out, "--deep", *arguments)
+    code, lines, err = scene.tokctl("manifest", *arguments, out, "--deep")
     problems = {d["path"]: d["problems"] for d in map(json.loads, lines)}
     assert code == 1 and len(err) == 1 and not os.path.exists(out)
     assert problems["s3://corpus/same/a.bin"] == []
@@ -274,7 +274,7 @@ def test_other_contents_of_the_same_size_are_found(scene):
     # A manifest without digests cannot show it.
     scene.manifest("--input-dtype", "u32", "s3://corpus/same/", name="heads.jsonl")
     arguments = ("--from", scene.file("heads.jsonl"), "s3://corpus/same/", "--json")
-    code, lines, err = scene.tokctl("inspect", "--manifest", out, "--deep", *arguments)
+    code, lines, err = scene.tokctl("manifest", *arguments, out, "--deep")
     (found,) = map(json.loads, lines)
     assert code == 1 and found["path"] == scene.file("heads.jsonl")
     assert len(found["problems"]) == 1 and "digest" in found["problems"][0]
@@ -307,10 +307,11 @@ def test_urls_that_cannot_be_used(scene):
     local = scene.data("flat")
     for arguments in (
         ("inspect", "https://localhost/web/"),
-        ("inspect", "--manifest", "s3://corpus/m.jsonl", "s3://corpus/flat/"),
-        ("inspect", "--manifest", scene.file("n"), "s3://corpus/flat/", local),
-        ("inspect", "--manifest", scene.file("n"), "--from", "x.jsonl", local),
-        ("inspect", "--from", "x.jsonl", "s3://corpus/flat/"),
+        ("manifest", "https://localhost/web/", scene.file("n")),
+        ("manifest", "s3://corpus/flat/", "s3://corpus/m.jsonl"),
+        ("manifest", "s3://corpus/flat/", local, scene.file("n")),
+        ("manifest", local, scene.file("n"), "--from", "x.jsonl"),
+        ("manifest", "s3://corpus/flat", scene.file("n"), "--from", "x.jsonl"),
         ("pack", "--format", "flat", local, "s3://corpus/packed/"),
         ("pack", "--format", "flat", "https://localhost/web/", scene.file("n")),
     ):
@@ -389,7 +390,7 @@ def test_an_interrupt_leaves_no_file(scene):
     before = sorted(os.listdir(scene.place.path))
     scene.proxy.inject("hang", Fault(hang=True), times=1000, match=lambda r: r.range)
     since = len(scene.proxy.requests)
-    command = [TOKCTL, "inspect", "--manifest", scene.file("new.jsonl"), "s3://corpus/npy-i64/"]
+    command = [TOKCTL, "manifest", "s3://corpus/npy-i64/", scene.file("new.jsonl")]
     child = scene.place.spawn(command, env=scene.env)
     try:
         assert wait_for(lambda: len(scene.proxy.requests) >= since + 2)
@@ -433,10 +434,10 @@ def test_an_unknown_authority(scene, https):
     other = {"SSL_CERT_FILE": make_certificates(scene.file("other", ""))[0]}
     out, url = scene.file("https.jsonl"), f"{https.endpoint}/flat/"
     scene.manifest(scene.data("flat"), name="flat.jsonl")
-    arguments = ("--manifest", out, "--from", scene.file("flat.jsonl"), url)
-    code, _, err = scene.tokctl("inspect", *arguments, SSL_CERT_FILE=https.ca)
+    arguments = ("--from", scene.file("flat.jsonl"), url, out)
+    code, _, err = scene.tokctl("manifest", *arguments, SSL_CERT_FILE=https.ca)
     assert code == 0, err
-    code, lines, err = scene.tokctl("inspect", *arguments, **other)
+    code, lines, err = scene.tokctl("manifest", *arguments, **other)
     said = "".join(lines)
     assert code == 1 and "`ca:`" in said and "for 60 s" not in said, (lines, err)
     keys = {"socket": scene.file("ca.sock"), "state_dir": scene.file("ca.state", "")}

@@ -182,7 +182,7 @@ STORES = [
     at("s3://corpus/web", "path: …corpus/web/"),
     at("https://u:SECRET@h/", "path: …token_file"),
     at("https://h/a/?sig=SECRET", "path: …query_file"),
-    at("s3://corpus/web/", "…tokctl inspect --manifest web.jsonl s3://corpus/web/", ""),
+    at("s3://corpus/web/", "…tokctl manifest s3://corpus/web/ web.jsonl", ""),
     at("s3://corpus/web/", "manifest: …not an object", 'manifest: "s3://corpus/"'),
     at("s3://corpus/web/", "fetch: …cache: {dir", LISTED + ", fetch: piece"),
     at("s3://corpus/web/", "piece: …power of two…64KiB", LISTED + ", piece: 3MiB"),

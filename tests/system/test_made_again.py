@@ -120,7 +120,7 @@ def test_a_running_stream_stops_until_a_reload(scene):
 
 def test_a_manifest_is_compared_by_its_own_identity(place):
     def inspect():
-        code, _, err = run(TOKCTL, "inspect", "--manifest", place.file("m"), place.file("web"))
+        code, _, err = run(TOKCTL, "manifest", place.file("web"), place.file("m"))
         assert code == 0, err
 
     for i in range(3):

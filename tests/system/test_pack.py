@@ -244,7 +244,7 @@ def test_rows_are_served_as_they_are_and_padding_is_shown(place):
     assert has(out.decode(), "trained on; set loss_mask: true")
     line = json.loads(run(TOKCTL, "inspect", "--json", "--deep", place.file("out"))[1])
     assert line["padding"] == line["masked"] > 0 and line["sample_tokens"] == ROW
-    run(TOKCTL, "inspect", "--manifest", place.file("m.jsonl"), place.file("out"))
+    run(TOKCTL, "manifest", place.file("out"), place.file("m.jsonl"))
     datasets = config["datasets"]
     for manifest in {}, {"manifest": place.file("m.jsonl")}:
         listed = [datasets[0] | manifest]

@@ -425,7 +425,7 @@ def test_a_check_that_hangs_is_logged_and_ends_with_the_daemon(place, answers):
 def test_storage_that_hangs_refuses_a_reload(place):
     """A manifest makes the check pass, because that opens no shard."""
     place.shard("files/a.bin", 600_000)
-    code, _, err = run(TOKCTL, "inspect", "--manifest", place.file("m"), place.file("files"))
+    code, _, err = run(TOKCTL, "manifest", place.file("files"), place.file("m"))
     assert code == 0, err
     disk = hanging(place.file("files"), place.file("hung", ""))
     keys = {"seed": 1, "seq_len": SEQ, "extra": 1}

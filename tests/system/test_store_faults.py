@@ -57,7 +57,7 @@ def served(shared, seed):
         url, manifest = "lab://corpus/web/", shared.file("web.jsonl")
         config = shared.config("inspect.yaml", stores=lab, streams=local)
         env = store.environment()
-        code, _, err = run(TOKCTL, "inspect", "--manifest", manifest, "-c", config, url, env=env)
+        code, _, err = run(TOKCTL, "manifest", url, manifest, "-c", config, env=env)
         assert code == 0, err
         assert all("etag" in json.loads(line) for line in open(manifest))
         dataset = {"name": "web", "path": url, "manifest": manifest}

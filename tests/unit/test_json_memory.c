@@ -41,7 +41,8 @@ static bool read_manifest(struct files *f, struct fault *fault)
 	struct shard_hint hint = {0};
 	struct manifest m;
 
-	if (!manifest_read(&m, files_path(f, "m.jsonl"), ".", NULL, NULL, &hint, fault)) {
+	if (!manifest_read(
+		    &m, files_path(f, "m.jsonl"), ".", NULL, NULL, &hint, NULL, NULL, fault)) {
 		assert_non_null(strstr(fault->text, "m.jsonl:"));
 		return false;
 	}

@@ -4,7 +4,7 @@
 
 #include "client/ctl/common/arguments.h"
 
-extern const struct ctl_command ctl_plan, ctl_when, ctl_cost, ctl_inspect, ctl_pack, ctl_cursor,
-	ctl_verify;
+extern const struct ctl_command ctl_plan, ctl_when, ctl_cost, ctl_inspect, ctl_manifest, ctl_pack,
+	ctl_cursor, ctl_verify;
 
 #endif

@@ -5,7 +5,6 @@
 #include "daemon/catalog/dataset.h"
 #include "daemon/catalog/dataset_manifest.h"
 #include "daemon/config/url_text.h"
-#include "daemon/shard/cache.h"
 #include "daemon/shard/frames.h"
 #include "proto/phrases.h"
 
@@ -13,25 +12,30 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { FRAMES_BYTES = 64 << 20 /* of decoded zstd frames */ };
 
 /* ---- the datasets of the config ---- */
 
+/* Is @path below the dataset's root? Sets *@name to the rest. */
+static bool is_below(const struct listed *l, const char *path, const char **name)
+{
+	size_t n = strlen(l->root);
+
+	n -= l->root[n - 1] == '/';
+	*name = path + n + 1;
+	return strncmp(path, l->root, n) == 0 && path[n] == '/';
+}
+
 struct listed *inspect_listed(const struct inspect *in, const char *path, int64_t *shard)
 {
 	struct listed *found = NULL;
+	const char *name;
 
 	for (unsigned i = 0; i < in->lists; i++) {
 		struct listed *l = &in->listed[i];
-
-		assert(l->root);
-		size_t n = strlen(l->root);
-
-		n -= l->root[n - 1] == '/';
-		bool below = strncmp(path, l->root, n) == 0 && path[n] == '/';
-		int64_t number = below ? shard_list_find(&l->list, path + n + 1) : -1;
+		bool below = is_below(l, path, &name);
+		int64_t number = below ? shard_list_find(&l->list, name) : -1;
 
 		if ((number < 0 && !(below && l->unlisted)) || (found && !l->dataset->label_mask))
 			continue;
@@ -112,8 +116,28 @@ static bool open_config(struct inspect *in, const char *path, bool manifests, bo
 	return true;
 }
 
-static void close_config(struct inspect *in)
+int inspect_begin(struct inspect *in, const struct ctl_arguments *a, int paths)
 {
+	bool urls = false;
+
+	in->emit.json = ctl_given(a, INSPECT_JSON);
+	in->deep = ctl_given(a, INSPECT_DEEP);
+	if (!ctl_input_options(&in->input, a, INSPECT_FORMAT, INSPECT_DTYPE, INSPECT_COLUMN))
+		return CTL_USAGE;
+	in->input.hint.documents = in->input.hint.loss_mask = true;
+	in->input.hint.frames = frames_new(FRAMES_BYTES);
+	if (!in->input.hint.frames)
+		return ctl_fail(PHRASE_MEMORY);
+	for (int i = 0; i < paths; i++)
+		urls |= url_text_is(a->argument[i]);
+	return open_config(in, ctl_text(a, INSPECT_CONFIG), !in->manifest, urls) ? CTL_OK
+										 : CTL_FAILED;
+}
+
+int inspect_end(struct inspect *in, int status)
+{
+	if (status == CTL_OK)
+		status = emit_end(&in->emit, in->faults ? CTL_FAILED : CTL_OK);
 	for (unsigned i = 0; i < in->lists; i++) {
 		in->listed[i].manifest.types ? manifest_free(&in->listed[i].manifest)
 					     : shard_list_free(&in->listed[i].list);
@@ -121,203 +145,86 @@ static void close_config(struct inspect *in)
 		free(in->listed[i].first);
 	}
 	free(in->listed);
+	if (in->input.hint.frames)
+		frames_free(in->input.hint.frames);
 	store_close(in->stores);
 	config_free(in->config);
+	return status;
 }
 
 /* ---- paths ---- */
 
-/* Lists the masks of the dataset that the URL is in, if the config has one in a store. */
-static bool list_masks(struct inspect *in, const char *url, struct fault *fault)
+/* Lists the masks of the dataset that @path is in, if the config has them in a store. */
+static bool list_masks(struct inspect *in, const char *path, struct fault *fault)
 {
-	const struct listed *l = inspect_listed(in, url, &(int64_t){0});
-	const char *written = l ? l->dataset->label_mask : NULL;
-	size_t n = written ? strlen(written) : 0;
-	char *whole = NULL;
-	bool fine;
+	for (unsigned i = 0; i < in->lists; i++) {
+		const char *masks = in->listed[i].dataset->label_mask, *name;
 
-	in->has_masks = false;
-	if (!written || !url_text_is(url) || !url_text_is(written))
-		return true;
-	if (asprintf(&whole, "%s%s", written, written[n - 1] == '/' ? "" : "/") < 0)
-		return fault_memory(fault);
-	fine = ctl_listing_open(&in->masks, in->stores, whole, NULL, fault) ||
-	       fault_prefix(fault, "%s: ", whole);
-	in->has_masks = fine;
-	free(whole);
-	return fine;
+		if (!masks || !url_text_is(masks) || !is_below(&in->listed[i], path, &name))
+			continue;
+		snprintf(in->masks_url, sizeof(in->masks_url), "%s%s", masks,
+			bytes_ends_in(masks, "/") ? "" : "/");
+		return ctl_place_open(&in->masks, in->stores, in->masks_url, NULL, NULL, fault) ||
+		       fault_prefix(fault, "%s: ", in->masks_url);
+	}
+	return true;
 }
 
-/* A shard, or all shards of a directory, pattern or prefix. @from: see inspect_from(). */
-static void inspect_path(struct inspect *in, const char *path, const char *from)
+bool inspect_open(struct inspect *in, const char *path, const struct shard_list *names)
 {
 	struct fault fault;
 
-	if (!list_masks(in, path, &fault)) {
-		inspect_unread(in, path, fault.text);
-		return;
-	}
-	if (from) {
-		inspect_from(in, from, path);
-	} else if (ctl_place_open(&in->place, in->stores, path, NULL,
-			   in->has_masks ? &in->masks : NULL, &fault)) {
-		inspect_place(in);
-		ctl_place_close(&in->place);
-	} else {
-		inspect_unread(in, path, fault.text);
-	}
-	if (in->has_masks)
-		ctl_listing_close(&in->masks);
+	if (list_masks(in, path, &fault) && ctl_place_open(&in->place, in->stores, path, names,
+						    in->masks.remote ? &in->masks : NULL, &fault))
+		return true;
+	inspect_unread(in, path, fault.text);
+	inspect_close(in);
+	return false;
 }
 
-static int by_last_part(const void *a, const void *b)
+void inspect_close(struct inspect *in)
 {
-	const char *x = *(char *const *)a, *y = *(char *const *)b, *p = strrchr(x, '/'),
-		   *q = strrchr(y, '/');
-
-	return strcmp(p ? p + 1 : x, q ? q + 1 : y);
-}
-
-/* Are the paths in one directory, so that a manifest can name them relative to it? */
-static bool one_directory(char **path, int n)
-{
-	char *root = NULL;
-	bool same = true;
-
-	for (int i = 0; i < n && same; i++) {
-		char *here = ctl_input_real(path[i]), *slash = here ? strrchr(here, '/') : NULL;
-		struct stat st;
-
-		if (here && stat(here, &st) == 0 && !S_ISDIR(st.st_mode) && slash)
-			*slash = 0;
-		same = !here || !root || strcmp(here, root) == 0;
-		if (root)
-			free(here);
-		else
-			root = here;
-	}
-	free(root);
-	return same;
-}
-
-static int inspect_all(
-	struct inspect *in, char **path, int n, const char *manifest, const char *from)
-{
-	struct ctl_manifest written = {.last = ""};
-
-	if (manifest) {
-		if (!ctl_file_begin(&written.file, manifest))
-			return CTL_FAILED;
-		in->manifest = &written;
-		in->deep |= !url_text_is(path[0]); /* for the digests: files have no ETag */
-	}
-	in->input.hint.documents = in->input.hint.loss_mask = true;
-	in->input.hint.frames = frames_new(FRAMES_BYTES);
-	for (int i = 0; i < n; i++)
-		inspect_path(in, path[i], from);
-	frames_free(in->input.hint.frames);
-	cache_free(in->place.cache);
-	int status = emit_end(&in->emit, in->faults ? CTL_FAILED : CTL_OK);
-
-	if (manifest && in->faults)
-		ctl_fail("%s: not written because of the problems above", manifest);
-	if (manifest && !ctl_file_end(&written.file, !in->faults))
-		status = CTL_FAILED;
-	return status;
+	ctl_place_close(&in->place);
+	ctl_place_close(&in->masks);
 }
 
 /* ---- the command line ---- */
 
-enum { CONFIG, FORMAT, DTYPE, COLUMN, MANIFEST, FROM, DEEP, JSON };
-
 static const struct ctl_option options[] = {
-	[CONFIG] =
-		{OPTION_TEXT("config", "FILE",
-			 "config whose datasets say how to read their shards; also counts windows"),
-			.letter = 'c'},
-	[FORMAT] = CTL_INPUT_FORMAT_OPTION,
-	[DTYPE] = CTL_INPUT_DTYPE_OPTION,
-	[COLUMN] = CTL_INPUT_COLUMN_OPTION,
-	[MANIFEST] = {OPTION_TEXT("manifest", "FILE",
-		"write a manifest of the shards to this file; implies --deep, except for "
-		"shards in a store")},
-	[FROM] = {OPTION_TEXT("from", "FILE",
-		"read no shard: take all but sizes and ETags from this manifest, made "
-		"before the shards were uploaded; for --manifest; with --deep, read all "
-		"shards, and compare their digests with it")},
-	[DEEP] = {OPTION_FLAG(
+	[INSPECT_CONFIG] = INSPECT_CONFIG_OPTION,
+	[INSPECT_FORMAT] = CTL_INPUT_FORMAT_OPTION,
+	[INSPECT_DTYPE] = CTL_INPUT_DTYPE_OPTION,
+	[INSPECT_COLUMN] = CTL_INPUT_COLUMN_OPTION,
+	[INSPECT_DEEP] = {OPTION_FLAG(
 		"deep", "read all tokens: find the largest, compare with vocab and manifest")},
-	[JSON] = CTL_JSON_OPTION,
+	[INSPECT_JSON] = CTL_JSON_OPTION,
 };
 
-/* Checks the paths that are URLs. *@any: some are. */
-static int check_urls(const struct ctl_arguments *a, bool *any)
+static int inspect_all(struct inspect *in, const struct ctl_arguments *a)
 {
-	const struct ctl_command *c = a->command;
-	bool from = ctl_given(a, FROM);
+	int status = inspect_begin(in, a, a->arguments);
+	int n = status == CTL_OK ? ctl_input_paths(a->argument, a->arguments) : 0;
 
-	*any = false;
-	for (int i = 0; i < a->arguments; i++) {
-		const char *path = a->argument[i];
-
-		if (url_text_is(path) && !from && ctl_listing_none(path))
-			return ctl_usage(c,
-				"%s: an HTTPS server has no listing; give --manifest FILE --from "
-				"LOCAL, a manifest of the same shards on a disk",
-				path);
-		*any |= url_text_is(path);
-	}
-	if (from &&
-		(!*any || a->arguments > 1 || a->argument[0][strlen(a->argument[0]) - 1] != '/'))
-		return ctl_usage(c, "--from needs one URL that ends in '/'");
-	if (*any && ctl_given(a, MANIFEST) && a->arguments > 1)
-		return ctl_usage(c, "--manifest needs one URL, a prefix that ends in '/'");
-	return CTL_OK;
-}
-
-static int inspect_arguments(struct inspect *in, const struct ctl_arguments *a)
-{
-	const char *manifest = ctl_text(a, MANIFEST);
-	int n;
-	bool urls;
-
-	if (!ctl_input_options(&in->input, a, FORMAT, DTYPE, COLUMN))
-		return CTL_USAGE;
-	if (manifest && url_text_is(manifest))
-		return ctl_usage(a->command,
-			"--manifest %s: is a URL, but only files are written; write it to a file, "
-			"and copy that with `aws s3 cp` or s5cmd",
-			manifest);
-	if (!manifest && ctl_given(a, FROM))
-		return ctl_usage(a->command, "--from needs --manifest");
-	if (check_urls(a, &urls) != CTL_OK)
-		return CTL_USAGE;
-	n = ctl_input_paths(a->argument, a->arguments);
 	if (n < 0)
 		return ctl_fail(PHRASE_MEMORY);
-	if (manifest && !urls && !one_directory(a->argument, n))
-		return ctl_usage(a->command, "--manifest: the shards are not in one directory; "
-					     "give one directory, or files in it");
-	if (manifest)
-		qsort(a->argument, (size_t)n, sizeof(*a->argument), by_last_part);
-	return open_config(in, ctl_text(a, CONFIG), !manifest, urls)
-		       ? inspect_all(in, a->argument, n, manifest, ctl_text(a, FROM))
-		       : CTL_FAILED;
+	for (int i = 0; i < n; i++)
+		if (inspect_open(in, a->argument[i], NULL)) {
+			inspect_place(in);
+			inspect_close(in);
+		}
+	return status;
 }
 
 static int inspect(const struct ctl_arguments *a)
 {
-	struct inspect *in = calloc(1, sizeof(*in));
-	int status;
+	struct inspect in = {.deep = false};
 
-	if (!in)
-		return ctl_fail(PHRASE_MEMORY);
-	in->deep = ctl_given(a, DEEP);
-	in->emit.json = ctl_given(a, JSON);
-	status = inspect_arguments(in, a);
-	close_config(in);
-	free(in);
-	return status;
+	for (int i = 0; i < a->arguments; i++)
+		if (ctl_place_unlisted(a->argument[i]))
+			return ctl_usage(a->command,
+				"%s: an HTTPS server has no listing; see `tokctl manifest --from`",
+				a->argument[i]);
+	return inspect_end(&in, inspect_all(&in, a));
 }
 
 const struct ctl_command ctl_inspect = {

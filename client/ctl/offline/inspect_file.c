@@ -18,7 +18,38 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SAMPLED_MOST = 64 };
+enum {
+	SAMPLED_MOST = 64, /* shards of a place */
+	PROBLEMS = 4,	   /* of a shard; further ones are dropped */
+};
+
+/* A shard. */
+struct inspected {
+	uint64_t i;		 /* in the place */
+	char path[PATH_MAX + 1]; /* as the user would write it */
+	char file[PATH_MAX + 1]; /* to open */
+	const char *name;	 /* in a manifest */
+
+	/* how it is read */
+	struct listed *listed; /* NULL: in no dataset of the config */
+	int64_t number;	       /* in the dataset; -1: not known */
+	struct ctl_input input;
+	char mask[PATH_MAX];
+
+	/* what was read */
+	struct shard *shard; /* NULL: @fault */
+	int fd;
+	uint64_t size, digest;
+	struct fault fault;
+	struct shard_facts facts;
+	uint64_t windows, unserved; /* of the stream; unserved: tokens in no window */
+	bool scanned;
+	uint64_t most;	 /* the largest token, if scanned */
+	bool has_mask;	 /* there is a loss mask, or a list of bounds that leaves tokens out */
+	uint64_t masked; /* number of tokens that may not be labels, if has_mask and scanned */
+	unsigned problems;
+	char problem[PROBLEMS][PATH_MAX + 512];
+};
 
 /* ---- the report ---- */
 
@@ -27,7 +58,7 @@ __attribute__((format(printf, 2, 3))) static void problem(
 {
 	va_list args;
 
-	if (f->problems == INSPECT_PROBLEMS)
+	if (f->problems == PROBLEMS)
 		return;
 	char *text = f->problem[f->problems++];
 
@@ -151,76 +182,52 @@ static void use_manifest(const struct manifest *from, const char *name, struct c
 	}
 }
 
-/* How to read the file: by the options, then by the dataset that lists it. */
-static struct ctl_input input_of(const struct inspect *in, const struct inspected *f)
+/* Takes what the options do not say from the dataset that lists the file. */
+static void use_dataset(const struct listed *listed, struct ctl_input *input)
 {
-	struct ctl_input input = ctl_place_input(&in->place, &in->input);
-	const struct listed *listed = f->listed;
+	const struct config_dataset *dataset = listed->dataset;
 
-	if (in->from)
-		use_manifest(in->from, f->name, &input);
-	if (listed && !input.format)
-		input.format = shard_format(listed->dataset->format);
-	if (listed && !input.hint.has_type)
-		input.hint.type = !listed->dataset->has_dtype && listed->manifest.types
-					  ? (enum shard_type)listed->manifest.types[0]
-				  : listed->dataset->token_bytes == 4 ? SHARD_U32
-								      : SHARD_U16;
-	input.hint.has_type |= listed && listed->dataset->has_dtype;
-	if (listed && !input.hint.column)
-		input.hint.column = listed->dataset->column;
-	if (listed)
-		input.hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
-	if (in->config && !listed)
-		ctl_note("%s: in no dataset of %s; read as %s", f->path, in->config->path,
-			shard_type_name(input.hint.type));
-	return input;
+	if (!input->format)
+		input->format = shard_format(dataset->format);
+	if (!input->hint.has_type)
+		input->hint.type = !dataset->has_dtype && listed->manifest.types
+					   ? (enum shard_type)listed->manifest.types[0]
+				   : dataset->token_bytes == 4 ? SHARD_U32
+							       : SHARD_U16;
+	input->hint.has_type |= dataset->has_dtype;
+	if (!input->hint.column)
+		input->hint.column = dataset->column;
+	input->hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
 }
 
-/*
- * Sets the hint's label_mask, and f->by to the name of the shard in its dataset. The shard must be
- * opened by that name, because its mask has the same one. False: a name is too long.
- */
+/* Sets the hint's label_mask, and the length of the path before the shard's name in the dataset,
+ * which its mask has too. False: a name is too long. */
 static bool find_mask(const struct inspect *in, struct inspected *f)
 {
-	const struct listed *listed = f->listed;
+	const char *root = f->listed->root;
 
-	if (!config_path(in->config, listed->dataset->label_mask, f->mask, PATH_MAX))
-		return false;
-	if (f->object < 0 && !shard_list_path(&listed->list, (uint64_t)f->number, f->by, PATH_MAX))
+	if (!config_path(in->config, f->listed->dataset->label_mask, f->mask, PATH_MAX))
 		return false;
 	for (size_t n = strlen(f->mask); n > 1 && f->mask[n - 1] == '/'; n--)
 		f->mask[n - 1] = 0;
 	f->input.hint.label_mask = f->mask;
-	f->input.name = f->object < 0 ? shard_list_name(&listed->list, (uint64_t)f->number)
-				      : f->by + strlen(listed->root) + 1;
+	f->input.hint.root_bytes = strlen(root) + !bytes_ends_in(root, "/");
 	return true;
-}
-
-/* @name in the list's directory, whose links are resolved. NULL: that failed. */
-static char *resolve(const char *name, const struct shard_list *list)
-{
-	char *root = realpath(list->root, NULL), *whole = NULL;
-
-	if (root && asprintf(&whole, "%s/%s", strcmp(root, "/") == 0 ? "" : root, name) < 0)
-		whole = NULL;
-	free(root);
-	return whole;
 }
 
 static void begin_shard(struct inspect *in, struct inspected *f, uint64_t i)
 {
-	char *resolved;
-
+	f->i = i;
 	f->fd = -1;
 	f->name = ctl_place_name(&in->place, i);
-	f->object = in->place.remote ? (int64_t)(in->place.listing.file + i) : -1;
 	ctl_place_path(&in->place, i, f->path);
-	resolved = in->place.remote ? NULL : resolve(f->name, &in->place.list);
-	f->listed = inspect_listed(in, resolved ? resolved : f->path, &f->number);
-	free(resolved);
-	f->input = input_of(in, f);
-	snprintf(f->by, sizeof(f->by), "%s", f->path);
+	ctl_place_file(&in->place, i, f->file);
+	f->listed = inspect_listed(in, f->file, &f->number);
+	f->input = ctl_input_at(&in->place, &in->input);
+	if (in->from)
+		use_manifest(in->from, f->name, &f->input);
+	if (f->listed)
+		use_dataset(f->listed, &f->input);
 	if (f->listed && f->listed->dataset->label_mask && !find_mask(in, f))
 		fault_errno(&f->fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG));
 }
@@ -254,33 +261,19 @@ static void count_windows(struct inspected *f, const struct config_stream *strea
 static void scan(struct inspect *in, struct inspected *f)
 {
 	const struct config_stream *stream = f->listed ? f->listed->stream : NULL;
-	struct ctl_scan scan = {.shard = f->shard,
-		.piece_tokens = CTL_DIGEST_TOKENS,
-		.threads = in->threads,
-		.whole = in->place.remote,
-		.vocab = stream && stream->has_vocab ? stream->vocab : 0,
+	struct ctl_scan scan = {.vocab = stream && stream->has_vocab ? stream->vocab : 0,
 		.digests = in->manifest || (f->listed && f->listed->manifest.types),
 		.masks = f->has_mask,
 		.progress = &in->progress};
+	struct fault fault;
 
-	if (!in->place.remote)
-		ctl_progress_begin(&in->progress, f->path, f->facts.tokens * f->facts.token_bytes);
-	bool fine = ctl_scan(&scan);
-
-	if (!in->place.remote)
-		ctl_progress_end(&in->progress);
-	f->scanned = true;
+	f->scanned = ctl_scan(&scan, f->shard, &fault);
+	if (!f->scanned)
+		problem(f, "%s", ctl_input_text(f->path, fault.text));
 	f->most = scan.most;
 	f->masked = scan.masked;
 	f->digest = scan.digest;
-	if (!fine)
-		problem(f, "%s", PHRASE_MEMORY);
-	if (scan.failures == 1)
-		problem(f, "%s", ctl_input_text(f->path, scan.failed.text));
-	else if (scan.failures > 1)
-		problem(f, "%s (the first of %" PRIu64 " failed reads)",
-			ctl_input_text(f->path, scan.failed.text), scan.failures);
-	if (scan.vocab && scan.beyond != SHARD_UNKNOWN)
+	if (scan.beyond != SHARD_UNKNOWN)
 		problem(f,
 			"token %" PRIu64 " is %" PRIu64 "; must be below the vocab of stream %s, "
 			"%" PRIu64 ", or this is not a file of tokens",
@@ -293,7 +286,7 @@ static void check_looks(struct inspect *in, struct inspected *f)
 {
 	/* A sample is 64 KiB. Like the daemon at start, it looks only at some of a million shards.
 	 * Shards of a manifest were sampled when it was written. */
-	if (in->from || (!in->deep && in->sampled++ >= SAMPLED_MOST))
+	if (in->from || (!in->deep && f->i >= SAMPLED_MOST))
 		return;
 	struct sample_verdict v = sample_shard(f->shard);
 
@@ -310,7 +303,7 @@ static void read_shard(struct inspect *in, struct inspected *f)
 
 	if (f->fault.code != FAULT_NONE)
 		return;
-	f->shard = ctl_input_open(&f->input, f->by, &f->fd, &f->fault);
+	f->shard = ctl_input_open(&f->input, f->file, &f->fd, &f->fault);
 	if (!f->shard)
 		return;
 	f->facts = f->shard->facts;
@@ -325,8 +318,8 @@ static void read_shard(struct inspect *in, struct inspected *f)
 	check_looks(in, f);
 	if (in->deep)
 		scan(in, f);
-	if (f->object >= 0)
-		f->size = ctl_listing_object(&in->place.listing, (uint64_t)f->object).size;
+	if (in->place.remote)
+		f->size = ctl_place_object(&in->place, f->i).size;
 	else if (fstat(f->fd, &st) == 0)
 		f->size = (uint64_t)st.st_size;
 	else
@@ -358,7 +351,8 @@ static void compare_annotations(struct inspected *f, struct listed *l)
 }
 
 /* Compares with line @s of a manifest; the digest only if both have one. */
-static void compare(struct inspected *f, const struct manifest *m, int64_t s)
+static void compare(
+	const struct inspect *in, struct inspected *f, const struct manifest *m, int64_t s)
 {
 	const struct manifest_shard listed = {m->format, (enum shard_type)m->types[s], m->tokens[s],
 		m->sizes[s], m->sample_tokens, m->frame_bytes};
@@ -372,27 +366,18 @@ static void compare(struct inspected *f, const struct manifest *m, int64_t s)
 		problem(f,
 			"digest is %016" PRIx64 " in the manifest and %016" PRIx64
 			" in the %s; restore the shard, or write the manifest anew",
-			m->digests[s], f->digest, f->object < 0 ? "file" : "store");
+			m->digests[s], f->digest, in->place.remote ? "store" : "file");
 }
 
 static void add_to_manifest(struct inspect *in, struct inspected *f)
 {
-	struct ctl_manifest_line line = {.name = f->name,
-		.path = f->path,
-		.format = f->shard->format->name,
-		.facts = &f->facts,
-		.size = f->size,
-		.has_digest = f->scanned,
-		.digest = f->digest};
+	const struct manifest_line line = {
+		f->shard->format, &f->facts, f->size, f->scanned, f->digest};
 	struct fault fault;
 
-	if (f->object >= 0) {
-		line.etag = ctl_listing_object(&in->place.listing, (uint64_t)f->object).etag;
-		line.listing = &in->place.listing;
-		line.shard = (uint64_t)f->object;
-	}
-	if ((f->object >= 0 && !ctl_listing_etag_ok(line.etag, &fault)) ||
-		!ctl_manifest_add(in->manifest, &line, &fault))
+	if ((in->place.remote &&
+		    !ctl_place_etag_ok(ctl_place_object(&in->place, f->i).etag, &fault)) ||
+		!manifest_add(in, f->i, &line, &fault))
 		problem(f, "%s", fault.text);
 }
 
@@ -428,6 +413,9 @@ static void check_format(struct inspect *in, struct inspected *f)
 
 static void end_shard(struct inspect *in, struct inspected *f)
 {
+	if (in->config && !f->listed)
+		ctl_note("%s: in no dataset of %s; read as %s", f->path, in->config->path,
+			shard_type_name(f->input.hint.type));
 	if (f->shard) {
 		int64_t line = in->from ? shard_list_find(&in->from->list, f->name) : -1;
 
@@ -435,9 +423,9 @@ static void end_shard(struct inspect *in, struct inspected *f)
 		if (f->listed && f->listed->stream->loss_mask)
 			compare_annotations(f, f->listed);
 		if (line >= 0)
-			compare(f, in->from, line);
+			compare(in, f, in->from, line);
 		else if (f->listed && f->listed->manifest.types)
-			compare(f, &f->listed->manifest, f->number);
+			compare(in, f, &f->listed->manifest, f->number);
 		if (in->manifest && f->problems == 0)
 			add_to_manifest(in, f);
 	} else {
@@ -458,7 +446,7 @@ static bool inspect_shard(const struct parallel *p, struct fault *fault)
 		return fault_memory(fault);
 	begin_shard(in, f, p->i);
 	read_shard(in, f);
-	if (in->place.remote && !in->deep)
+	if (!in->deep)
 		ctl_progress_add(&in->progress, 1);
 	if (parallel_turn(p)) {
 		end_shard(in, f);
@@ -477,21 +465,14 @@ static bool inspect_shard(const struct parallel *p, struct fault *fault)
 void inspect_place(struct inspect *in)
 {
 	const struct ctl_place *p = &in->place;
-	unsigned threads = !p->remote ? 1 : p->shards < CTL_GETS ? (unsigned)p->shards : CTL_GETS;
+	unsigned threads = p->remote || in->deep ? ctl_place_threads(p) : parallel_reads(p->shards);
 	struct fault fault = {.code = FAULT_NONE};
-	uint64_t bytes = 0;
 
 	in->first_format = NULL;
-	in->threads = p->remote ? CTL_GETS / (threads ? threads : 1) : parallel_processors();
-	for (uint64_t i = 0; p->remote && in->deep && i < p->shards; i++)
-		bytes += ctl_listing_object(&p->listing, p->listing.file + i).size;
-	if (p->remote && in->deep)
-		ctl_progress_begin(&in->progress, p->path, bytes);
-	else if (p->remote)
-		ctl_progress_count(&in->progress, p->path, "shards", p->shards);
+	ctl_progress_count(
+		&in->progress, p->path, in->deep ? "tokens" : "shards", in->deep ? 0 : p->shards);
 	if (parallel_for(p->shards, threads, inspect_shard, in, &fault) < p->shards &&
 		fault.code != FAULT_NONE)
 		inspect_unread(in, p->path, fault.text);
-	if (p->remote)
-		ctl_progress_end(&in->progress);
+	ctl_progress_end(&in->progress);
 }

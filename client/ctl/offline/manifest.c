@@ -1,145 +1,304 @@
-/* Lines of a manifest. */
-#include "client/ctl/offline/shards.h"
+/*
+ * tokctl manifest: lists the shards of a dataset, as daemon/catalog/manifest.h says. Each line is
+ * written by inspect_file.c after the shard was read; or with --from it is copied, which is a join
+ * of the lines of a manifest with the objects that were uploaded.
+ */
+#include "client/ctl/common/error.h"
+#include "client/ctl/common/file.h"
+#include "client/ctl/offline/commands.h"
+#include "client/ctl/offline/inspect.h"
+#include "daemon/config/url_text.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-
-/* ---- side files: what a store must have after the upload ---- */
-
-static const char *parent_end(const char *path, const char *end)
-{
-	while (end > path && end[-1] != '/')
-		end--;
-	return end;
-}
-
-static bool is_file(const char *path, uint64_t *size)
-{
-	struct stat st;
-
-	if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
-		return false;
-	*size = (uint64_t)st.st_size;
-	return true;
-}
-
-/*
- * Finds the side file of kind @c of the shard @name, whose path is @path: next to it, or for a kind
- * that several shards share, also in a directory above it. Writes its name to @side.
- */
-static bool find_side(const char *path, const char *name, const struct shard_companion *c,
-	char side[PATH_MAX], uint64_t *size)
-{
-	const char *root = path + strlen(path) - strlen(name), *end = name + strlen(name);
-	char file[2 * PATH_MAX];
-	bool shared = c->shard[0] == '*';
-
-	if (c->alone || c->unread ||
-		(shared ? c->ending[0] != '/' || !bytes_ending(path, c->shard + 1)
-			: !bytes_side_path(name, c->shard, c->ending, side, PATH_MAX)))
-		return false;
-	for (;;) {
-		end = parent_end(name, end);
-		if (shared)
-			snprintf(side, PATH_MAX, "%.*s%s", (int)(end - name), name, c->ending + 1);
-		snprintf(file, sizeof(file), "%.*s%s", (int)(root - path), path, side);
-		if (is_file(file, size))
-			return true;
-		if (!shared || end == name)
-			return false;
-		end--;
-	}
-}
-
-/* The side files of a file, with their sizes. */
-static json_t *sides_of(const char *path, const char *name, const char *format)
-{
-	const struct shard_format *formats[] = {shard_format(format), &shard_flat};
-	unsigned n = formats[0] == formats[1] ? 1 : 2;
-	json_t *sides = json_object();
-	char side[PATH_MAX];
-	uint64_t size;
-
-	for (unsigned i = 0; i < n && strlen(path) >= strlen(name); i++) {
-		const struct shard_companion *c = formats[i]->companions;
-
-		for (; c && c->ending; c++)
-			if (find_side(path, name, c, side, &size))
-				json_object_set_new(
-					sides, side, json_pack("[I]", (json_int_t)size));
-	}
-	return sides;
-}
 
 /* ---- lines ---- */
 
 /* Ends the line @o, which is freed, with the members that depend on where the shard is. */
-static bool put_line(struct ctl_manifest *m, json_t *o, const struct ctl_manifest_line *line,
-	struct fault *fault)
+static bool put_line(const struct inspect *in, uint64_t i, const struct shard_format *format,
+	json_t *o, struct fault *fault)
 {
-	json_t *sides = line->listing ? ctl_listing_sides(line->listing, line->shard)
-			: line->path  ? sides_of(line->path, line->name, line->format)
-				      : NULL;
-	bool fine = true;
+	json_t *sides = ctl_place_sides(&in->place, i, format);
+	bool fine = o;
 
-	if (line->etag)
-		fine = json_object_set_new(o, "etag", json_string(line->etag)) == 0;
+	if (in->place.remote)
+		json_object_set_new(o, "etag", json_string(ctl_place_object(&in->place, i).etag));
 	if (json_object_size(sides) > 0)
-		fine = json_object_set(o, "side", sides) == 0 && fine;
-	fine = fine && json_dumpf(o, m->file.to, JSON_COMPACT | JSON_PRESERVE_ORDER) == 0;
-	fputc('\n', m->file.to);
+		json_object_set(o, "side", sides);
+	fine = fine && json_dumpf(o, in->manifest, JSON_COMPACT | JSON_PRESERVE_ORDER) == 0;
+	fputc('\n', in->manifest);
 	json_decref(sides);
 	json_decref(o);
-	return fine || ferror(m->file.to) || fault_memory(fault);
+	return fine || ferror(in->manifest) || fault_memory(fault);
 }
 
-static void add_number(json_t *o, const char *key, uint64_t value)
+static void add_number(json_t *o, const char *key, uint64_t value, bool present)
 {
-	if (value > 0)
+	if (present)
 		json_object_set_new(o, key, json_integer((json_int_t)value));
 }
 
-bool ctl_manifest_add(
-	struct ctl_manifest *m, const struct ctl_manifest_line *line, struct fault *fault)
+bool manifest_add(
+	struct inspect *in, uint64_t i, const struct manifest_line *l, struct fault *fault)
 {
-	const struct shard_facts *facts = line->facts;
-	json_t *name = json_string(line->name);
-	int order = strcmp(m->last, line->name);
+	const struct shard_facts *facts = l->facts;
+	json_t *name = json_string(ctl_place_name(&in->place, i)), *o;
 	char digest[24];
 
 	if (!name)
 		return fault_set(fault, FAULT_ARGUMENT, "path",
 			"its name is not UTF-8, so a manifest cannot list it; rename it");
-	if (order >= 0) {
-		json_decref(name);
-		return fault_set(fault, FAULT_ARGUMENT, "path",
-			order == 0 ? "is named twice"
-				   : "is out of order: it sorts before the shard listed before it");
-	}
-	snprintf(m->last, sizeof(m->last), "%s", line->name);
-
-	json_t *o = json_pack("{so,ss,ss,sI,sI}", "path", name, "format", line->format, "dtype",
+	o = json_pack("{so,ss,ss,sI,sI}", "path", name, "format", l->format->name, "dtype",
 		shard_type_name(facts->type), "tokens", (json_int_t)facts->tokens, "size",
-		(json_int_t)line->size);
-
-	if (!o)
-		return fault_memory(fault);
-	snprintf(digest, sizeof(digest), "%016" PRIx64, line->digest);
-	if (line->has_digest)
+		(json_int_t)l->size);
+	snprintf(digest, sizeof(digest), "%016" PRIx64, l->digest);
+	if (l->has_digest)
 		json_object_set_new(o, "digest", json_string(digest));
-	add_number(o, "sample_tokens", facts->row_tokens ? 0 : facts->sample_tokens);
-	add_number(o, "row_tokens", facts->row_tokens);
-	add_number(o, "frame_bytes", facts->frame_bytes);
-	if (facts->plain)
-		json_object_set_new(o, "data_at", json_integer((json_int_t)facts->data_at));
-	return put_line(m, o, line, fault);
+	add_number(o, "sample_tokens", facts->sample_tokens,
+		facts->sample_tokens > 0 && facts->row_tokens == 0);
+	add_number(o, "row_tokens", facts->row_tokens, facts->row_tokens > 0);
+	add_number(o, "frame_bytes", facts->frame_bytes, facts->frame_bytes > 0);
+	add_number(o, "data_at", facts->data_at, facts->plain);
+	return put_line(in, i, l->format, o, fault);
 }
 
-bool ctl_manifest_copy(struct ctl_manifest *m, json_t *from, const struct ctl_manifest_line *line,
-	struct fault *fault)
+/* ---- --from ---- */
+
+struct join {
+	struct inspect *in;
+	const char *path, *url; /* of the manifest that is read, of the objects */
+	struct manifest from;
+	struct shard_list names; /* of shards and side files that should be there */
+	bool copy;
+};
+
+/* Reports what is wrong with the object called @name. */
+__attribute__((format(printf, 3, 4))) static void report(
+	const struct join *j, const char *name, const char *format, ...)
 {
-	json_object_del(from, "etag");
-	json_object_del(from, "side");
-	return put_line(m, json_incref(from), line, fault);
+	char path[2 * PATH_MAX], text[512];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	snprintf(path, sizeof(path), "%s/%s", j->in->place.list.root, name);
+	inspect_unread(j->in, path, text);
 }
+
+/* Takes the names of a line's shard and side files. */
+static bool take_names(void *context, const struct manifest *m, json_t *line, struct fault *fault)
+{
+	struct shard_list *names = &((struct join *)context)->names;
+	const char *name;
+	json_t *value;
+
+	if (!shard_list_add(names, shard_list_name(&m->list, m->list.count - 1), fault))
+		return false;
+	json_object_foreach(json_object_get(line, "side"), name, value)
+	{
+		if (!shard_list_add(names, name, fault))
+			return false;
+	}
+	return true;
+}
+
+/* Finds the object of a line, and copies the line for it. */
+static bool join_line(void *context, const struct manifest *m, json_t *line, struct fault *fault)
+{
+	struct join *j = context;
+	uint64_t i = m->list.count - 1;
+	const char *name = shard_list_name(&m->list, i);
+	int64_t found = shard_list_find(&j->in->place.list, name);
+	struct fault odd;
+
+	if (found < 0) {
+		report(j, name, "is in %.300s:%" PRIu64 ", but not in the store; upload it",
+			j->path, i + 1);
+		return true;
+	}
+	struct object object = ctl_place_object(&j->in->place, (uint64_t)found);
+
+	if (object.size != m->sizes[i])
+		report(j, name,
+			"has %" PRIu64 " bytes, but %" PRIu64 " in %.300s:%" PRIu64
+			"; upload it again, or write that manifest anew",
+			object.size, m->sizes[i], j->path, i + 1);
+	else if (!ctl_place_etag_ok(object.etag, &odd))
+		report(j, name, "%s", odd.text);
+	if (j->in->faults || !j->copy)
+		return true;
+	json_object_del(line, "etag");
+	json_object_del(line, "side");
+	return put_line(j->in, (uint64_t)found, m->format, json_incref(line), fault);
+}
+
+/* Reads the manifest. */
+static bool read_lines(struct join *j, manifest_visit *visit)
+{
+	const struct listed *listed = inspect_listed(j->in, j->url, &(int64_t){0});
+	struct shard_hint hint = {.type = SHARD_U16};
+	struct fault fault;
+
+	/* Rows of a file are compared as the config reads them. */
+	if (j->in->deep && listed)
+		hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
+	if (manifest_read(&j->from, j->path, "/", NULL, NULL, &hint, visit, j, &fault))
+		return true;
+	inspect_unread(j->in, j->path, fault.text);
+	return false;
+}
+
+/* Asks a server without listings for each shard and side file. Those of a directory share some. */
+static bool open_names(struct join *j)
+{
+	struct shard_list once = {0};
+	const char *last = "", *name;
+	struct fault fault;
+	bool fine = true;
+
+	shard_list_sort(&j->names);
+	for (uint64_t i = 0; fine && i < j->names.count; i++, last = name) {
+		name = shard_list_name(&j->names, i);
+		fine = strcmp(name, last) == 0 || shard_list_add(&once, name, &fault);
+	}
+	if (!fine)
+		inspect_unread(j->in, j->url, fault.text);
+	fine = fine && inspect_open(j->in, j->url, &once);
+	shard_list_free(&once);
+	return fine;
+}
+
+/* Reports shards that the manifest has not. */
+static void report_others(const struct join *j)
+{
+	const struct ctl_place *p = &j->in->place;
+
+	for (uint64_t i = 0; i < p->shards; i++)
+		if (shard_list_find(&j->from.list, ctl_place_name(p, i)) < 0)
+			report(j, ctl_place_name(p, i),
+				"is in the store, but not in %.300s; delete it, or write that "
+				"manifest anew with it",
+				j->path);
+}
+
+/* Reads the objects, and makes their lines anew. */
+static void read_objects(struct join *j)
+{
+	char text[256];
+
+	for (uint64_t i = 0; i < j->from.list.count; i++)
+		if (j->from.tokens[i] && !j->from.digests[i]) {
+			snprintf(text, sizeof(text),
+				"line %" PRIu64 " has no digest to compare with; write it anew "
+				"with --deep",
+				i + 1);
+			inspect_unread(j->in, j->path, text);
+			return;
+		}
+	j->in->from = &j->from;
+	inspect_place(j->in);
+	j->in->from = NULL;
+}
+
+static void join(struct inspect *in, const char *path, const char *url)
+{
+	struct join j = {.in = in, .path = path, .url = url, .copy = !in->deep};
+	bool ask = ctl_place_unlisted(url);
+
+	if (ask && !read_lines(&j, take_names))
+		return;
+	manifest_free(&j.from);
+	if (ask ? open_names(&j) : inspect_open(in, url, NULL)) {
+		if (read_lines(&j, join_line))
+			report_others(&j);
+		if (in->deep && !in->faults)
+			read_objects(&j);
+		manifest_free(&j.from);
+		inspect_close(in);
+	}
+	shard_list_free(&j.names);
+}
+
+/* ---- the command line ---- */
+
+enum { FROM = INSPECT_OPTIONS };
+
+static const struct ctl_option options[] = {
+	[INSPECT_CONFIG] = INSPECT_CONFIG_OPTION,
+	[INSPECT_FORMAT] = CTL_INPUT_FORMAT_OPTION,
+	[INSPECT_DTYPE] = CTL_INPUT_DTYPE_OPTION,
+	[INSPECT_COLUMN] = CTL_INPUT_COLUMN_OPTION,
+	[INSPECT_DEEP] = {OPTION_FLAG("deep",
+		"read all tokens of shards in a store, for their digests; those of files are "
+		"always read")},
+	[INSPECT_JSON] = CTL_JSON_OPTION,
+	[FROM] = {OPTION_TEXT("from", "FILE",
+		"read no shard: take all but sizes and ETags from this manifest, made before the "
+		"shards were uploaded; with --deep, read all, and compare their digests with it")},
+};
+
+static int check_arguments(const struct ctl_arguments *a)
+{
+	const struct ctl_command *c = a->command;
+	const char *path = a->argument[0], *to = a->argument[1];
+	bool from = ctl_given(a, FROM), prefix = url_text_is(path) && bytes_ends_in(path, "/");
+
+	if (url_text_is(to))
+		return ctl_usage(c,
+			"FILE %s: is a URL, but only files are written; write it to a file, and "
+			"copy that with `aws s3 cp` or s5cmd",
+			to);
+	if (from && !prefix)
+		return ctl_usage(c, "--from needs a URL that ends in '/'");
+	if (!from && ctl_place_unlisted(path))
+		return ctl_usage(c,
+			"%s: an HTTPS server has no listing; give --from FILE, a manifest of the "
+			"same shards on a disk",
+			path);
+	return CTL_OK;
+}
+
+static int write_manifest(struct inspect *in, const struct ctl_arguments *a)
+{
+	const char *path = a->argument[0], *to = a->argument[1];
+	struct ctl_file file;
+	int status;
+
+	if (!ctl_file_begin(&file, to))
+		return CTL_FAILED;
+	in->manifest = file.to;
+	status = inspect_begin(in, a, 1);
+	in->deep |= !url_text_is(path); /* for the digests: files have no ETag */
+	if (status != CTL_OK) {
+		in->faults = true; /* was printed */
+	} else if (ctl_given(a, FROM)) {
+		join(in, ctl_text(a, FROM), path);
+	} else if (inspect_open(in, path, NULL)) {
+		inspect_place(in);
+		inspect_close(in);
+	}
+	if (status == CTL_OK && in->faults)
+		ctl_fail("%s: not written because of the problems above", to);
+	in->faults |= !ctl_file_end(&file, !in->faults);
+	return status;
+}
+
+static int manifest(const struct ctl_arguments *a)
+{
+	struct inspect in = {.deep = false};
+	int status = check_arguments(a);
+
+	return status == CTL_OK ? inspect_end(&in, write_manifest(&in, a)) : status;
+}
+
+const struct ctl_command ctl_manifest = {
+	.name = "manifest",
+	.arguments = "PATH FILE",
+	.help = "write a manifest, with which a daemon opens no shard at its start",
+	.run = manifest,
+	OPTIONS_ARE(options),
+};

@@ -44,14 +44,22 @@ struct pack {
 
 /* ---- the plan ---- */
 
+static bool refuse(
+	const struct pack_source *s, const char *field, const char *text, struct fault *fault)
+{
+	char path[PATH_MAX + 1];
+
+	pack_source_path(s, path);
+	return fault_set(fault, FAULT_ARGUMENT, field, "%s: %s", path, text);
+}
+
 /* One shard for each source. */
 static bool cut_by_source(struct pack *p, struct fault *fault)
 {
 	for (uint64_t i = 0; i < p->in.sources; i++) {
 		if (p->in.source[i].tokens == 0)
-			return fault_set(fault, FAULT_ARGUMENT, "",
-				"%s: contains no tokens; leave it out, or give --shards",
-				p->in.source[i].path);
+			return refuse(&p->in.source[i], "",
+				"contains no tokens; leave it out, or give --shards", fault);
 		p->cut[i + 1] = p->cut[i] + p->in.source[i].tokens;
 	}
 	return true;
@@ -89,14 +97,13 @@ static bool check_documents(const struct pack *p, struct fault *fault)
 
 	for (uint64_t i = 0; i < in->sources && in->unindexed && !in->has_eos; i++)
 		if (in->source[i].unindexed)
-			return fault_set(fault, FAULT_ARGUMENT, "eos",
-				"%s: has no document bounds; give --eos ID, the token that ends a "
+			return refuse(&in->source[i], "eos",
+				"has no document bounds; give --eos ID, the token that ends a "
 				"document",
-				in->source[i].path);
+				fault);
 	return in->loss[PACK_PADDING].sources == 0 ||
-	       fault_set(fault, FAULT_ARGUMENT, "",
-		       "%s: is packed in rows already; give the shards that it was packed from",
-		       in->source[in->loss[PACK_PADDING].first].path);
+	       refuse(&in->source[in->loss[PACK_PADDING].first], "",
+		       "is packed in rows already; give the shards that it was packed from", fault);
 }
 
 /* Finds the largest shard. Its documents are in memory while it is packed with --fit. */
@@ -154,29 +161,30 @@ static uint64_t plan_digest(const struct pack *p)
 }
 
 /* Rejects an OUT inside one of the inputs: a second run would pack its own output. */
-static bool is_outside(struct pack *p, char *const *path, int n, struct fault *fault)
+static bool is_outside(const struct pack *p, struct fault *fault)
 {
-	char text[PATH_MAX];
+	size_t n = strlen(p->target.path);
+	char text[PATH_MAX], *parent;
+	struct stat st;
+	bool fine;
 
-	snprintf(text, sizeof(text), "%s", p->target.path);
-	for (size_t m = strlen(text); m > 1 && text[m - 1] == '/'; m--)
-		text[m - 1] = 0;
-	char *slash = strrchr(text, '/');
+	while (n > 1 && p->target.path[n - 1] == '/')
+		n--;
+	while (n > 0 && p->target.path[n - 1] != '/')
+		n--;
+	snprintf(text, sizeof(text), "%.*s", n ? (int)n : 1, n ? p->target.path : ".");
+	parent = realpath(text, NULL);
+	fine = parent || pack_fail(fault, p->target.path, errno);
+	for (unsigned i = 0; fine && i < p->in.places; i++) {
+		const struct ctl_place *in = &p->in.place[i];
+		size_t m = strlen(in->list.root);
+		bool file = stat(in->path, &st) == 0 && !S_ISDIR(st.st_mode);
 
-	if (slash)
-		slash[slash == text] = 0;
-	char *parent = realpath(slash ? text : ".", NULL);
-	bool fine = parent || pack_fail(fault, p->target.path, errno);
-
-	for (int i = 0; fine && i < n; i++) {
-		char *in = ctl_input_real(path[i]);
-		size_t m = in ? strlen(in) : 0;
-
-		if (in && strncmp(in, parent, m) == 0 && (parent[m] == '/' || parent[m] == 0))
+		if (!file && strncmp(in->list.root, parent, m) == 0 &&
+			(parent[m] == '/' || parent[m] == 0))
 			fine = fault_set(fault, FAULT_ARGUMENT, "",
 				"%s: is inside the input %s; give a directory outside it",
-				p->target.path, path[i]);
-		free(in);
+				p->target.path, in->path);
 	}
 	free(parent);
 	return fine;
@@ -260,14 +268,15 @@ static void report_losses(const struct pack *p)
 
 	for (unsigned i = 0; i < PACK_LOSSES; i++) {
 		uint64_t sources = p->in.loss[i].sources;
-		char others[64] = "";
+		char others[64] = "", path[PATH_MAX + 1];
 
 		if (sources > 1)
 			snprintf(others, sizeof(others), " (the first of %" PRIu64 " inputs)",
 				sources);
-		if (sources > 0)
-			ctl_note("%s%s: %s", p->in.source[p->in.loss[i].first].path, others,
-				texts[i]);
+		if (sources == 0)
+			continue;
+		pack_source_path(&p->in.source[p->in.loss[i].first], path);
+		ctl_note("%s%s: %s", path, others, texts[i]);
 	}
 }
 
@@ -283,7 +292,7 @@ static bool pack_shard(const struct parallel *parallel, struct fault *fault)
 	if (!pack_target_name(&p->target, i, path, part, fault))
 		return false;
 	if (done->is)
-		ctl_progress_add(&p->progress, tokens * p->how.token_bytes);
+		ctl_progress_add(&p->progress, tokens);
 	else if (!pack_out(&p->in, &p->how, p->cut[i], p->cut[i + 1], part, &done->result, fault) ||
 		 !pack_target_publish(&p->target, i, r, fault))
 		return false;
@@ -315,9 +324,8 @@ static bool pack_shards(struct pack *p, struct fault *fault)
 {
 	bool fine;
 
-	ctl_progress_begin(&p->progress, "packing", p->in.tokens * p->how.token_bytes);
+	ctl_progress_count(&p->progress, "packing", "tokens", p->in.tokens);
 	p->how.progress = &p->progress;
-	p->how.threads = p->target.shards > 1 ? 1 : parallel_processors();
 	fine = parallel_for(p->target.shards, count_threads(p), pack_shard, p, fault) ==
 	       p->target.shards;
 	ctl_progress_end(&p->progress);
@@ -326,8 +334,7 @@ static bool pack_shards(struct pack *p, struct fault *fault)
 
 static bool pack(struct pack *p, char *const *path, int n, struct fault *fault)
 {
-	if (!is_outside(p, path, n, fault) || !pack_in_add(&p->in, path, n, fault) ||
-		!plan(p, fault))
+	if (!pack_in_add(&p->in, path, n, fault) || !is_outside(p, fault) || !plan(p, fault))
 		return false;
 	p->done = calloc(p->target.shards, sizeof(*p->done));
 	p->target.how = &p->how;
@@ -471,7 +478,7 @@ static int check_urls(const struct ctl_arguments *a)
 			"that with `aws s3 cp` or s5cmd",
 			to);
 	for (int i = 0; i < a->arguments; i++)
-		if (url_text_is(a->argument[i]) && ctl_listing_none(a->argument[i]))
+		if (url_text_is(a->argument[i]) && ctl_place_unlisted(a->argument[i]))
 			return ctl_usage(a->command,
 				"%s: an HTTPS server has no listing; download the shards, and give "
 				"their directory",

@@ -27,14 +27,13 @@ struct pack_how {
 	uint32_t row_tokens; /* --fit: documents are packed into rows; 0: tokens stay in order */
 	int level;
 	uint32_t frame_bytes;
-	unsigned threads; /* that read a file back */
-	struct ctl_progress *progress;
+	struct ctl_progress *progress; /* of tokens */
 };
 
 struct pack_result {
 	uint64_t bytes;	    /* of the file */
 	uint64_t documents; /* PACK_MEGATRON, or --fit: of the inputs */
-	uint64_t digest;    /* like ctl_scan()'s */
+	uint64_t digest;    /* as ctl_digest() */
 	uint64_t padding;   /* the rest is of --fit; tokens */
 	uint64_t cut;	    /* documents longer than a row */
 	uint64_t split;	    /* documents that windows of a row's length would cut without --fit */
@@ -56,12 +55,14 @@ enum pack_loss {
 
 /* A shard. */
 struct pack_source {
-	char *path;
 	const struct ctl_place *place;
+	uint64_t shard;		/* in the place */
 	uint64_t begin, tokens; /* its range of the row */
+	uint32_t token_bytes;	/* its own width */
 	uint64_t identity; /* hash of facts, and of sizes, times or ETags, of the shard and its side
 			      files */
 	bool unindexed;	   /* it has no document bounds */
+	bool loses[PACK_LOSSES];
 };
 
 struct pack_in {
@@ -86,6 +87,8 @@ struct pack_in {
  * way. */
 bool pack_in_add(struct pack_in *in, char *const *path, int n, struct fault *fault);
 void pack_in_end(struct pack_in *in);
+/* A source's path as the user would write it. */
+void pack_source_path(const struct pack_source *s, char path[PATH_MAX + 1]);
 /* Sets *@boundary to the first token from @token on with which a document begins, or to the end of
  * the row. */
 bool pack_in_boundary(
@@ -98,17 +101,16 @@ struct pack_reader {
 	const struct pack_source *source; /* the open one; NULL: none */
 	struct shard *shard;
 	int fd; /* -1: an object */
-	void *scratch;
-	uint64_t room; /* tokens there */
 };
 
 /*
- * Reads tokens [token, token + n) into @to, with @token_bytes each. Fails for a token above @most.
- * @at NULL, or the ends of documents among them are written there, ascending and relative to
- * @token; it has room for n, and *@count is their number. The end of a source ends a document.
+ * Reads tokens [token, token + n) into @to, which has room for n of 4 bytes; then they have
+ * how->token_bytes each. Fails for a token that this or the format cannot store. @at NULL, or
+ * the ends of documents among them are written there, ascending and relative to @token; it has room
+ * for n, and *@count is their number. The end of a source ends a document.
  */
-bool pack_read(struct pack_reader *r, uint64_t token, uint64_t n, void *to, uint32_t token_bytes,
-	uint64_t most, uint32_t *at, uint64_t *count, struct fault *fault);
+bool pack_read(struct pack_reader *r, const struct pack_how *how, uint64_t token, uint64_t n,
+	uint32_t *to, uint32_t *at, uint64_t *count, struct fault *fault);
 /* False: the source that is open has changed. */
 bool pack_read_end(struct pack_reader *r, struct fault *fault);
 
@@ -116,7 +118,7 @@ bool pack_read_end(struct pack_reader *r, struct fault *fault);
 
 enum {
 	PACK_FIT_TOKENS = 1 << 27, /* of a window, if --shards does not say */
-	PACK_FIT_MOST = 1 << 28,   /* of all in memory; with 20 bytes per document about 1 GiB */
+	PACK_FIT_MOST = 1 << 28,   /* of all in memory: 1 GiB, and 20 bytes per document */
 	PACK_FIT_ROW = 1 << 24,	   /* of a row, at most */
 };
 
@@ -152,18 +154,16 @@ struct pack_fit {
 bool pack_fit_begin(struct pack_fit *f, struct pack_reader *reader, const struct pack_how *how,
 	uint64_t begin, uint64_t end, struct fault *fault);
 void pack_fit_end(struct pack_fit *f);
-/* Copies tokens [token, token + n) of the rows, in order, to @to. */
-void pack_fit_read(const struct pack_fit *f, uint64_t token, uint64_t n, void *to);
 /* Writes the list of the documents' bounds durably to @path. */
 bool pack_fit_list(const struct pack_fit *f, const char *path, struct fault *fault);
 
 /* ---- one file ---- */
 
 /*
- * Writes tokens [begin, end), or the rows that --fit packs from them, to @part, which is replaced,
+ * Writes tokens [begin, last), or the rows that --fit packs from them, to @part, which is replaced,
  * and its side file; makes both durable, reads them back and compares. False: both are removed.
  */
-bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t end,
+bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t last,
 	const char *part, struct pack_result *result, struct fault *fault);
 /* Whether files have a side file. Sets @side to that of @path. */
 bool pack_side_path(const struct pack_how *how, const char *path, char *side);

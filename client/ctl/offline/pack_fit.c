@@ -15,67 +15,42 @@
 #include <unistd.h>
 #include <zlib.h>
 
-enum { NONE = UINT32_MAX, LEVELS = 6 };
+enum { NONE = UINT32_MAX };
 
-/* ---- a set of numbers up to a row's length: a bitmap, with a bitmap of its words, and so on ----
- */
+/* ---- a set of numbers up to a row's length: a binary tree, whose leaves are the numbers ---- */
 
 struct set {
-	uint64_t *word[LEVELS];
-	uint32_t words[LEVELS];
-	unsigned levels;
+	uint8_t *node; /* [2 * leaves] is a number below it in the set? 1: the root */
+	uint32_t leaves;
 };
 
 static bool set_new(struct set *s, uint32_t most)
 {
-	*s = (struct set){.levels = 0};
-	do {
-		assert(s->levels < LEVELS);
-		most = most / 64 + 1;
-		s->words[s->levels] = most;
-		s->word[s->levels] = calloc(most, sizeof(uint64_t));
-		if (!s->word[s->levels++])
-			return false;
-	} while (most > 1);
-	return true;
+	for (s->leaves = 1; s->leaves <= most;)
+		s->leaves *= 2;
+	s->node = calloc(s->leaves, 2);
+	return s->node;
 }
 
-static void set_free(struct set *s)
+static void set_put(struct set *s, uint32_t i, bool in)
 {
-	for (unsigned l = 0; l < s->levels; l++)
-		free(s->word[l]);
-}
-
-static void set_add(struct set *s, uint32_t i)
-{
-	for (unsigned l = 0; l < s->levels; l++, i /= 64)
-		s->word[l][i / 64] |= UINT64_C(1) << i % 64;
-}
-
-static void set_remove(struct set *s, uint32_t i)
-{
-	for (unsigned l = 0; l < s->levels; l++, i /= 64) {
-		s->word[l][i / 64] &= ~(UINT64_C(1) << i % 64);
-		if (s->word[l][i / 64])
-			return;
-	}
+	i += s->leaves;
+	for (s->node[i] = in; i > 1; i /= 2)
+		s->node[i / 2] = s->node[i] | s->node[i ^ 1];
 }
 
 /* The least member from @i on, or NONE. */
 static uint32_t set_next(const struct set *s, uint32_t i)
 {
-	for (unsigned l = 0; l < s->levels && i / 64 < s->words[l]; l++) {
-		uint64_t bits = s->word[l][i / 64] >> i % 64;
-
-		if (!bits) {
-			i = i / 64 + 1;
-			continue;
-		}
-		for (i += (uint32_t)__builtin_ctzll(bits); l > 0; l--)
-			i = i * 64 + (uint32_t)__builtin_ctzll(s->word[l - 1][i]);
-		return i;
+	for (i += s->leaves; !s->node[i]; i++) {
+		while (i % 2 == 1) /* a right child: what is right of it is right of its parent */
+			i /= 2;
+		if (i == 0) /* the root was the last */
+			return NONE;
 	}
-	return NONE;
+	while (i < s->leaves)
+		i = 2 * i + !s->node[2 * i];
+	return i - s->leaves;
 }
 
 /* ---- bins: rows that are not full ---- */
@@ -125,7 +100,7 @@ static uint32_t take(struct bins *b, uint32_t tokens, uint32_t *left)
 	bin = b->head[n];
 	b->head[n] = b->next[bin];
 	if (b->head[n] == NONE)
-		set_remove(&b->free, n);
+		set_put(&b->free, n, false);
 	*left = n;
 	return bin;
 }
@@ -144,7 +119,7 @@ static void fill(struct bins *b, uint32_t row_tokens, const uint32_t *end)
 		if (left == 0)
 			continue;
 		if (b->head[left] == NONE)
-			set_add(&b->free, left);
+			set_put(&b->free, left, true);
 		b->next[bin] = b->head[left];
 		b->head[left] = bin;
 	}
@@ -240,7 +215,7 @@ static bool fill_rows(
 	*r = (struct pack_rows){.row_tokens = row_tokens, .documents = documents};
 	bool fine = pack_bins(r, &b, end, documents);
 
-	set_free(&b.free);
+	free(b.free.node);
 	free(b.head);
 	free(b.next);
 	free(b.bin_of);
@@ -250,39 +225,38 @@ static bool fill_rows(
 
 /* ---- reading a window ---- */
 
-enum { LOAD_TOKENS = 1 << 20 };
-
-static char *token_at(const struct pack_fit *f, uint64_t i)
-{
-	return (char *)f->tokens + i * f->token_bytes;
-}
+enum { LOAD_TOKENS = 1 << 18 };
 
 /* Reads the window into f->tokens, and the ends of its documents. Both are the caller's. */
 static bool load(struct pack_fit *f, struct pack_reader *reader, const struct pack_how *how,
 	uint64_t begin, uint64_t tokens, uint32_t **ends, uint32_t *documents, struct fault *fault)
 {
-	uint32_t width = how->token_bytes, *at = NULL;
+	uint32_t *some = malloc(LOAD_TOKENS * sizeof(*some)), width = how->token_bytes;
 	uint64_t room = 0, used = 0, got;
+	bool fine = some || fault_memory(fault);
 
-	for (uint64_t from = 0; from < tokens; from += LOAD_TOKENS) {
+	for (uint64_t from = 0; fine && from < tokens; from += LOAD_TOKENS) {
 		uint64_t n = tokens - from < LOAD_TOKENS ? tokens - from : LOAD_TOKENS;
 
 		if (used + n > room) {
 			room = 2 * room > used + n ? 2 * room : used + n;
-			at = realloc(*ends, room * sizeof(*at));
-			if (!at)
-				return fault_memory(fault);
-			*ends = at;
+			uint32_t *more = realloc(*ends, room * sizeof(*more));
+
+			*ends = more ? more : *ends;
+			fine = more || fault_memory(fault);
 		}
-		if (!pack_read(reader, begin + from, n, token_at(f, from), width,
-			    width == 2 ? UINT16_MAX : UINT32_MAX, at + used, &got, fault))
-			return false;
+		fine = fine &&
+		       pack_read(reader, how, begin + from, n, some, *ends + used, &got, fault);
+		if (!fine)
+			break;
+		memcpy((char *)f->tokens + from * width, some, n * width);
 		for (; got > 0; got--)
-			at[used++] += (uint32_t)from;
-		ctl_progress_add(how->progress, n * width);
+			(*ends)[used++] += (uint32_t)from;
+		ctl_progress_add(how->progress, n);
 	}
+	free(some);
 	*documents = (uint32_t)used;
-	return pack_read_end(reader, fault);
+	return fine && pack_read_end(reader, fault);
 }
 
 /* A wrong --eos would make each input one document. */
@@ -309,8 +283,8 @@ bool pack_fit_begin(struct pack_fit *f, struct pack_reader *reader, const struct
 	bool fine;
 
 	assert(tokens > 0 && tokens <= PACK_FIT_MOST);
-	*f = (struct pack_fit){.token_bytes = how->token_bytes};
-	f->tokens = malloc(tokens * f->token_bytes);
+	*f = (struct pack_fit){
+		.tokens = malloc(tokens * how->token_bytes), .token_bytes = how->token_bytes};
 	fine = (f->tokens || fault_memory(fault)) &&
 	       load(f, reader, how, begin, tokens, &ends, &n, fault) &&
 	       check_eos(f, reader->in, begin, ends, n, fault) &&
@@ -332,42 +306,6 @@ void pack_fit_end(struct pack_fit *f)
 	free(f->rows.piece);
 	free(f->tokens);
 	*f = (struct pack_fit){.pieces = 0};
-}
-
-/* ---- rows ---- */
-
-/* Copies tokens [from, to) of row @row. */
-static char *copy_row(const struct pack_fit *f, uint64_t row, uint64_t from, uint64_t to, char *out)
-{
-	uint64_t at = 0, begin, end;
-	const struct pack_piece *p = f->rows.piece + f->rows.first[row],
-				*last = f->rows.piece + f->rows.first[row + 1] - 1;
-
-	for (; p <= last; at += p++->tokens) {
-		begin = at > from ? at : from;
-		end = at + p->tokens < to ? at + p->tokens : to;
-		if (begin >= end)
-			continue;
-		memcpy(out, token_at(f, p->from + (begin - at)), (end - begin) * f->token_bytes);
-		out += (end - begin) * f->token_bytes;
-	}
-	for (at = at > from ? at : from; at < to; at++, out += f->token_bytes)
-		memcpy(out, token_at(f, last->from + last->tokens - 1), f->token_bytes);
-	return out;
-}
-
-void pack_fit_read(const struct pack_fit *f, uint64_t token, uint64_t n, void *to)
-{
-	char *out = to;
-
-	for (uint64_t end = token + n; token < end;) {
-		uint64_t row = token / f->rows.row_tokens, from = token % f->rows.row_tokens;
-		uint64_t left = f->rows.row_tokens - from,
-			 some = left < end - token ? left : end - token;
-
-		out = copy_row(f, row, from, from + some, out);
-		token += some;
-	}
 }
 
 /* ---- the list ---- */

@@ -38,16 +38,16 @@ struct out {
 	FILE *file;
 	bool locked; /* another process is writing it */
 	struct pack_reader reader;
-	struct pack_fit fit;   /* --fit; then begin and end are of its rows */
-	uint64_t begin, end;   /* tokens */
-	uint64_t piece_tokens; /* of the digest, and read at once */
-	void *tokens;	       /* of a piece */
-	uint64_t bytes, digest;
+	struct pack_fit fit; /* --fit */
+	void *piece; /* tokens that are not written yet; without --fit, room for pack_read() */
+	uint64_t room, used; /* in the piece; room: whole pieces of the digest, and frames */
+	uint64_t tokens, bytes, digest; /* written */
+	uint64_t documents;		/* that are read back */
 
 	/* zstd */
 	ZSTD_CCtx *zstd;
 	void *packed; /* a frame */
-	size_t room;
+	size_t packed_room;
 	struct frame *frame;
 	size_t frames;
 
@@ -110,8 +110,8 @@ static bool begin_zstd(struct out *o)
 		{ZSTD_c_strategy, (int)c.strategy},
 	};
 
-	o->room = ZSTD_compressBound(o->how->frame_bytes);
-	o->packed = malloc(o->room);
+	o->packed_room = ZSTD_compressBound(o->how->frame_bytes);
+	o->packed = malloc(o->packed_room);
 	o->zstd = ZSTD_createCCtx();
 	for (size_t i = 0; o->zstd && i < sizeof(set) / sizeof(set[0]); i++)
 		if (ZSTD_isError(ZSTD_CCtx_setParameter(o->zstd, set[i].name, set[i].value)))
@@ -119,12 +119,14 @@ static bool begin_zstd(struct out *o)
 	return o->packed && o->zstd;
 }
 
-static bool put_frames(struct out *o, const char *from, size_t n, struct fault *fault)
+static bool put_frames(struct out *o, const void *bytes, size_t n, struct fault *fault)
 {
+	const char *from = bytes;
+
 	for (size_t some; n > 0; from += some, n -= some) {
 		some = n < o->how->frame_bytes ? n : o->how->frame_bytes;
 
-		size_t packed = ZSTD_compress2(o->zstd, o->packed, o->room, from, some);
+		size_t packed = ZSTD_compress2(o->zstd, o->packed, o->packed_room, from, some);
 
 		if (ZSTD_isError(packed))
 			return fault_set(fault, FAULT_DATA, "", "%s: zstd: %s", o->part,
@@ -227,41 +229,89 @@ static bool put_idx(struct out *o, struct fault *fault)
 	return fine || pack_fail(fault, o->side, error);
 }
 
-/* ---- pieces ---- */
+/* ---- tokens ---- */
 
-static bool put_piece(struct out *o, uint64_t piece, struct fault *fault)
+/* Writes the piece. */
+static bool flush(struct out *o, struct fault *fault)
 {
+	uint64_t n = o->used, at = o->bytes;
 	uint32_t width = o->how->token_bytes;
-	uint64_t token = o->begin + piece * o->piece_tokens, count = 0, at = o->bytes;
-	uint64_t n = o->end - token < o->piece_tokens ? o->end - token : o->piece_tokens;
-	uint64_t most = width == 2 ? UINT16_MAX : o->ends ? INT32_MAX : UINT32_MAX;
-	size_t bytes = n * width;
 
-	if (o->how->row_tokens)
-		pack_fit_read(&o->fit, token, n, o->tokens);
-	else if (!pack_read(&o->reader, token, n, o->tokens, width, most, o->ends, &count, fault))
-		return false;
-	if (o->ends && !add_sequences(o, n, count, fault))
-		return false;
-	o->digest += ctl_digest_piece(o->tokens, n, width, piece);
-	if (!(o->zstd ? put_frames(o, o->tokens, bytes, fault) : put(o, o->tokens, bytes, fault)))
+	o->digest += ctl_digest(o->piece, n, width, o->tokens / CTL_DIGEST_TOKENS);
+	o->tokens += n;
+	o->used = 0;
+	if (!(o->zstd ? put_frames(o, o->piece, n * width, fault)
+		      : put(o, o->piece, n * width, fault)))
 		return false;
 	/* Starts writing to the disk early, because fsync() waits for all of it at the end. */
 	(void)sync_file_range(
 		fileno(o->file), (off_t)at, (off_t)(o->bytes - at), SYNC_FILE_RANGE_WRITE);
-	if (!o->how->row_tokens) /* otherwise it was added when it was read */
-		ctl_progress_add(o->how->progress, bytes);
 	return true;
 }
 
-static bool put_pieces(struct out *o, struct fault *fault)
+/* Writes tokens [begin, end) of the inputs. */
+static bool put_inputs(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
 {
-	uint64_t pieces = (o->end - o->begin + o->piece_tokens - 1) / o->piece_tokens;
+	for (; begin < end; begin += o->room) {
+		uint64_t n = end - begin < o->room ? end - begin : o->room, count = 0;
 
-	for (uint64_t i = 0; i < pieces; i++)
-		if (!put_piece(o, i, fault))
+		if (!pack_read(&o->reader, o->how, begin, n, o->piece, o->ends, &count, fault) ||
+			(o->ends && !add_sequences(o, n, count, fault)))
 			return false;
-	if (!o->how->row_tokens && !pack_read_end(&o->reader, fault))
+		o->used = n;
+		if (!flush(o, fault))
+			return false;
+		ctl_progress_add(o->how->progress, n);
+	}
+	return pack_read_end(&o->reader, fault);
+}
+
+static bool put_tokens(struct out *o, const char *from, uint64_t n, struct fault *fault)
+{
+	uint32_t width = o->how->token_bytes;
+
+	for (uint64_t some; n > 0; from += some * width, n -= some) {
+		some = n < o->room - o->used ? n : o->room - o->used;
+		memcpy((char *)o->piece + o->used * width, from, some * width);
+		o->used += some;
+		if (o->used == o->room && !flush(o, fault))
+			return false;
+	}
+	return true;
+}
+
+/* Writes the rows of --fit, each filled up with its last token. */
+static bool put_rows(struct out *o, struct fault *fault)
+{
+	const struct pack_rows *rows = &o->fit.rows;
+
+	for (uint32_t r = 0; r < rows->rows; r++) {
+		uint32_t left = rows->row_tokens, width = o->how->token_bytes;
+		const char *from = NULL;
+
+		for (uint32_t p = rows->first[r]; p < rows->first[r + 1]; p++) {
+			uint32_t n = rows->piece[p].tokens;
+
+			from = (char *)o->fit.tokens + (uint64_t)rows->piece[p].from * width;
+			if (!put_tokens(o, from, n, fault))
+				return false;
+			from += (uint64_t)(n - 1) * width;
+			left -= n;
+		}
+		for (; left > 0; left--)
+			if (!put_tokens(o, from, 1, fault))
+				return false;
+	}
+	return flush(o, fault);
+}
+
+static bool put_all(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
+{
+	if (!o->how->row_tokens && !put_inputs(o, begin, end, fault))
+		return false;
+	if (o->how->row_tokens &&
+		!(pack_fit_begin(&o->fit, &o->reader, o->how, begin, end, fault) &&
+			put_rows(o, fault)))
 		return false;
 	if (o->zstd && !put_seek_table(o, fault))
 		return false;
@@ -276,35 +326,25 @@ static bool put_pieces(struct out *o, struct fault *fault)
 /* Compares the file's contents with what was written. The fault does not name the file. */
 static bool compare(const struct out *o, const struct shard *shard, struct fault *fault)
 {
-	struct ctl_scan scan = {.shard = shard,
-		.piece_tokens = o->piece_tokens,
-		.threads = o->how->threads,
-		.digests = true};
-	uint64_t tokens = o->end - o->begin;
-	uint64_t documents = o->how->row_tokens ? o->fit.pieces
-			     : o->ends		? o->sequences
-						: SHARD_UNKNOWN;
+	struct ctl_scan scan = {.digests = true};
 
-	if (!ctl_scan(&scan))
-		return fault_memory(fault);
-	if (scan.failures > 0) {
-		*fault = scan.failed;
+	if (!ctl_scan(&scan, shard, fault))
 		return false;
-	}
-	if (shard->facts.tokens != tokens || scan.digest != o->digest)
+	if (shard->facts.tokens != o->tokens || scan.digest != o->digest)
 		return fault_set(fault, FAULT_DATA, "",
 			"%" PRIu64 " tokens with digest %016" PRIx64 " were written, but %" PRIu64
 			" with %016" PRIx64 " are read",
-			tokens, o->digest, shard->facts.tokens, scan.digest);
-	return shard->facts.documents == documents ||
+			o->tokens, o->digest, shard->facts.tokens, scan.digest);
+	return shard->facts.documents == o->documents ||
 	       fault_set(fault, FAULT_DATA, "",
-		       "%" PRIu64 " documents were written, but %" PRIu64 " are read", documents,
+		       "%" PRIu64 " documents were written, but %" PRIu64 " are read", o->documents,
 		       shard->facts.documents);
 }
 
 static bool verify(const struct out *o, struct fault *fault)
 {
-	struct ctl_input input = {.format = shard_format(o->ends ? "megatron" : "flat"),
+	struct ctl_input input = {
+		.format = shard_format(o->how->format == PACK_MEGATRON ? "megatron" : "flat"),
 		.hint = {.type = o->how->token_bytes == 2 ? SHARD_U16 : SHARD_U32,
 			.has_type = true,
 			.documents = o->how->row_tokens,
@@ -340,50 +380,40 @@ static bool open_part(struct out *o, struct fault *fault)
 	return ftruncate(fd, 0) == 0 || pack_fail(fault, o->part, errno);
 }
 
-/* With --fit the pieces are those of the rows, which are packed here. */
 static bool prepare(struct out *o, struct fault *fault)
 {
 	uint64_t frame_tokens = o->how->frame_bytes / o->how->token_bytes;
 
-	if (o->how->row_tokens) {
-		if (!pack_fit_begin(&o->fit, &o->reader, o->how, o->begin, o->end, fault))
-			return false;
-		o->begin = 0;
-		o->end = (uint64_t)o->fit.rows.rows * o->how->row_tokens;
-	}
-	o->piece_tokens = frame_tokens > CTL_DIGEST_TOKENS ? frame_tokens : CTL_DIGEST_TOKENS;
-	o->tokens = malloc(o->piece_tokens * o->how->token_bytes);
+	while (o->room < frame_tokens || o->room == 0)
+		o->room += CTL_DIGEST_TOKENS;
+	o->piece = malloc(o->room * (o->how->row_tokens ? o->how->token_bytes : sizeof(uint32_t)));
 	if (o->how->format == PACK_MEGATRON)
-		o->ends = malloc(o->piece_tokens * sizeof(*o->ends));
-	return (o->tokens && (o->ends || o->how->format != PACK_MEGATRON) &&
+		o->ends = malloc(o->room * sizeof(*o->ends));
+	return (o->piece && (o->ends || o->how->format != PACK_MEGATRON) &&
 		       (o->how->format != PACK_ZSTD || begin_zstd(o))) ||
 	       fault_memory(fault);
 }
 
-static void end(struct out *o)
+static void free_buffers(struct out *o)
 {
-	if (o->file)
-		fclose(o->file);
 	if (o->reader.source) /* after a fault */
 		pack_read_end(&o->reader, &(struct fault){.code = FAULT_NONE});
-	free(o->reader.scratch);
 	pack_fit_end(&o->fit);
 	ZSTD_freeCCtx(o->zstd);
 	free(o->packed);
 	free(o->frame);
 	free(o->ends);
 	free(o->length);
-	free(o->tokens);
+	free(o->piece);
 }
 
-bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t to,
+bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t last,
 	const char *part, struct pack_result *result, struct fault *fault)
 {
-	struct out o = {.how = how, .part = part, .reader.in = in, .begin = begin, .end = to};
+	struct out o = {.how = how, .part = part, .reader.in = in};
 
 	pack_side_path(how, part, o.side);
-	bool fine = open_part(&o, fault) && prepare(&o, fault) && put_pieces(&o, fault) &&
-		    verify(&o, fault);
+	bool fine = open_part(&o, fault) && prepare(&o, fault) && put_all(&o, begin, last, fault);
 
 	*result = (struct pack_result){.bytes = o.bytes,
 		.documents = o.sequences + o.fit.rows.documents,
@@ -391,7 +421,13 @@ bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t beg
 		.padding = o.fit.padding,
 		.cut = o.fit.rows.cut,
 		.split = o.fit.split};
-	end(&o);
+	o.documents = how->row_tokens		     ? o.fit.pieces
+		      : how->format == PACK_MEGATRON ? o.sequences
+						     : SHARD_UNKNOWN;
+	free_buffers(&o);
+	fine = fine && verify(&o, fault);
+	if (o.file)
+		fclose(o.file);
 	if (!fine && !o.locked)
 		pack_out_remove(how, part);
 	return fine;

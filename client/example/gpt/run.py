@@ -305,7 +305,7 @@ def open_store(screen):
         "The shards move into an object store",
         [
             "Ceph's gateway, with its objects in memory. The daemon never lists: the manifests are",
-            "written once, by tokctl inspect --manifest.",
+            "written once, by tokctl manifest.",
         ],
     )
     store = Store(RUN / "store")
@@ -314,7 +314,7 @@ def open_store(screen):
         manifest = RUN / f"{name}.jsonl"
         manifest.unlink(missing_ok=True)
         url = f"s3://{BUCKET}/{name}/"
-        done(store.environment(), BIN / "tokctl", "inspect", "--manifest", manifest, url)
+        done(store.environment(), BIN / "tokctl", "manifest", url, manifest)
     screen.say(f"  {store.endpoint}, bucket {BUCKET}; the trainers never see a local shard")
     return store
 

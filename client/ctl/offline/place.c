@@ -1,0 +1,434 @@
+/*
+ * Places. In memory, an object's name has its key before it, and size and ETag after it, so all of
+ * them are one string.
+ */
+#include "client/ctl/offline/shards.h"
+#include "daemon/catalog/parallel_for.h"
+#include "daemon/config/url_text.h"
+#include "daemon/shard/cache.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char wild[] = "*?["; /* make a path that does not exist a pattern */
+
+/* Length of @path's first @n bytes up to and including the last slash. */
+static size_t parent_bytes(const char *path, size_t n)
+{
+	while (n > 0 && path[n - 1] != '/')
+		n--;
+	return n;
+}
+
+/* ---- files ---- */
+
+/* The absolute path of the place. Links are resolved in its directory, not in names below that: as
+ * in the daemon, the side files of a shard are where its name is. NULL: errno. */
+static char *absolute(const struct ctl_place *p)
+{
+	char *before = p->prefix > 0 ? strndup(p->path, p->prefix) : strdup("."), *whole = NULL;
+	char *root = before ? realpath(before, NULL) : NULL;
+
+	if (root && asprintf(&whole, "%s%s%s", root, p->path[p->prefix] ? "/" : "",
+			    p->path + p->prefix) < 0)
+		whole = NULL;
+	free(before);
+	free(root);
+	return whole;
+}
+
+static bool list_files(struct ctl_place *p, struct fault *fault)
+{
+	struct stat st;
+	bool there = stat(p->path, &st) == 0, fine;
+	char *whole;
+
+	if (!there && (errno != ENOENT || !strpbrk(p->path, wild)))
+		return fault_errno(fault, errno, "", "%s", strerror(errno));
+	p->prefix =
+		there && S_ISDIR(st.st_mode)
+			? strlen(p->path)
+			: parent_bytes(p->path, there ? strlen(p->path) : strcspn(p->path, wild));
+	whole = absolute(p);
+	if (!whole)
+		return fault_errno(fault, errno, "", "%s", strerror(errno));
+	fine = shard_list_read(&p->list, whole, fault);
+	free(whole);
+	p->shards = p->list.count;
+	return fine && (p->shards > 0 || fault_set(fault, FAULT_ARGUMENT, "",
+						 there ? "contains no files" : "matches no file"));
+}
+
+/* ---- objects ---- */
+
+struct reading {
+	struct ctl_place *p;
+	struct stores *stores;
+	char *prefix;	   /* the key of the root; owned */
+	char before[1025]; /* the key before */
+	struct ctl_progress progress;
+	struct fault *fault;
+};
+
+static bool add(struct reading *r, const char *name, const struct object *object)
+{
+	const char *etag = object->etag ? object->etag : "";
+	size_t n = strlen(etag) + 1;
+	char after[sizeof(object->size) + STORE_ETAG_BYTES];
+
+	if (n > STORE_ETAG_BYTES)
+		return fault_set(r->fault, FAULT_DATA, "",
+			"key '%s%s' has an ETag of over 127 bytes; upload it again", r->prefix,
+			name);
+	memcpy(after, &object->size, sizeof(object->size));
+	memcpy(after + sizeof(object->size), etag, n);
+	return shard_list_add_between(
+		&r->p->list, r->prefix, name, after, sizeof(object->size) + n, r->fault);
+}
+
+/* Object @at of the list. */
+static struct object object_at(const struct ctl_place *p, uint64_t at)
+{
+	const char *name = shard_list_name(&p->list, at), *after = name + strlen(name) + 1;
+	struct object object = {.bucket = p->bucket,
+		.key = name - p->key_bytes,
+		.etag = after + sizeof(object.size)};
+
+	memcpy(&object.size, after, sizeof(object.size));
+	if (!*object.etag)
+		object.etag = NULL;
+	return object;
+}
+
+/* Finds the object called @name. Shards and side files are sorted separately. */
+static bool find_name(const struct ctl_place *p, const char *name, struct object *object)
+{
+	struct shard_list sides = {
+		.paths = p->list.paths, .at = p->list.at + p->list.count, .count = p->sides};
+	int64_t shard = shard_list_find(&p->list, name),
+		side = shard < 0 ? shard_list_find(&sides, name) : -1;
+
+	if (shard >= 0 || side >= 0)
+		*object =
+			object_at(p, shard >= 0 ? (uint64_t)shard : p->list.count + (uint64_t)side);
+	return shard >= 0 || side >= 0;
+}
+
+static bool find_object(const void *context, const char *url, struct object *object)
+{
+	const struct ctl_place *p = context;
+	size_t n = strlen(p->list.root);
+
+	if (strncmp(url, p->list.root, n) == 0 && url[n] == '/' &&
+		find_name(p, url + n + 1, object))
+		return true;
+	return p->masks && find_object(p->masks, url, object);
+}
+
+/* Has the path a part that is empty, "." or ".."? *@hidden: another one that begins with a dot. */
+static bool is_odd(const char *name, bool *hidden)
+{
+	*hidden = false;
+	for (const char *part = name;; part++) {
+		size_t n = strcspn(part, "/");
+
+		if (n == 0 || (n <= 2 && strncmp(part, "..", n) == 0))
+			return true;
+		*hidden |= *part == '.';
+		part += n;
+		if (!*part)
+			return false;
+	}
+}
+
+/* Takes the next key of the listing. */
+static bool take(void *context, const struct object *object)
+{
+	struct reading *r = context;
+	const char *name = object->key + r->p->key_bytes, *wrong = NULL;
+	size_t n = strlen(name);
+	bool hidden = false, directory = n == 0 || name[n - 1] == '/';
+
+	ctl_progress_add(&r->progress, 1);
+	if (strcmp(r->before, object->key) >= 0)
+		wrong = "is listed twice, or after a key that sorts after it, so the listing "
+			"cannot be trusted";
+	else if (directory && object->size > 0) /* consoles write empty ones */
+		wrong = "ends in '/', so it cannot be a file; copy it to another key, or delete it";
+	else if (!directory && is_odd(name, &hidden))
+		wrong = "has a part that is empty, . or .., so it cannot be a file; copy it to "
+			"another key, or delete it";
+	snprintf(r->before, sizeof(r->before), "%s", object->key);
+	if (wrong)
+		return fault_set(r->fault, FAULT_DATA, "", "key '%s%s' %s", r->prefix, name, wrong);
+	return directory || hidden || add(r, name, object);
+}
+
+static bool list_keys(struct reading *r)
+{
+	struct fault fault;
+	bool fine;
+
+	r->fault->code = FAULT_NONE;
+	ctl_progress_count(&r->progress, r->p->path, "keys", 0);
+	fine = store_list(r->stores, r->p->bucket, r->prefix, take, r, &fault);
+	ctl_progress_end(&r->progress);
+	if (!fine)
+		*r->fault = fault;
+	return r->fault->code == FAULT_NONE;
+}
+
+static bool see_one(void *context, const struct object *object)
+{
+	(void)object;
+	*(bool *)context = true;
+	return false;
+}
+
+/* Refuses the name of a directory, before all that is next to it is listed: perhaps the whole
+ * bucket. */
+static bool is_no_directory(struct reading *r, const char *name)
+{
+	bool any = false, fine;
+	char *prefix;
+
+	if (!*name)
+		return true;
+	if (asprintf(&prefix, "%s%s/", r->prefix, name) < 0)
+		return fault_memory(r->fault);
+	fine = store_list(r->stores, r->p->bucket, prefix, see_one, &any, r->fault);
+	free(prefix);
+	return fine && (!any || fault_set(r->fault, FAULT_ARGUMENT, "",
+					"is a prefix of keys; write it with a '/' at its end"));
+}
+
+/* ---- servers without listings ---- */
+
+struct answer {
+	bool there;
+	uint64_t size;
+	char etag[STORE_ETAG_BYTES];
+};
+
+struct asking {
+	struct reading *r;
+	const struct shard_list *names;
+	struct answer *answer;
+};
+
+/* Asks for one object. One that is not there is no fault. */
+static bool ask(const struct parallel *p, struct fault *fault)
+{
+	const struct asking *a = p->context;
+	struct answer *to = &a->answer[p->i];
+	char *key;
+
+	if (asprintf(&key, "%s%s", a->r->prefix, shard_list_name(a->names, p->i)) < 0)
+		return fault_memory(fault);
+	to->there = store_head(a->r->stores, a->r->p->bucket, key, &to->size, to->etag, fault);
+	free(key);
+	ctl_progress_add(&a->r->progress, 1);
+	return to->there || fault->code == FAULT_CHANGED;
+}
+
+static bool ask_all(struct reading *r, const struct shard_list *names)
+{
+	uint64_t n = names->count;
+	struct asking a = {r, names, calloc(n + 1, sizeof(*a.answer))};
+	bool fine = a.answer || fault_memory(r->fault);
+
+	ctl_progress_count(&r->progress, r->p->path, "objects", n);
+	fine = fine && parallel_for(n, CTL_GETS, ask, &a, r->fault) == n;
+	ctl_progress_end(&r->progress);
+	for (uint64_t i = 0; fine && i < n; i++) {
+		const struct answer *got = &a.answer[i];
+
+		if (got->there)
+			fine = add(r, shard_list_name(names, i),
+				&(struct object){.size = got->size, .etag = got->etag});
+	}
+	free(a.answer);
+	return fine;
+}
+
+bool ctl_place_unlisted(const char *url)
+{
+	return strncmp(url, "https://", 8) == 0;
+}
+
+/* ---- opening ---- */
+
+/* Chooses the shards that the URL means; @name: below the root, "": all of them. */
+static bool choose(struct ctl_place *p, const char *name, struct fault *fault)
+{
+	int64_t one;
+
+	p->shards = p->list.count;
+	if (!*name)
+		return p->shards > 0 ||
+		       fault_set(fault, FAULT_ARGUMENT, "",
+			       "contains no shards; must be the prefix of their keys");
+	one = shard_list_find(&p->list, name);
+	p->first = (uint64_t)one;
+	p->shards = 1;
+	return one >= 0 ||
+	       fault_set(fault, FAULT_ARGUMENT, "",
+		       "is not in the store, or is a shard's side file; must be a shard, or a "
+		       "prefix of keys with a '/' at its end");
+}
+
+static bool list_objects(struct reading *r, const struct shard_list *names)
+{
+	struct ctl_place *p = r->p;
+	const char *key, *name;
+
+	p->objects = (struct objects){.stores = r->stores, .find = find_object, .context = p};
+	p->bucket = store_bucket(r->stores, p->path, &key, r->fault);
+	if (!p->bucket)
+		return false;
+	p->key_bytes = parent_bytes(key, strlen(key));
+	name = key + p->key_bytes;
+	r->prefix = strndup(key, p->key_bytes);
+	p->list.root = strndup(p->path, (size_t)(name - p->path) - (name[-1] == '/'));
+	if (!r->prefix || !p->list.root)
+		return fault_memory(r->fault);
+	return (names ? ask_all(r, names) : is_no_directory(r, name) && list_keys(r)) &&
+	       shard_list_split(&p->list, &p->sides, r->fault) &&
+	       (names || choose(p, name, r->fault));
+}
+
+bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path,
+	const struct shard_list *names, const struct ctl_place *masks, struct fault *fault)
+{
+	struct reading r = {.p = p, .stores = stores, .fault = fault};
+	bool fine;
+
+	*p = (struct ctl_place){.path = path, .remote = url_text_is(path), .masks = masks};
+	fine = p->remote ? list_objects(&r, names) : list_files(p, fault);
+	free(r.prefix);
+	if (names)
+		p->shards = p->list.count;
+	if (fine) {
+		p->cache = cache_new(p->list.root);
+		fine = p->cache || fault_memory(fault);
+	}
+	if (!fine)
+		ctl_place_close(p);
+	return fine;
+}
+
+void ctl_place_close(struct ctl_place *p)
+{
+	shard_list_free(&p->list);
+	cache_free(p->cache);
+	*p = (struct ctl_place){.path = NULL};
+}
+
+/* ---- its shards ---- */
+
+const char *ctl_place_name(const struct ctl_place *p, uint64_t i)
+{
+	return shard_list_name(&p->list, p->first + i);
+}
+
+void ctl_place_path(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 1])
+{
+	bool slash = p->prefix > 0 && p->path[p->prefix - 1] != '/';
+
+	if (p->remote)
+		ctl_place_file(p, i, path);
+	else
+		snprintf(path, PATH_MAX + 1, "%.*s%s%s", (int)p->prefix, p->path, slash ? "/" : "",
+			ctl_place_name(p, i));
+}
+
+void ctl_place_file(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 1])
+{
+	shard_list_path(&p->list, p->first + i, path, PATH_MAX + 1);
+}
+
+struct object ctl_place_object(const struct ctl_place *p, uint64_t i)
+{
+	return object_at(p, p->first + i);
+}
+
+unsigned ctl_place_threads(const struct ctl_place *p)
+{
+	return p->remote ? CTL_GETS : parallel_processors();
+}
+
+bool ctl_place_etag_ok(const char *etag, struct fault *fault)
+{
+	const char *wrong = !etag			  ? "has no ETag"
+			    : strncmp(etag, "W/", 2) == 0 ? "has a weak ETag (W/…)"
+			    : strpbrk(etag, "\"\\\r\n\t") ? "has an ETag with odd characters"
+							  : NULL;
+
+	return !wrong ||
+	       fault_set(fault, FAULT_DATA, "",
+		       "%s, so tokend could not notice that it was replaced; use a server that "
+		       "sends strong ETags",
+		       wrong);
+}
+
+/* ---- their side files ---- */
+
+/* Adds the side file called @name, if it exists. */
+static void put_side(const struct ctl_place *p, const char *name, json_t *sides)
+{
+	char path[2 * PATH_MAX];
+	struct object object;
+	struct stat st;
+
+	if (p->remote && find_name(p, name, &object))
+		json_object_set_new(
+			sides, name, json_pack("[I,s?]", (json_int_t)object.size, object.etag));
+	snprintf(path, sizeof(path), "%s/%s", p->list.root, name);
+	if (!p->remote && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+		json_object_set_new(sides, name, json_pack("[I]", (json_int_t)st.st_size));
+}
+
+/* Those of kind @c of the shard @name: next to it, or for a kind that several shards share, in its
+ * directory and those above it. */
+static void put_kind(
+	const struct ctl_place *p, const char *name, const struct shard_companion *c, json_t *sides)
+{
+	char side[PATH_MAX];
+	size_t n = strlen(name) + 1;
+
+	if (c->alone || c->unread)
+		return;
+	if (c->shard[0] != '*') {
+		if (bytes_side_path(name, c->shard, c->ending, side, sizeof(side)))
+			put_side(p, side, sides);
+		return;
+	}
+	if (c->ending[0] != '/' || !bytes_ending(name, c->shard + 1))
+		return;
+	do {
+		n = parent_bytes(name, n - 1);
+		snprintf(side, sizeof(side), "%.*s%s", (int)n, name, c->ending + 1);
+		put_side(p, side, sides);
+	} while (n > 0);
+}
+
+json_t *ctl_place_sides(const struct ctl_place *p, uint64_t i, const struct shard_format *format)
+{
+	const struct shard_format *formats[] = {format, &shard_flat};
+	const char *name = ctl_place_name(p, i);
+	json_t *sides = json_object();
+	struct object mask;
+	char path[PATH_MAX];
+
+	for (unsigned f = format == &shard_flat; f < 2; f++)
+		for (const struct shard_companion *c = formats[f]->companions; c && c->ending; c++)
+			put_kind(p, name, c, sides);
+	if (p->masks && find_name(p->masks, name, &mask)) {
+		snprintf(path, sizeof(path), "%s/%s", p->masks->list.root, name);
+		json_object_set_new(
+			sides, path, json_pack("[I,s?]", (json_int_t)mask.size, mask.etag));
+	}
+	return sides;
+}
