@@ -91,6 +91,9 @@ def test_a_job_is_changed(bench, ranks):
     assert len({t.cursor() for t in ranks}) == 1
     _, out, _ = carried_out(bench, ranks, "rescale", "train", "--world", 20, json=False)
     assert has(out, "world 2 -> 20", "64 -> 640: a multiple"), out
+    code, out, err = carried_out(bench, ranks, "mix", "train", "web=1", "--at", 1025, json=False)
+    assert (code, out, err.count("\n"), err.count("not a multiple")) == (1, "", 1, 1), err
+    assert has(err, "rank 0 (pid", "rank 1 (pid")
     ranks[1].step(1)
     code, _, _, err = carried_out(bench, ranks, "drain", "train")
     assert code == 1 and has(err, "rank 1 (pid", "not at the same position")

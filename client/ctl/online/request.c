@@ -90,14 +90,17 @@ static struct participant *take_participant(struct request *r, const struct wire
 	return &p[i];
 }
 
-/* Writes the names of those in any of the sets @which to @to. Returns their number. */
-static size_t name_all(const struct request *r, unsigned which, char to[NAMES_BYTES])
+/* Writes the names of those in any of the sets @which, and with @text unless it is NULL, to @to.
+ * Returns their number. */
+static size_t name_all(
+	const struct request *r, unsigned which, const char *text, char to[NAMES_BYTES])
 {
 	size_t n = 0, used = 0;
 
 	to[0] = 0;
 	for (size_t i = 0; i < r->participants; i++)
-		if ((r->participant[i].set & which) && n++ < NAMED)
+		if ((r->participant[i].set & which) &&
+			(!text || strcmp(text, r->participant[i].text) == 0) && n++ < NAMED)
 			used += (size_t)snprintf(to + used, NAMES_BYTES - used, "%s%s",
 				n > 1 ? ", " : "", r->participant[i].name);
 	if (n > NAMED)
@@ -126,8 +129,9 @@ static void put_answer(struct request *r, const struct participant *p, const str
 	emit_number(&r->e, "waiting", NULL, r->waiting);
 	emit_text(&r->e, "host", NULL, wire_text(w, WIRE_HOST, host, sizeof(host)) ? host : "");
 	emit_text(&r->e, "text", NULL, p->text);
-	emit_line(&r->e, "%s: %s%s", p->name, outcomes[outcome].text,
-		outcome == WIRE_DONE && !p->text[0] ? "done" : p->text);
+	if (outcome != WIRE_FAILED) /* the error says it */
+		emit_line(&r->e, "%s: %s%s", p->name, outcomes[outcome].text,
+			outcome == WIRE_DONE && !p->text[0] ? "done" : p->text);
 	emit_end(&r->e, CTL_OK);
 }
 
@@ -264,17 +268,29 @@ static void put_result(struct request *r)
 static int conclude(struct request *r)
 {
 	char names[NAMES_BYTES];
+	bool failed = false;
 
-	for (size_t i = 0; i < r->participants; i++)
-		if (r->participant[i].set & FAILED)
-			return ctl_fail("%s: %s", r->participant[i].name, r->participant[i].text);
-	if (name_all(r, GONE, names))
+	for (size_t i = 0; i < r->participants; i++) {
+		struct participant *p = &r->participant[i];
+
+		if (!(p->set & FAILED))
+			continue;
+		failed = true;
+		name_all(r, FAILED, p->text, names);
+		ctl_fail("%s: %s", names, p->text);
+		for (size_t other = r->participants; other-- > i;) /* all that were named */
+			if (strcmp(r->participant[other].text, p->text) == 0)
+				r->participant[other].set &= ~FAILED;
+	}
+	if (failed)
+		return CTL_FAILED;
+	if (name_all(r, GONE, NULL, names))
 		return ctl_fail("%s ended without an answer; the job's next checkpoint shows "
 				"whether the request was carried out",
 			names);
 	if (!r->has_cursor)
 		return ctl_fail("the job reported success without a position");
-	if (name_all(r, DIFFERS, names))
+	if (name_all(r, DIFFERS, NULL, names))
 		return ctl_fail(
 			"the ranks are not at the same position: the cursors of %s differ from "
 			"the first one received, at position %" PRIu64,
@@ -330,13 +346,13 @@ static int give_up(struct request *r, const char *reason)
 	if (w->op != WIRE_CANCELLED)
 		return ctl_fail("%s, and the daemon did not cancel the request", reason);
 	if (wire_number(w, WIRE_FETCHED)) {
-		name_all(r, UNSEEN | NOTED, names);
-		name_all(r, ANSWERED, others);
+		name_all(r, UNSEEN | NOTED, NULL, names);
+		name_all(r, ANSWERED, NULL, others);
 		return ctl_fail("%s: the job has fetched the request and may still carry it out; "
 				"not answered: %s; answered: %s",
 			reason, names, others[0] ? others : "none");
 	}
-	if (!name_all(r, UNSEEN, names))
+	if (!name_all(r, UNSEEN, NULL, names))
 		strcpy(names, "all sessions here have seen it, but other processes of the job");
 	return ctl_fail("%s: %s did not call control(); the request is cancelled, and nothing was "
 			"changed",
