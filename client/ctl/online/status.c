@@ -87,10 +87,12 @@ static void set_rates(struct listing *l, const json_t *status)
 		const json_t *then = get(get(before, "released"), name);
 		double batches = real(session, "released") - json_number_value(then);
 
-		if (then && batches >= 0 && s > 0)
+		if (l->watch)
 			json_object_set_new(session, "tokens_per_s",
-				json_real(batches * real(session, "micro") *
-					  real(session, "seq_len") / s));
+				json_real(then && batches >= 0 && s > 0
+						  ? batches * real(session, "micro") *
+							    real(session, "seq_len") / s
+						  : 0));
 		json_object_set_new(released, name, json_real(real(session, "released")));
 	}
 	json_object_set_new_nocheck(
@@ -99,22 +101,38 @@ static void set_rates(struct listing *l, const json_t *status)
 
 /* ---- sessions ---- */
 
-static void put_number(struct emit *e, const char *head, const json_t *item, const char *name)
+/* Puts the members of @item; only in JSON. Numbers have no sign. */
+static void put_members(struct emit *e, json_t *item)
 {
-	emit_optional(e, name, head, status_number(item, name), json_is_integer(get(item, name)));
+	const char *name;
+	json_t *value;
+
+	json_object_foreach(item, name, value)
+	{
+		const size_t flags = JSON_COMPACT | JSON_ENSURE_ASCII | JSON_ENCODE_ANY;
+		char *text = json_dumps(value, flags | JSON_REAL_PRECISION(9));
+
+		if (json_is_integer(value))
+			emit_number(e, name, NULL, status_number(item, name));
+		else if (json_is_string(value)) /* need not be UTF-8 */
+			emit_text(e, name, NULL, json_string_value(value));
+		else
+			emit_json(e, name, text ? text : "null");
+		free(text);
+	}
 }
 
-/* @names ends with NULL. */
-static void put_numbers(struct emit *e, const json_t *item, const char *const *names)
+/* Gives @item the members that it lacks. Takes ownership of @members. */
+static void add_members(json_t *item, json_t *members)
 {
-	for (; *names; names++)
-		put_number(e, NULL, item, *names);
+	json_object_update_missing(item, members);
+	json_decref(members);
 }
 
 /* If a read from storage is not answered. */
 static void put_slow(struct emit *e, const json_t *item, const char *stream)
 {
-	if (get(item, "slow_ms"))
+	if (real(item, "slow_ms") > 0)
 		emit_line(e, "  stream %s waits for %s: its storage has not answered for %.0f s",
 			stream, status_text(item, "slow_shard"), real(item, "slow_ms") / 1000);
 }
@@ -138,40 +156,35 @@ static void put_waits(struct emit *e, const json_t *s)
 }
 
 /* On a terminal a long name would move the numbers out of sight. */
-static void put_name(struct listing *l, const char *key, const char *head, const char *name)
+static void put_name(struct listing *l, const char *head, const char *name)
 {
 	char cut[NAME_WIDTH + 1];
 
-	emit_text(&l->e, key, NULL, name);
 	snprintf(cut, sizeof(cut), "%s", name);
 	cut[NAME_WIDTH - 1] = '~';
 	emit_text(&l->e, NULL, head, l->terminal && strlen(name) > NAME_WIDTH ? cut : name);
 }
 
-static void put_session(struct listing *l, const json_t *s)
+static void put_session(struct listing *l, json_t *s)
 {
-	static const char *const numbers[] = {"session", "rank", "world", "peer", "slots",
-		"published", "released", "full_ms", "lost_wakes", "waits", "waited_ms",
-		"memory_bytes", "request", "slow_ms", "store_wait_ms", NULL};
 	struct emit *e = &l->e;
 
-	put_numbers(e, s, numbers);
-	put_name(l, "stream", "STREAM", status_text(s, "stream"));
-	put_name(l, "run", "RUN", status_text(s, "run"));
+	add_members(s, json_pack("{s:n, s:s, s:n, s:s}", "slow_ms", "slow_shard", "",
+			       "store_wait_ms", "store_wait", ""));
+	put_members(e, s);
+	emit_text(e, "daemon", NULL, l->link.socket);
+	put_name(l, "STREAM", status_text(s, "stream"));
+	put_name(l, "RUN", status_text(s, "run"));
 	emit_cell(e, "RANK of WORLD", "%.0f of %.0f", real(s, "rank"), real(s, "world"));
-	put_number(e, "MICRO", s, "micro");
-	put_number(e, "POSITION", s, "position");
+	emit_number(e, NULL, "MICRO", status_number(s, "micro"));
+	emit_number(e, NULL, "POSITION", status_number(s, "position"));
 	if (l->watch)
-		emit_decimal(e, "tokens_per_s", "TOKENS/S", real(s, "tokens_per_s"), 0);
+		emit_decimal(e, NULL, "TOKENS/S", real(s, "tokens_per_s"), 0);
 	emit_cell(e, "READY", "%.0f of %.0f", real(s, "ready"), real(s, "slots"));
 	put_waits(e, s);
-	put_number(e, "PID", s, "pid");
-	emit_text(e, "host", NULL, status_text(s, "host"));
-	emit_text(e, "slow_shard", NULL, status_text(s, "slow_shard"));
-	emit_text(e, "store_wait", NULL, status_text(s, "store_wait"));
-	emit_text(e, "daemon", NULL, l->link.socket);
+	emit_number(e, NULL, "PID", status_number(s, "pid"));
 	emit_row(e);
-	if (get(s, "store_wait_ms"))
+	if (real(s, "store_wait_ms") > 0)
 		emit_line(e, "  waiting %.0f s for %s", real(s, "store_wait_ms") / 1000,
 			status_text(s, "store_wait"));
 	else
@@ -230,14 +243,6 @@ static void put_cache(struct emit *e, const json_t *c)
 
 /* ---- the daemon ---- */
 
-static void put_json(struct emit *e, const char *name, const json_t *value)
-{
-	char *text = json_dumps(value, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(6));
-
-	emit_json(e, name, text ? text : "null");
-	free(text);
-}
-
 /* The datasets of each stream, with their digests. */
 static json_t *streams_of(const json_t *status)
 {
@@ -261,11 +266,8 @@ static json_t *streams_of(const json_t *status)
 
 static void put_total(struct listing *l, const json_t *status)
 {
-	static const char *const numbers[] = {"sessions", "pid", "uptime_ms", "memory_bytes",
-		"limit_bytes", "lost_wakes", "slow_ms", NULL};
-	json_t *d = get(status, "daemon"), *slow = NULL, *stream;
-	json_t *stores = get(status, "stores"), *cache = get(status, "cache"), *store;
-	json_t *streams = streams_of(status);
+	json_t *d = get(status, "daemon"), *slow = NULL, *stream, *store;
+	json_t *stores = get(status, "stores"), *cache = get(status, "cache");
 	struct emit *e = &l->e;
 	size_t i;
 
@@ -282,19 +284,14 @@ static void put_total(struct listing *l, const json_t *status)
 		if (real(stream, "slow_ms") > real(slow, "slow_ms"))
 			slow = stream;
 	}
-	if (slow)
-		json_object_set(d, "slow_ms", get(slow, "slow_ms"));
-	put_numbers(e, d, numbers);
-	emit_text(e, "io", NULL, status_text(d, "io"));
-	emit_text(e, "config", NULL, status_text(d, "config"));
-	emit_text(e, "slow_shard", NULL, status_text(slow, "slow_shard"));
+	add_members(
+		d, json_pack("{s:O?, s:s, s:s, s:O?, s:O?, s:o}", "slow_ms", get(slow, "slow_ms"),
+			   "slow_shard", status_text(slow, "slow_shard"), "config_digest",
+			   status_text(get(status, "config"), "digest"), "stores",
+			   json_array_size(stores) ? stores : NULL, "cache",
+			   json_array_size(stores) ? cache : NULL, "streams", streams_of(status)));
+	put_members(e, d);
 	emit_text(e, "socket", NULL, l->link.socket);
-	emit_text(e, "version", NULL, status_text(d, "version"));
-	emit_text(e, "config_digest", NULL, status_text(get(status, "config"), "digest"));
-	put_json(e, "stores", json_array_size(stores) ? stores : NULL);
-	put_json(e, "cache", json_array_size(stores) ? cache : NULL);
-	put_json(e, "streams", streams);
-	json_decref(streams);
 	emit_line(e, "tokend at %s, pid %.0f, up %.0f s, io %s", l->link.socket, real(d, "pid"),
 		real(d, "uptime_ms") / 1000, status_text(d, "io"));
 	emit_more(e, ", %.0f session%s, %.0f of %.0f bytes of memory, lost wakes %.0f",
