@@ -76,16 +76,6 @@ static bool parse_decimal(const char *text, double *value)
 	return end != text && *end == 0 && isfinite(*value) && *value >= 0;
 }
 
-const char **ctl_list(const struct ctl_arguments *a, unsigned option, int first, unsigned *count)
-{
-	const struct ctl_value *value = &a->value[option];
-
-	*count = value->count;
-	for (int i = first; value->count > 0 && i < a->arguments; i++)
-		value->list[(*count)++] = a->argument[i];
-	return value->list;
-}
-
 int ctl_weights(const struct ctl_arguments *a, int first, double *weight)
 {
 	for (int i = first; i < a->arguments; i++) {
@@ -280,6 +270,9 @@ static int check(struct ctl_arguments *a)
 	count_arguments(c, &least, &most);
 	if (a->arguments < least)
 		return ctl_usage(c, "needs %s", c->arguments);
+	for (unsigned i = 0; i < c->count; i++) /* "--cursor *.cursor" gives several */
+		while (a->value[i].count > 0 && a->arguments > most)
+			a->value[i].list[a->value[i].count++] = a->argument[--a->arguments];
 	if (a->arguments > most)
 		return ctl_usage(c, "unexpected argument '%s'", a->argument[most]);
 	return CTL_OK;

@@ -21,7 +21,7 @@ enum ctl_kind {
 	CTL_NUMBER,  /* decimal digits, `least` to `most` */
 	CTL_DECIMAL, /* a decimal number, `low` to `high` */
 	CTL_CHOICE,  /* one of the words in `value`, separated by '|' */
-	CTL_LIST,    /* a text; may be repeated */
+	CTL_LIST,    /* a text; may be repeated, and gets arguments that are too many */
 };
 
 /*
@@ -162,10 +162,6 @@ void ctl_help(FILE *to, const struct ctl_command *command);
 void ctl_help_line(FILE *to, const struct ctl_command *command);
 
 /* ---- values ---- */
-
-/* The values of a list. If it was given, also the arguments from @first on: a shell expands
- * "--cursor *.cursor" to one value and arguments. */
-const char **ctl_list(const struct ctl_arguments *a, unsigned option, int first, unsigned *count);
 
 /* Splits the arguments from @first on, DATASET=WEIGHT, into names and weights. A name may contain
  * '='. Returns an exit status. */

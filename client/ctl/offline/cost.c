@@ -254,7 +254,8 @@ static int answer(
 {
 	const struct cursor *cursor = &h->cursor;
 	const struct dataset **map = calloc(cursor->datasets, sizeof(*map));
-	uint64_t from = ctl_number(a, FROM, ctl_history_files(a) == 1 ? cursor->next : 0);
+	uint64_t from =
+		ctl_number(a, FROM, a->value[CTL_HISTORY_FILES].count == 1 ? cursor->next : 0);
 	double wanted = ceil(a->value[FOR].decimal / (double)cursor->seq_len);
 	struct cost cost[MODES], sum[MODES] = {{.exact = true}, {.exact = true}};
 	struct emit e = {.json = ctl_given(a, JSON)};
@@ -303,7 +304,6 @@ static const struct ctl_option options[] = {
 const struct ctl_command ctl_cost = {
 	.name = "cost",
 	.arguments = "STREAM",
-	.most = CTL_ANY, /* "--cursor A B": the shell's way of giving several */
 	.help = "compute what reading a stream from an object store costs",
 	OPTIONS_ARE(options),
 	.run = run,

@@ -190,7 +190,8 @@ static int answer_plan(
 	const struct ctl_arguments *a, const struct ctl_stream *s, const struct ctl_history *h)
 {
 	/* Steps are counted from the position of the only cursor. */
-	uint64_t from = ctl_number(a, FROM, ctl_history_files(a) == 1 ? h->cursor.next : 0);
+	uint64_t from =
+		ctl_number(a, FROM, a->value[CTL_HISTORY_FILES].count == 1 ? h->cursor.next : 0);
 	struct plan *p = calloc(1, sizeof(*p));
 	bool good = p && (p->map = calloc(h->cursor.datasets, sizeof(*p->map)));
 
@@ -238,7 +239,7 @@ static int check_options(const struct ctl_arguments *a)
 		return ctl_usage(c, "--step and --count exclude each other");
 	if (step && (!world || !micro))
 		return ctl_usage(c, "--step needs --world and --micro");
-	if (step && !ctl_given(a, FROM) && ctl_history_files(a) > 1)
+	if (step && !ctl_given(a, FROM) && a->value[CTL_HISTORY_FILES].count > 1)
 		return ctl_usage(
 			c, "--step with several cursors needs --from, the position of step 0");
 	if (ctl_given(a, RANK) && ctl_number(a, RANK, 0) >= ctl_number(a, WORLD, 0))
@@ -272,7 +273,6 @@ static const struct ctl_option plan_options[] = {
 const struct ctl_command ctl_plan = {
 	.name = "plan",
 	.arguments = "STREAM",
-	.most = CTL_ANY, /* "--cursor A B": the shell's way of giving several */
 	.help = "print which windows a stream serves at given positions or at a step",
 	OPTIONS_ARE(plan_options),
 	.run = plan,
@@ -388,7 +388,6 @@ static const struct ctl_option when_options[] = {
 const struct ctl_command ctl_when = {
 	.name = "when",
 	.arguments = "STREAM",
-	.most = CTL_ANY, /* "--cursor A B": the shell's way of giving several */
 	.help = "print the positions at which tokens of a shard are served",
 	OPTIONS_ARE(when_options),
 	.run = when,

@@ -178,18 +178,14 @@ int ctl_with_history(const struct ctl_arguments *a, bool all,
 {
 	struct ctl_stream s;
 	struct ctl_history h;
+	const struct ctl_value *files = &a->value[CTL_HISTORY_FILES];
 	int status = CTL_FAILED;
-	unsigned n;
 
-	if (a->arguments > 1 && !ctl_given(a, CTL_HISTORY_FILES))
-		return ctl_usage(a->command, "unexpected argument '%s'", a->argument[1]);
 	if (ctl_given(a, CTL_HISTORY_NAME) && ctl_given(a, CTL_HISTORY_FILES))
 		return ctl_usage(a->command, "--run and --cursor exclude each other");
-	const char **paths = ctl_list(a, CTL_HISTORY_FILES, 1, &n);
-
 	if (!open_stream(&s, ctl_text(a, CTL_HISTORY_CONFIG), a->argument[0], all))
 		return CTL_FAILED;
-	if (ctl_history_open(&h, &s, paths, n, ctl_text(a, CTL_HISTORY_NAME))) {
+	if (ctl_history_open(&h, &s, files->list, files->count, ctl_text(a, CTL_HISTORY_NAME))) {
 		status = run(a, &s, &h);
 		ctl_history_close(&h);
 	}

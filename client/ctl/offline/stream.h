@@ -65,14 +65,6 @@ int ctl_with_history(const struct ctl_arguments *a, bool all,
 	int (*run)(const struct ctl_arguments *a, const struct ctl_stream *s,
 		const struct ctl_history *h));
 
-/* The number of cursor files that were given. */
-static inline unsigned ctl_history_files(const struct ctl_arguments *a)
-{
-	unsigned n = a->value[CTL_HISTORY_FILES].count;
-
-	return n > 0 ? n + (unsigned)a->arguments - 1 : 0;
-}
-
 /* ---- tokens ---- */
 
 struct ctl_windows;

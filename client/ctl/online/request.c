@@ -177,11 +177,10 @@ static bool take_answer(struct request *r, const struct wire *w)
 
 static const struct order_segment *mix_at(const struct cursor *c, uint64_t position)
 {
-	uint32_t i = 0;
+	struct cursor at = *c;
 
-	while (i + 1 < c->segments && c->segment[i + 1]->start <= position)
-		i++;
-	return c->segment[i];
+	at.next = position > c->segment[0]->start ? position : c->segment[0]->start;
+	return cursor_now(&at);
 }
 
 /* Each dataset's share before and after. */
