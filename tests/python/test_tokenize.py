@@ -193,7 +193,7 @@ def test_any_text_below_a_directory(directory):
 
 def test_a_long_text_is_one_document(directory, monkeypatch):
     """It is read in parts that end with a line."""
-    monkeypatch.setattr("tokend.documents.DOCUMENT_BYTES", 1 << 20)  # for a quick test
+    monkeypatch.setattr("tokend.data.documents.DOCUMENT_BYTES", 1 << 20)  # for a quick test
     text = "".join(f"line {i} of žluťoučký kůň\n" for i in range(130_000))
     (directory / "long.txt").write_text(text)
     (directory / "short.txt").write_text("after it")
@@ -253,6 +253,6 @@ def test_columns_of_tokens(directory):
         (["--column", "input_ids", "--dtype", "u16"], "--column takes lists of tokens of u16"),
         (["--tokenizer", "bytes"], 'no column "text" (there are x, input_ids)'),
     ):
-        assert text in refused(named, "-o", directory / "none" / text[:8], *more)
+        assert text in refused(named, "-o", directory / "none" / "-".join(more), *more)
     said = tokenize(named, "-o", "none", code=2)[1]
     assert "pass --tokenizer for text, or --column" in said
