@@ -249,7 +249,6 @@ static void begin(struct attach_job *job)
 	s->stream->counts->attaches++;
 	s->stream->counts->attaches_again += s->again;
 	session_log_attach(s);
-	following_begin(s);
 	data_thread_attach(s->control->data_thread, s->id);
 	request_join(s);
 	/* A send may find that the client is gone. Then the session leaves at once, so it must have

@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-	DROP_MOST = 4096,	/* pieces an answer: about a second of hole punching */
+	DROP_MOST = 4096,	/* pieces an answer: about a second */
 	REPLY_BYTES = 96 << 10, /* of the list, so that it fits a packet */
 };
 

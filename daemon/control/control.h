@@ -555,13 +555,6 @@ void warn_attached(struct session *s, const struct cursor *c);
 /* False: @s is strict, and another process reads for its rank. */
 bool twins_allow(const struct session *s, struct fault *fault);
 
-/* ---- following.c ---- */
-
-/* Lets the cache of stores know when a session needs pieces: from after its feed was made until
- * before it is freed. */
-void following_begin(struct session *s);
-void following_end(struct session *s);
-
 /* ---- request.c: operators' changes of running jobs ---- */
 struct participant {
 	struct request *request;

@@ -147,7 +147,6 @@ static void count_ended(const struct session *s)
 void session_leave(struct session *s)
 {
 	if (s->fed) {
-		following_end(s);
 		count_ended(s);
 		log_detach(s);
 		data_thread_detach(s->control->data_thread, s->id);

@@ -453,8 +453,7 @@ json_t *status_cache(const struct control *control, bool public)
 	return OBJECT(T("dir", without_paths(s.dir, public, dir)), N("size_bytes", s.size_bytes),
 		N("used_bytes", s.used_bytes), N("objects", s.objects), N("hits", s.hits),
 		N("misses", s.misses), N("evictions", s.evictions), N("mismatches", s.mismatches),
-		N("pinned", s.pinned), N("failing_s", s.failing_s), N("failing", s.failing_s > 0),
-		T("last", s.last),
+		N("failing_s", s.failing_s), N("failing", s.failing_s > 0), T("last", s.last),
 		V("last_ago_s", s.last[0] ? json_integer(s.last_ago_s) : json_null()));
 }
 

@@ -76,6 +76,24 @@ int64_t decode_check(struct io_work *work)
 	return check(read) ? 0 : -1;
 }
 
+int64_t decode_fetch(struct io_work *work)
+{
+	struct read *read = read_of(work);
+	const struct reader_read *window = &read->window;
+	const struct dataset *d = window->dataset;
+	uint64_t data_at = read->file ? read->file->data_at : dataset_data_at(d, window->shard);
+	struct object object;
+
+	begin(read);
+	dataset_object(d, window->shard, &object);
+	return store_read(d->hint.objects->stores, &object,
+		       data_at + window->token * d->token_bytes, window->to,
+		       window->tokens * d->token_bytes, &read->fault) &&
+			       check(read)
+		       ? 0
+		       : -1;
+}
+
 int64_t decode_read(struct io_work *work)
 {
 	struct read *read = read_of(work);

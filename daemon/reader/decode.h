@@ -21,6 +21,7 @@ bool decode_annotations(struct read *read);
 
 /* For io_work.call, of a read's work. Return 0, or -1 with read->fault. */
 int64_t decode_read(struct io_work *work);  /* decodes the tokens, then does decode_check() */
+int64_t decode_fetch(struct io_work *work); /* reads a plain shard in a store, then checks */
 int64_t decode_check(struct io_work *work); /* checks tokens that were read; annotates them */
 
 #endif

@@ -5,8 +5,8 @@
  * TRANSFER_MOST at a time; short reads are continued. With O_DIRECT it reads whole blocks into
  * staging, and the window is copied from there.
  *
- * Plain shards in a store: the store copies the window into the slot (FETCHING), or pins its pieces
- * in the cache, and the backend reads them there (READING).
+ * Plain shards in a store: the store copies the window into the slot (FETCHING), or a thread of the
+ * pool reads it through the cache of pieces (DECODING).
  *
  * Other shards: the data thread first finds where all queued windows begin (FOUND). Windows that
  * are contiguous in the file, in the served width, are read as those of plain shards (READING), but
@@ -246,44 +246,17 @@ static struct store_fetch fetch_of(const struct reader *reader, const struct rea
 	return fetch;
 }
 
-static void pinned_done(void *owner, struct io_work *work);
-
-/* Reads the missing bytes from a file of the cache, whose pieces are pinned. */
-static void pinned_continue(struct reader *reader, struct read *read, int fd)
+void fetch_start(struct reader *reader, struct read *read)
 {
-	uint64_t left = window_bytes(&read->window) - read->have;
+	struct store_fetch fetch = fetch_of(reader, read);
 
-	read_move(read, READ_READING);
-	read->work = (struct io_work){
-		.done = pinned_done,
-		.fd = fd,
-		.nowait = reader->cache_nowait,
-		.to = (char *)read->window.to + read->have,
-		.bytes = left < TRANSFER_MOST ? left : TRANSFER_MOST,
-		.at = read->start + read->have,
-	};
-	reader_submit(reader, &read->work, share_of(reader, read), false);
-}
-
-static void pinned_start(
-	struct reader *reader, struct read *read, const struct store_fetch *fetch, int fd)
-{
-	if (!reader->cache_known) {
-		reader->cache_nowait = io_knows_nowait(fd);
-		reader->cache_known = true;
+	if (fetch.object.piece > 0) {
+		read->tries = 0;
+		decode_start(reader, read, decode_fetch);
+		return;
 	}
-	read->start = fetch->at;
-	read->have = read->tries = 0;
-	read->staged = false;
-	read->skip = 0;
-	pinned_continue(reader, read, fd);
-}
-
-static void fetch_by_window(
-	struct reader *reader, struct read *read, const struct store_fetch *fetch)
-{
 	read_move(read, READ_FETCHING);
-	if (store_fetch(reader->stores, fetch)) {
+	if (store_fetch(reader->stores, &fetch)) {
 		reader->fetches = true;
 		return;
 	}
@@ -291,68 +264,11 @@ static void fetch_by_window(
 	read_fail(reader, read);
 }
 
-static void pinned_done(void *owner, struct io_work *work)
-{
-	struct reader *reader = owner;
-	struct read *read = read_of(work);
-	uint64_t n = window_bytes(&read->window);
-
-	if (work->result > 0) {
-		read->have += (uint64_t)work->result;
-		read->tries = 0;
-	}
-	if (work->result > 0 ? read->have < n : may_repeat((int)-work->result, &read->tries)) {
-		pinned_continue(reader, read, work->fd);
-		return;
-	}
-	store_unpin(reader->stores, work->fd, read->start, n);
-	if (read->have == n) {
-		read_check_tokens(reader, read);
-		return;
-	}
-	struct store_fetch fetch = fetch_of(reader, read);
-
-	fetch_by_window(reader, read, &fetch); /* the cache's disk failed */
-}
-
-void fetch_start(struct reader *reader, struct read *read)
-{
-	struct store_fetch fetch = fetch_of(reader, read);
-	enum store_pin pin = STORE_UNCACHED;
-	int fd = -1;
-
-	if (fetch.object.piece > 0)
-		pin = store_pin(reader->stores, &fetch, &fd);
-	switch (pin) {
-	case STORE_PINNED:
-		pinned_start(reader, read, &fetch, fd);
-		break;
-	case STORE_LATER:
-		read_move(read, READ_FETCHING);
-		read->pinning = true;
-		reader->fetches = true;
-		break;
-	case STORE_UNCACHED:
-		fetch_by_window(reader, read, &fetch);
-	}
-}
-
 static void fetch_done(struct reader *reader, const struct store_done *done)
 {
 	struct read *read = &reader->read[done->tag];
-	bool pinning = read->pinning;
 
 	assert(done->tag < reader->reads && read->state == READ_FETCHING);
-	read->pinning = false;
-	if (!done->fault && pinning) {
-		struct store_fetch fetch = fetch_of(reader, read);
-
-		if (done->fd >= 0)
-			pinned_start(reader, read, &fetch, done->fd);
-		else
-			fetch_by_window(reader, read, &fetch);
-		return;
-	}
 	if (!done->fault) {
 		read_check_tokens(reader, read);
 		return;

@@ -61,7 +61,6 @@ struct read {
 	bool staged;		   /* READING: into its staging */
 	bool reopened;		   /* it began again after ESTALE */
 	int64_t due_ns;		   /* DONE: when it is returned, after a fault that may pass */
-	bool pinning;		   /* stored, FETCHING: until its pieces are in the cache */
 	struct fault fault;	   /* code FAULT_NONE: none */
 };
 
@@ -75,11 +74,10 @@ struct reader {
 	unsigned reads, in_flight;
 	struct read *read; /* [reads] */
 	struct reads unused, unused_stored, found, again, paused, finished;
-	bool fetches;			/* there are some to commit */
-	bool cache_nowait, cache_known; /* whether the cache's disk reads without waiting */
-	_Atomic bool store_news;	/* store_take() has something */
-	unsigned openings;		/* of shards in stores, in flight */
-	struct watched watched;		/* files that wait for a look */
+	bool fetches;		 /* there are some to commit */
+	_Atomic bool store_news; /* store_take() has something */
+	unsigned openings;	 /* of shards in stores, in flight */
+	struct watched watched;	 /* files that wait for a look */
 	struct shares shares;
 	struct files files;
 	struct frames *frames; /* NULL: no shard is compressed */

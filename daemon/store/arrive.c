@@ -64,8 +64,10 @@ static bool make_range(struct stores *stores, const struct span *spans, unsigned
 	struct range *range = merge(stores, spans, n);
 	bool news = false;
 
-	if (range)
+	if (range) {
+		range->piece = ((struct want *)spans[0].want)->piece;
 		range_wait(range, ((struct want *)spans[0].want)->session, false);
+	}
 	for (unsigned i = 0; !range && i < n; i++)
 		news |= want_end(stores, spans[i].want, &want_no_memory);
 	return news;
@@ -119,13 +121,13 @@ bool stores_arrive(struct stores *stores)
 			uint64_t hash = range_hash(&want->object);
 
 			next = TAILQ_NEXT(want, link);
-			if (want->pins) {
-				news |= piece_arrive(stores, want);
-				continue;
-			}
 			if (join(stores, want, hash, &news))
 				continue;
 			spans[n] = (struct span){hash, want->at, want->n, want, n, 0};
+			if (want->piece) {
+				news |= make_range(stores, &spans[n], 1);
+				continue;
+			}
 			n++;
 		}
 		if (n > 0)

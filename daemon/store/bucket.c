@@ -80,7 +80,7 @@ static struct store_bucket *find_or_add(
 
 	if (bucket)
 		return bucket;
-	if (!stores->running && (!fetch_open(stores, fault) || !pieces_start(stores, fault)))
+	if (!stores->running && !fetch_open(stores, fault))
 		return NULL;
 	bucket = bucket_new(stores, place, fault);
 	if (!bucket)

@@ -1,403 +1,872 @@
 #include "daemon/store/cache.h"
 
-#include "daemon/store/cache_evict.h"
-#include "daemon/store/cache_state.h"
-
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <nettle/sha2.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/queue.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-struct cache_write {
-	struct store_cache *cache;
-	struct cache_opened *opened;
-	struct cache_hash hash;
-	uint64_t piece, at;   /* its number; where it begins */
-	uint64_t bytes, done; /* of it in all; so far */
-	bool failed;
-	XXH64_state_t sum;
+enum {
+	HASH_BYTES = 16,
+	NAME_BYTES = 4096, /* of an object with a longer name nothing is cached */
+	PATH_BYTES = 80,
+	CHAINS = 1 << 14,
+	CHUNK = 256 << 10,
 };
 
-/* ---- reading ---- */
+struct hash {
+	uint8_t byte[HASH_BYTES];
+};
 
-/* The object's open file. NULL: it is not open, and *@pin says what to do. Locked; unlocked
- * meanwhile if the object has to be searched by its hash. */
-static struct cache_opened *find_opened(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t first, uint64_t last, uint64_t *piece,
-	enum cache_pin *pin)
+struct piece {
+	TAILQ_ENTRY(piece) use; /* once it is whole: read least recently first */
+	struct entry *entry;
+	uint64_t sum;
+	uint32_t number;
+	bool whole;    /* otherwise it is being written */
+	bool verified; /* since the start */
+};
+
+/* An object. It exists while it has pieces. */
+struct entry {
+	struct entry *next; /* of its chain */
+	struct hash hash;
+	uint64_t size, bytes; /* bytes: of its files' blocks */
+	uint32_t piece, pieces, present;
+	struct piece **at; /* [pieces]; NULL: absent */
+	char url[];
+};
+
+struct store_cache {
+	char path[256];
+	uint64_t size;
+	int dir; /* locked */
+	void (*log)(void *context, const char *line);
+	void *log_context;
+	pthread_t scanner;
+
+	/* The lock is never held while the disk works. */
+	pthread_mutex_t lock;
+	bool ready;
+	_Atomic bool closing;
+	struct entry *chain[CHAINS];
+	TAILQ_HEAD(pieces, piece) uses;
+	uint64_t objects, used; /* used: bytes of blocks, with those of pieces being written */
+	uint64_t hits, misses, evictions, mismatches;
+	int64_t failing_until_ms, failed_ms;
+	int64_t damage_due_ms; /* until then no damaged piece is logged */
+	char last[160];
+};
+
+static int64_t now_ms(void)
 {
-	struct cache_opened *o = cache_opened_quick(cache, place, object);
-	struct cache_entry *e = NULL;
-	struct cache_head head;
-	struct cache_hash hash;
+	struct timespec now;
 
-	if (o)
-		return o;
-	pthread_mutex_unlock(&cache->lock);
-	bool fits = cache_head_of(place, object, &head, &hash);
-
-	pthread_mutex_lock(&cache->lock);
-	o = fits ? cache_opened_find(cache, &hash) : NULL;
-	if (o) {
-		cache_opened_name(cache, o, place, object);
-		return o;
-	}
-	e = fits ? cache_index_find(&cache->index, &hash) : NULL;
-	*piece = first;
-	*pin = e ? CACHE_UNVERIFIED : CACHE_ABSENT;
-	for (uint64_t i = first; e && i <= last; i++)
-		if (!cache_entry_get(e, i)) {
-			*piece = i;
-			*pin = CACHE_ABSENT;
-			break;
-		}
-	return NULL;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static enum cache_pin pin_pieces(struct store_cache *cache, struct cache_opened *o, uint64_t first,
-	uint64_t last, uint64_t *piece)
+static uint64_t blocks(uint64_t bytes)
 {
-	const struct cache_entry *e = cache_opened_entry(cache, o);
-
-	for (*piece = first; *piece <= last; ++*piece) {
-		unsigned state = e ? cache_entry_get(e, *piece) : 0;
-
-		if (state == 0)
-			return CACHE_ABSENT;
-		if (state < CACHE_PIECE_VERIFIED)
-			return CACHE_UNVERIFIED;
-	}
-	for (*piece = first; *piece <= last; ++*piece)
-		if (!cache_pin_add(cache, o, *piece)) {
-			while (*piece > first)
-				cache_pin_remove(cache, o, --*piece);
-			return CACHE_ABSENT;
-		}
-	cache_opened_use(cache, o);
-	cache->hits += last - first + 1;
-	return CACHE_PINNED;
+	return (bytes + CACHE_BLOCK - 1) / CACHE_BLOCK * CACHE_BLOCK;
 }
 
-enum cache_pin store_cache_pin(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t at, uint64_t n, int *fd, uint64_t *piece)
-{
-	uint64_t first = at / object->piece, last = (at + n - 1) / object->piece;
-	enum cache_pin pin = CACHE_UNVERIFIED;
-	struct cache_opened *o = NULL;
+/* ---- names ---- */
 
-	assert(n > 0 && at + n <= object->size);
-	*piece = first;
-	pthread_mutex_lock(&cache->lock);
-	if (cache->scanned)
-		o = find_opened(cache, place, object, first, last, piece, &pin);
-	if (o)
-		pin = pin_pieces(cache, o, first, last, piece);
-	if (pin == CACHE_PINNED)
-		*fd = o->fd;
-	pthread_mutex_unlock(&cache->lock);
-	return pin;
+/* What the file `name` of an object contains. */
+struct name {
+	char text[NAME_BYTES]; /* URL, ETag, server, size, size of a piece, each ending with a zero
+				*/
+	size_t n;
+	struct hash hash;
+};
+
+static void hash_name(struct name *name)
+{
+	uint8_t digest[SHA256_DIGEST_SIZE];
+	struct sha256_ctx sha;
+
+	sha256_init(&sha);
+	sha256_update(&sha, name->n, (const uint8_t *)name->text);
+	sha256_digest(&sha, sizeof(digest), digest);
+	memcpy(name->hash.byte, digest, HASH_BYTES);
 }
 
-bool store_cache_lacks(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t piece)
+/* False: it does not fit. */
+static bool name_of(const struct url_place *place, const struct object *object, struct name *name)
 {
-	enum cache_pin pin = CACHE_UNVERIFIED;
-	struct cache_opened *o = NULL;
-	const struct cache_entry *e;
-	uint64_t missing;
+	int n = snprintf(name->text, NAME_BYTES, "%s/%s%c%s%c%s%s%c%" PRIu64 "%c%" PRIu32 "%c",
+		place->name, object->key, 0, object->etag ? object->etag : "", 0, place->host,
+		place->base, 0, object->size, 0, object->piece, 0);
 
-	pthread_mutex_lock(&cache->lock);
-	if (cache->scanned)
-		o = find_opened(cache, place, object, piece, piece, &missing, &pin);
-	e = o ? cache_opened_entry(cache, o) : NULL;
-	bool lacks = o ? !e || cache_entry_get(e, piece) == 0 : pin == CACHE_ABSENT;
-
-	pthread_mutex_unlock(&cache->lock);
-	return lacks;
+	if (n < 0 || n >= NAME_BYTES)
+		return false;
+	name->n = (size_t)n;
+	hash_name(name);
+	return true;
 }
 
-void store_cache_unpin(struct store_cache *cache, int fd, uint64_t at, uint64_t n)
+/* Writes "ab/HASH". */
+static int path_of(const struct hash *hash, char path[PATH_BYTES])
 {
-	struct cache_opened *o;
+	int n = snprintf(path, PATH_BYTES, "%02x/", hash->byte[0]);
 
-	pthread_mutex_lock(&cache->lock);
-	assert(fd >= 0 && (unsigned)fd < cache->fds && cache->by_fd[fd]);
-	o = cache->by_fd[fd]; /* its pins keep it open */
-	for (uint64_t i = at / o->piece; i <= (at + n - 1) / o->piece; i++)
-		cache_pin_remove(cache, o, i);
-	cache_opened_release(cache, o);
-	pthread_mutex_unlock(&cache->lock);
+	for (int i = 0; i < HASH_BYTES; i++)
+		n += snprintf(path + n, PATH_BYTES - (size_t)n, "%02x", hash->byte[i]);
+	return n;
 }
 
-/* ---- verifying ---- */
-
-/* Pins a piece that is present, verified or not. NULL: it is not, or cannot be opened. Locked. */
-static struct cache_opened *pin_unverified(
-	struct store_cache *cache, const struct cache_hash *hash, uint64_t piece, int *error)
+static void piece_path(
+	const struct hash *hash, uint32_t number, uint64_t sum, char path[PATH_BYTES])
 {
-	struct cache_entry *e = cache_index_find(&cache->index, hash);
-	struct cache_opened *o;
+	int n = path_of(hash, path);
 
-	*error = 0;
-	if (!e || !cache_entry_get(e, piece))
-		return NULL;
-	o = cache_opened_get(cache, hash, error); /* may unlock meanwhile */
-	e = cache_index_find(&cache->index, hash);
-	if (!o)
-		return NULL;
-	if (e && cache_entry_get(e, piece) && cache_pin_add(cache, o, piece))
-		return o;
-	cache_opened_release(cache, o);
-	return NULL;
+	snprintf(path + n, PATH_BYTES - (size_t)n, "/%" PRIu32 ".%016" PRIx64, number, sum);
 }
 
-/* The state of a piece, of which at least one thread has the file open. */
-static unsigned state_of(
-	const struct store_cache *cache, const struct cache_hash *hash, uint64_t piece)
-{
-	const struct cache_entry *e = cache_index_find(&cache->index, hash);
+/* ---- faults of the disk ---- */
 
-	return e ? cache_entry_get(e, piece) : 0;
+static bool is_failing(const struct store_cache *cache)
+{
+	return now_ms() < cache->failing_until_ms;
 }
 
-static void verified(struct store_cache *cache, const struct cache_hash *hash, uint64_t piece)
-{
-	if (state_of(cache, hash, piece) == CACHE_PIECE_PRESENT)
-		cache_entry_set(&cache->index, cache_index_find(&cache->index, hash), piece,
-			CACHE_PIECE_VERIFIED);
-}
-
-/* Compares a piece with its sum. 0 or an errno. */
-static int check_piece(struct store_cache *cache, const struct cache_opened *o,
-	const struct object *object, uint64_t piece, bool *right)
-{
-	uint64_t at = piece * object->piece, stored, found = 0;
-	int error = cache_sum_read(cache->dir, &o->hash, piece, &stored);
-
-	if (!error)
-		error = cache_sum_of(
-			o->fd, at, cache_piece_bytes(object->size, object->piece, piece), &found);
-	*right = !error && stored == found;
-	return error;
-}
-
-/* The first one in CACHE_RETRY_S: a damaged disk has many. The caller holds `growing`. */
-static void say_damaged(struct store_cache *cache, const char *key, uint64_t piece)
+static void failed(struct store_cache *cache, int error, const char *what)
 {
 	char line[LIMIT_TEXT_BYTES];
-	int64_t now = cache_now_ms();
+	struct stat st;
+	bool removed = error == ENOENT;
 
-	if (now < cache->wrong_until_ms || !cache->log)
+	/* Somebody may have removed a part of the cache. Only the cache itself is made again by no
+	 * later piece. */
+	if (removed && fstat(cache->dir, &st) == 0 && st.st_nlink > 0)
 		return;
-	cache->wrong_until_ms = now + CACHE_RETRY_S * 1000;
+	pthread_mutex_lock(&cache->lock);
+	bool first = !is_failing(cache);
+
+	cache->failed_ms = now_ms();
+	cache->failing_until_ms = cache->failed_ms + CACHE_RETRY_S * 1000;
+	if (removed)
+		snprintf(cache->last, sizeof(cache->last), "the directory was removed");
+	else
+		snprintf(cache->last, sizeof(cache->last), "%s: %s", what, strerror(error));
+	snprintf(line, sizeof(line), "cache %s: %s; windows are fetched singly%s", cache->path,
+		cache->last,
+		removed ? " until the daemon is started again"
+			: ", and it is tried again every minute");
+	pthread_mutex_unlock(&cache->lock);
+	if (first && cache->log)
+		cache->log(cache->log_context, line);
+}
+
+/* A piece differs from its sum. The first one in CACHE_RETRY_S is logged: a damaged disk has many.
+ */
+static void say_damaged(struct store_cache *cache, const char *key, uint32_t number)
+{
+	char line[LIMIT_TEXT_BYTES];
+	int64_t now = now_ms();
+
+	pthread_mutex_lock(&cache->lock);
+	bool due = now >= cache->damage_due_ms;
+
+	if (due)
+		cache->damage_due_ms = now + CACHE_RETRY_S * 1000;
+	pthread_mutex_unlock(&cache->lock);
+	if (!due || !cache->log)
+		return;
 	snprintf(line, sizeof(line),
-		"cache %s: piece %" PRIu64
-		" of %s differs from its sum; it is fetched again. If that happens "
-		"again, look for errors of the disk",
-		cache->path, piece, key);
+		"cache %s: piece %" PRIu32
+		" of %s differs from its sum; it is fetched again. If that happens again, look for "
+		"errors of the disk",
+		cache->path, number, key);
 	cache->log(cache->log_context, line);
 }
 
-void store_cache_verify(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t piece)
+/* ---- the index; locked ---- */
+
+static struct entry **chain_of(struct store_cache *cache, const struct hash *hash)
 {
-	unsigned state = 0;
-	struct cache_opened *o = NULL;
-	struct cache_head head;
-	struct cache_hash hash;
-	int error = 0;
-	bool right = true, fits = cache_head_of(place, object, &head, &hash);
+	return &cache->chain[(hash->byte[1] | (unsigned)hash->byte[2] << 8) % CHAINS];
+}
+
+static struct entry *find(struct store_cache *cache, const struct hash *hash)
+{
+	struct entry *e = *chain_of(cache, hash);
+
+	while (e && memcmp(e->hash.byte, hash->byte, HASH_BYTES) != 0)
+		e = e->next;
+	return e;
+}
+
+/* NULL: absent, or being written. */
+static struct piece *find_piece(struct store_cache *cache, const struct hash *hash, uint32_t number)
+{
+	const struct entry *e = find(cache, hash);
+	struct piece *p = e ? e->at[number] : NULL;
+
+	return p && p->whole ? p : NULL;
+}
+
+/* NULL: out of memory, or the name is none. */
+static struct entry *add_entry(struct store_cache *cache, const struct name *name)
+{
+	const char *field[5], *end = name->text + name->n;
+	unsigned fields = 0;
+
+	for (const char *at = name->text; fields < 5 && at < end; at += strlen(at) + 1)
+		field[fields++] = at;
+	uint64_t size = fields == 5 ? strtoull(field[3], NULL, 10) : 0,
+		 piece = fields == 5 ? strtoull(field[4], NULL, 10) : 0;
+
+	if (size == 0 || piece == 0 || piece > UINT32_MAX || (size - 1) / piece >= UINT32_MAX)
+		return NULL;
+	struct entry *e = calloc(1, sizeof(*e) + strlen(field[0]) + 1);
+	struct entry **chain = chain_of(cache, &name->hash);
+
+	if (!e)
+		return NULL;
+	e->hash = name->hash;
+	e->size = size;
+	e->piece = (uint32_t)piece;
+	e->pieces = (uint32_t)((size - 1) / piece + 1);
+	e->at = calloc(e->pieces, sizeof(struct piece *));
+	if (!e->at) {
+		free(e);
+		return NULL;
+	}
+	strcpy(e->url, field[0]);
+	e->bytes = blocks(name->n);
+	e->next = *chain;
+	*chain = e;
+	cache->objects++;
+	cache->used += e->bytes;
+	return e;
+}
+
+/* NULL: out of memory. */
+static struct piece *add_piece(struct store_cache *cache, struct entry *e, uint32_t number)
+{
+	struct piece *p = calloc(1, sizeof(*p));
+	uint64_t bytes = blocks(cache_piece_bytes(e->size, e->piece, number));
+
+	if (!p)
+		return NULL;
+	assert(!e->at[number]);
+	p->entry = e;
+	p->number = number;
+	e->at[number] = p;
+	e->present++;
+	e->bytes += bytes;
+	cache->used += bytes;
+	return p;
+}
+
+static void whole(struct store_cache *cache, struct piece *p, uint64_t sum)
+{
+	p->sum = sum;
+	p->whole = true;
+	TAILQ_INSERT_TAIL(&cache->uses, p, use);
+}
+
+/* Frees an object that has no pieces. */
+static void end_entry(struct store_cache *cache, struct entry *e)
+{
+	struct entry **at = chain_of(cache, &e->hash);
+
+	assert(e->present == 0);
+	while (*at != e)
+		at = &(*at)->next;
+	*at = e->next;
+	cache->used -= e->bytes;
+	cache->objects--;
+	free(e->at);
+	free(e);
+}
+
+/* Forgets a piece. Returns whether it was the object's last one, which is forgotten, too. */
+static bool forget(struct store_cache *cache, struct piece *p)
+{
+	struct entry *e = p->entry;
+	uint64_t bytes = blocks(cache_piece_bytes(e->size, e->piece, p->number));
+
+	if (p->whole)
+		TAILQ_REMOVE(&cache->uses, p, use);
+	e->at[p->number] = NULL;
+	e->bytes -= bytes;
+	cache->used -= bytes;
+	free(p);
+	if (--e->present > 0)
+		return false;
+	end_entry(cache, e);
+	return true;
+}
+
+/* ---- removing ---- */
+
+/* Another thread may be making the directory again: then it is not empty, and stays. */
+static void remove_directory(struct store_cache *cache, const struct hash *hash)
+{
+	char path[PATH_BYTES];
+	int n = path_of(hash, path);
+
+	strcpy(path + n, "/name");
+	unlinkat(cache->dir, path, 0);
+	path[n] = 0;
+	unlinkat(cache->dir, path, AT_REMOVEDIR);
+}
+
+/* Forgets the piece, so that nobody opens it any more, and removes its file. Locked; unlocked
+ * meanwhile. */
+static void remove_piece(struct store_cache *cache, struct piece *p)
+{
+	const struct hash hash = p->entry->hash;
+	char path[PATH_BYTES];
+
+	assert(p->whole);
+	piece_path(&hash, p->number, p->sum, path);
+	bool last = forget(cache, p);
+
+	pthread_mutex_unlock(&cache->lock);
+	int error = unlinkat(cache->dir, path, 0) == 0 ? 0 : errno;
+
+	if (last)
+		remove_directory(cache, &hash);
+	if (error)
+		failed(cache, error, "cannot remove a piece");
+	pthread_mutex_lock(&cache->lock);
+}
+
+/* Removes pieces until @bytes more fit. Locked; unlocked meanwhile. False: they do not. */
+static bool make_room(struct store_cache *cache, uint64_t bytes)
+{
+	struct piece *oldest;
+
+	while (cache->used + bytes > cache->size && (oldest = TAILQ_FIRST(&cache->uses))) {
+		cache->evictions++;
+		remove_piece(cache, oldest);
+	}
+	return cache->used + bytes <= cache->size;
+}
+
+/* ---- reading ---- */
+
+/* Compares a file with its sum and its length. 0 or an errno; EBADMSG: it is another one. */
+static int verify(int fd, uint64_t bytes, uint64_t sum)
+{
+	XXH64_state_t state;
+	char *chunk = malloc(CHUNK);
+	uint64_t done = 0;
+	ssize_t got = chunk ? 1 : -1;
+
+	XXH64_reset(&state, 0);
+	while (got > 0 || (chunk && got < 0 && errno == EINTR)) {
+		got = pread(fd, chunk, CHUNK, (off_t)done);
+		if (got > 0) {
+			XXH64_update(&state, chunk, (size_t)got);
+			done += (uint64_t)got;
+		}
+	}
+	free(chunk);
+	if (got < 0)
+		return errno;
+	return done == bytes && XXH64_digest(&state) == sum ? 0 : EBADMSG;
+}
+
+static int read_all(int fd, uint64_t at, char *to, size_t n)
+{
+	for (size_t done = 0; done < n;) {
+		ssize_t got = pread(fd, to + done, n - done, (off_t)(at + done));
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			return got < 0 ? errno : EBADMSG;
+		done += (size_t)got;
+	}
+	return 0;
+}
+
+/* After reading a piece with @sum, by @error. The piece may have been replaced meanwhile. */
+static void was_read(struct store_cache *cache, const struct hash *hash, uint32_t number,
+	uint64_t sum, int error)
+{
+	struct piece *p;
 
 	pthread_mutex_lock(&cache->lock);
-	while (!cache->scanned)
-		pthread_cond_wait(&cache->scan_ended, &cache->lock);
-	if (fits)
-		o = pin_unverified(cache, &hash, piece, &error);
-	if (o) {
-		cache_opened_name(cache, o, place, object);
-		state = state_of(cache, &hash, piece);
+	p = find_piece(cache, hash, number);
+	if (error == 0)
+		cache->hits++;
+	if (p && p->sum == sum && error == 0)
+		p->verified = true;
+	if (p && p->sum == sum && error != 0) {
+		cache->mismatches += error == EBADMSG;
+		remove_piece(cache, p);
 	}
 	pthread_mutex_unlock(&cache->lock);
-	if (!o && !error)
-		return;
-	if (o && state < CACHE_PIECE_VERIFIED)
-		error = check_piece(cache, o, object, piece, &right);
-	if (error && error != ENOENT && error != EBADMSG)
-		cache_failed(cache, error, "cannot read a piece");
+}
+
+bool store_cache_read(struct store_cache *cache, const struct url_place *place,
+	const struct object *object, uint64_t at, void *to, size_t n)
+{
+	uint32_t number = (uint32_t)(at / object->piece);
+	uint64_t bytes = cache_piece_bytes(object->size, object->piece, number), sum = 0;
+	bool verified = false;
+	char path[PATH_BYTES];
+	struct name name;
+	struct piece *p;
+	int error = 0;
+
+	assert(n > 0 && at % object->piece + n <= bytes);
+	if (!name_of(place, object, &name))
+		return false;
 	pthread_mutex_lock(&cache->lock);
-	if (o && right)
-		verified(cache, &hash, piece);
-	if (o) {
-		cache_pin_remove(cache, o, piece);
-		cache_opened_release(cache, o);
+	p = find_piece(cache, &name.hash, number);
+	if (p) {
+		TAILQ_REMOVE(&cache->uses, p, use);
+		TAILQ_INSERT_TAIL(&cache->uses, p, use);
+		verified = p->verified;
+		sum = p->sum;
 	}
 	pthread_mutex_unlock(&cache->lock);
-	if (!error && right)
-		return;
-	pthread_mutex_lock(&cache->growing);
-	if (!o)
-		cache_forget_object(cache, &hash);
-	else if (cache_drop_wrong(cache, &hash, piece, state) && !error)
-		say_damaged(cache, object->key, piece);
-	pthread_mutex_unlock(&cache->growing);
+	if (!p)
+		return false;
+	piece_path(&name.hash, number, sum, path);
+	int fd = openat(cache->dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+
+	if (fd < 0)
+		error = errno;
+	if (!error && !verified)
+		error = verify(fd, bytes, sum);
+	if (!error)
+		error = read_all(fd, at % object->piece, to, n);
+	if (fd >= 0)
+		close(fd);
+	was_read(cache, &name.hash, number, sum, error);
+	if (error == EBADMSG)
+		say_damaged(cache, object->key, number);
+	else if (error)
+		failed(cache, error, "cannot read a piece");
+	return !error;
 }
 
 /* ---- writing ---- */
 
-/* Adds an object without pieces. Its open file has one user more. NULL: the disk failed. The caller
- * holds `growing`. */
-static struct cache_opened *add_object(struct store_cache *cache, const struct cache_head *head,
-	const struct cache_hash *hash, const struct object *object)
+static int write_all(int fd, const char *from, size_t n)
 {
-	struct cache_opened *o = NULL;
-	struct cache_entry *e;
-	int fd, error = 0;
-
-	pthread_mutex_lock(&cache->lock);
-	e = cache_index_find(&cache->index, hash);
-	if (e)
-		o = cache_opened_get(cache, hash, &error);
-	pthread_mutex_unlock(&cache->lock);
-	/* Somebody else removed its files: they are made again. */
-	if (e && !o && error == ENOENT && cache_forget_object(cache, hash))
-		e = NULL;
-	if (e && !o)
-		cache_failed(cache, error, "cannot open a file");
-	if (e)
-		return o;
-	fd = cache_files_create(cache->dir, hash, head);
-	if (fd < 0) {
-		cache_failed(cache, -fd, "cannot create a file");
-		return NULL;
-	}
-	pthread_mutex_lock(&cache->lock);
-	o = cache_opened_add(cache, hash, fd);
-	e = o ? cache_index_add(&cache->index, hash, object->size, object->piece) : NULL;
-	if (e)
-		cache->used += cache_entry_blocks(e);
-	else if (o)
-		cache_opened_release(cache, o);
-	pthread_mutex_unlock(&cache->lock);
-	return e ? o : NULL;
-}
-
-/* Reserves the blocks of a piece and opens its file. NULL: not now. The caller holds `growing`. */
-static struct cache_opened *reserve(struct store_cache *cache, const struct cache_head *head,
-	const struct cache_hash *hash, const struct object *object, uint64_t piece,
-	uint64_t position)
-{
-	uint64_t bytes = cache_blocks(cache_piece_bytes(object->size, object->piece, piece));
-	uint64_t sums = cache_blocks(cache_sums_bytes(cache_pieces(object->size, object->piece)));
-	struct cache_opened *o;
-	struct cache_entry *e;
-	bool present;
-
-	pthread_mutex_lock(&cache->lock);
-	e = cache_index_find(&cache->index, hash);
-	present = e && cache_entry_get(e, piece);
-	cache->misses += position == UINT64_MAX;
-	pthread_mutex_unlock(&cache->lock);
-	if (present || !cache_make_room(cache, bytes + sums, position))
-		return NULL;
-	o = add_object(cache, head, hash, object);
-	pthread_mutex_lock(&cache->lock);
-	if (o)
-		cache->used += bytes;
-	if (o && position != UINT64_MAX)
-		cache->misses++; /* of the read that comes later */
-	pthread_mutex_unlock(&cache->lock);
-	return o;
-}
-
-struct cache_write *store_cache_write(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t piece, uint64_t position)
-{
-	struct cache_write *w = aligned_alloc(64, (sizeof(*w) + 63) / 64 * 64);
-	struct cache_head head;
-
-	if (!w)
-		return NULL;
-	*w = (struct cache_write){
-		.cache = cache,
-		.piece = piece,
-		.at = piece * object->piece,
-		.bytes = cache_piece_bytes(object->size, object->piece, piece),
-	};
-	XXH64_reset(&w->sum, 0);
-	if (cache_head_of(place, object, &head, &w->hash)) {
-		pthread_mutex_lock(&cache->growing);
-		w->opened = reserve(cache, &head, &w->hash, object, piece, position);
-		pthread_mutex_unlock(&cache->growing);
-	}
-	if (w->opened)
-		return w;
-	free(w);
-	return NULL;
-}
-
-bool store_cache_append(struct cache_write *w, const void *bytes, size_t n)
-{
-	uint64_t at = w->at + w->done;
-	size_t done = 0;
-
-	if (n > w->bytes - w->done)
-		return false;
-	XXH64_update(&w->sum, bytes, n);
-	w->done += n;
-	while (!w->failed && done < n) {
-		ssize_t put = pwrite(
-			w->opened->fd, (const char *)bytes + done, n - done, (off_t)(at + done));
+	for (size_t done = 0; done < n;) {
+		ssize_t put = write(fd, from + done, n - done);
 
 		if (put < 0 && errno == EINTR)
 			continue;
-		if (put <= 0) {
-			cache_failed(w->cache, put < 0 ? errno : EIO, "cannot write a piece");
-			w->failed = true;
-			break;
-		}
+		if (put <= 0)
+			return put < 0 ? errno : EIO;
 		done += (size_t)put;
 	}
-	return !w->failed;
+	return 0;
 }
 
-bool store_cache_end(struct cache_write *w, bool keep)
+/* 0 or an errno. */
+static int write_file(int dir, const char *path, int flags, const void *bytes, size_t n)
 {
-	struct store_cache *cache = w->cache;
-	uint64_t sum = XXH64_digest(&w->sum);
-	bool kept = keep && !w->failed && w->done == w->bytes;
-	struct cache_entry *e;
-	int error = 0;
+	int fd = openat(dir, path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
+	int error = fd < 0 ? errno : write_all(fd, bytes, n);
 
-	if (kept) {
-		error = cache_sum_write(cache->dir, &w->hash, w->piece, sum ? sum : 1);
-		if (error)
-			cache_failed(cache, error, "cannot write a sum");
-		kept = !error;
-	}
-	if (!kept)
-		cache_punch(w->opened->fd, w->at, w->bytes);
+	if (fd >= 0 && close(fd) != 0 && !error)
+		error = errno;
+	return error;
+}
+
+/* Makes the directory of an object, and names it. 0 or an errno. */
+static int make_directory(int dir, const struct name *name)
+{
+	char path[PATH_BYTES];
+	int n = path_of(&name->hash, path), error;
+
+	path[2] = 0;
+	if (mkdirat(dir, path, 0700) != 0 && errno != EEXIST)
+		return errno;
+	path[2] = '/';
+	if (mkdirat(dir, path, 0700) != 0 && errno != EEXIST)
+		return errno;
+	strcpy(path + n, "/name");
+	error = write_file(dir, path, O_EXCL, name->text, name->n);
+	return error == EEXIST ? 0 : error;
+}
+
+/* 0 or an errno. */
+static int write_piece(int dir, const struct name *name, uint32_t number, uint64_t sum,
+	const void *bytes, size_t n)
+{
+	char path[PATH_BYTES], new[PATH_BYTES];
+	int end = path_of(&name->hash, new), error = make_directory(dir, name);
+
+	if (error)
+		return error;
+	snprintf(new + end, PATH_BYTES - (size_t)end, "/%" PRIu32 ".new", number);
+	piece_path(&name->hash, number, sum, path);
+	error = write_file(dir, new, O_TRUNC, bytes, n);
+	if (!error && renameat(dir, new, dir, path) != 0)
+		error = errno;
+	if (error)
+		unlinkat(dir, new, 0);
+	return error;
+}
+
+/* Reserves space for a piece, which is being written then. NULL: it is there, or cannot be taken.
+ * Locked; unlocked meanwhile. */
+static struct piece *reserve(
+	struct store_cache *cache, const struct name *name, uint32_t number, uint64_t bytes)
+{
+	struct entry *e = find(cache, &name->hash);
+	struct piece *p;
+
+	if (!cache->ready || is_failing(cache) || (e && e->at[number]))
+		return NULL;
+	cache->misses++;
+	if (!make_room(cache, blocks(bytes) + blocks(name->n)) || is_failing(cache))
+		return NULL;
+	e = find(cache, &name->hash);
+	if (!e)
+		e = add_entry(cache, name);
+	if (!e || e->at[number])
+		return NULL;
+	p = add_piece(cache, e, number);
+	if (!p && e->present == 0)
+		end_entry(cache, e);
+	return p;
+}
+
+void store_cache_put(struct store_cache *cache, const struct url_place *place,
+	const struct object *object, uint64_t piece, const void *bytes)
+{
+	uint64_t n = cache_piece_bytes(object->size, object->piece, piece);
+	uint64_t sum = XXH64(bytes, n, 0);
+	bool last = false;
+	struct name name;
+	struct piece *p;
+
+	if (!name_of(place, object, &name))
+		return;
 	pthread_mutex_lock(&cache->lock);
-	e = cache_index_find(&cache->index, &w->hash);
-	kept = kept && e;
-	if (kept)
-		cache_entry_set(&cache->index, e, w->piece, CACHE_PIECE_VERIFIED);
-	else
-		cache->used -= cache_blocks(w->bytes);
-	cache_opened_release(cache, w->opened);
+	p = reserve(cache, &name, (uint32_t)piece, n);
 	pthread_mutex_unlock(&cache->lock);
-	if (!kept) {
-		pthread_mutex_lock(&cache->growing);
-		/* Somebody else removed its files: they are made again by the next piece. */
-		if (error != ENOENT || !cache_forget_object(cache, &w->hash))
-			cache_remove_empty(cache, &w->hash);
-		pthread_mutex_unlock(&cache->growing);
+	if (!p) /* nobody else frees a piece that is being written */
+		return;
+	int error = write_piece(cache->dir, &name, (uint32_t)piece, sum, bytes, n);
+
+	pthread_mutex_lock(&cache->lock);
+	p->verified = true;
+	if (error)
+		last = forget(cache, p);
+	else
+		whole(cache, p, sum);
+	pthread_mutex_unlock(&cache->lock);
+	if (last)
+		remove_directory(cache, &name.hash);
+	if (error)
+		failed(cache, error, "cannot write a piece");
+}
+
+/* ---- the pieces of earlier daemons ---- */
+
+/* A piece that was found. Those that were read last are the last to be removed. */
+struct found {
+	struct timespec read;
+	struct piece *piece;
+};
+
+struct founds {
+	struct found *found;
+	size_t n, room;
+};
+
+static int by_read(const void *a, const void *b)
+{
+	const struct timespec *x = &((const struct found *)a)->read,
+			      *y = &((const struct found *)b)->read;
+
+	if (x->tv_sec != y->tv_sec)
+		return x->tv_sec < y->tv_sec ? -1 : 1;
+	return (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
+}
+
+/* False: it is not in a state in which a daemon leaves a piece, or out of memory. */
+static bool scan_piece(struct store_cache *cache, struct entry *e, const char *file,
+	const struct stat *st, struct founds *all)
+{
+	uint64_t number, sum;
+	struct piece *p;
+	char *end;
+
+	number = strtoull(file, &end, 10);
+	if (end == file || *end != '.' || strlen(end) != 17 || number >= e->pieces || e->at[number])
+		return false;
+	sum = strtoull(end + 1, &end, 16);
+	if (*end || !S_ISREG(st->st_mode) ||
+		(uint64_t)st->st_size != cache_piece_bytes(e->size, e->piece, number))
+		return false;
+	if (all->n == all->room) {
+		size_t room = 2 * all->room + 1024;
+		struct found *more = reallocarray(all->found, room, sizeof(*more));
+
+		if (!more)
+			return false;
+		all->found = more;
+		all->room = room;
 	}
-	free(w);
-	return kept;
+	pthread_mutex_lock(&cache->lock);
+	p = add_piece(cache, e, (uint32_t)number);
+	pthread_mutex_unlock(&cache->lock);
+	if (!p)
+		return false;
+	p->sum = sum;
+	all->found[all->n++] = (struct found){st->st_atim, p};
+	return true;
+}
+
+/* The object whose name is in a directory. NULL: it has none, or out of memory. */
+static struct entry *scan_name(struct store_cache *cache, int dir, const char *hash)
+{
+	struct name name;
+	struct entry *e;
+	char path[PATH_BYTES];
+	int fd = openat(dir, "name", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	ssize_t n = fd < 0 ? -1 : read(fd, name.text, sizeof(name.text));
+
+	if (fd >= 0)
+		close(fd);
+	if (n <= 0 || n == NAME_BYTES || name.text[n - 1] != 0)
+		return NULL;
+	name.n = (size_t)n;
+	hash_name(&name);
+	path_of(&name.hash, path);
+	if (strcmp(path + 3, hash) != 0)
+		return NULL;
+	pthread_mutex_lock(&cache->lock);
+	e = add_entry(cache, &name);
+	pthread_mutex_unlock(&cache->lock);
+	return e;
+}
+
+static DIR *open_directory(int at, const char *path)
+{
+	int fd = openat(at, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+
+	if (fd >= 0 && !dir)
+		close(fd);
+	return dir;
+}
+
+/* Removes everything else from the directory. */
+static void scan_object(struct store_cache *cache, int at, const char *hash, struct founds *all)
+{
+	DIR *dir = open_directory(at, hash);
+	struct entry *e = dir ? scan_name(cache, dirfd(dir), hash) : NULL;
+	const struct dirent *file;
+	struct stat st;
+
+	while (dir && (file = readdir(dir))) {
+		if (file->d_name[0] == '.' || (e && strcmp(file->d_name, "name") == 0))
+			continue;
+		if (!e || fstatat(dirfd(dir), file->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
+			!scan_piece(cache, e, file->d_name, &st, all))
+			unlinkat(dirfd(dir), file->d_name, 0);
+	}
+	if (e && e->present == 0) {
+		pthread_mutex_lock(&cache->lock);
+		end_entry(cache, e);
+		pthread_mutex_unlock(&cache->lock);
+		unlinkat(dirfd(dir), "name", 0);
+	}
+	if (dir)
+		closedir(dir);
+	unlinkat(at, hash, AT_REMOVEDIR); /* if it is empty */
+}
+
+static void scan_all(struct store_cache *cache, struct founds *all)
+{
+	for (unsigned i = 0; i < 256; i++) {
+		char sub[3];
+		const struct dirent *object;
+		DIR *dir;
+
+		snprintf(sub, sizeof(sub), "%02x", i);
+		dir = open_directory(cache->dir, sub);
+		while (dir && !cache->closing && (object = readdir(dir)))
+			if (strlen(object->d_name) == 2 * (size_t)HASH_BYTES)
+				scan_object(cache, dirfd(dir), object->d_name, all);
+		if (dir)
+			closedir(dir);
+	}
+}
+
+static void *scan(void *argument)
+{
+	struct store_cache *cache = argument;
+	struct founds all = {0};
+
+	prctl(PR_SET_NAME, "tokend-cache");
+	scan_all(cache, &all);
+	if (all.n > 0)
+		qsort(all.found, all.n, sizeof(all.found[0]), by_read);
+	pthread_mutex_lock(&cache->lock);
+	for (size_t i = 0; i < all.n; i++)
+		whole(cache, all.found[i].piece, all.found[i].piece->sum);
+	make_room(cache, 0); /* if the size was reduced */
+	cache->ready = true;
+	pthread_mutex_unlock(&cache->lock);
+	free(all.found);
+	return NULL;
+}
+
+/* ---- opening and closing ---- */
+
+static int start_scan(struct store_cache *cache)
+{
+	sigset_t every, before;
+
+	sigfillset(&every);
+	pthread_sigmask(SIG_SETMASK, &every, &before);
+	int error = pthread_create(&cache->scanner, NULL, scan, cache);
+
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return error;
+}
+
+struct store_cache *store_cache_open(const struct store_cache_options *options, struct fault *fault)
+{
+	struct store_cache *cache = calloc(1, sizeof(*cache));
+	int error;
+
+	if (!cache) {
+		fault_memory(fault);
+		return NULL;
+	}
+	cache->dir = cache_dir_open(options->dir, options->size, fault);
+	if (cache->dir < 0 || !cache_dir_lock(cache->dir, options->dir, fault)) {
+		if (cache->dir >= 0)
+			close(cache->dir);
+		free(cache);
+		return NULL;
+	}
+	snprintf(cache->path, sizeof(cache->path), "%s", options->dir);
+	cache->size = options->size;
+	cache->log = options->log;
+	cache->log_context = options->log_context;
+	pthread_mutex_init(&cache->lock, NULL);
+	TAILQ_INIT(&cache->uses);
+	error = start_scan(cache);
+	if (!error)
+		return cache;
+	fault_errno(
+		fault, error, "cache", "cannot start a thread of the cache: %s", strerror(error));
+	close(cache->dir);
+	free(cache);
+	return NULL;
+}
+
+void store_cache_close(struct store_cache *cache)
+{
+	if (!cache)
+		return;
+	cache->closing = true;
+	pthread_join(cache->scanner, NULL);
+	while (!TAILQ_EMPTY(&cache->uses))
+		forget(cache, TAILQ_FIRST(&cache->uses));
+	assert(cache->objects == 0 && cache->used == 0);
+	pthread_mutex_destroy(&cache->lock);
+	close(cache->dir);
+	free(cache);
+}
+
+bool store_cache_ready(struct store_cache *cache)
+{
+	pthread_mutex_lock(&cache->lock);
+	bool ready = cache->ready;
+
+	pthread_mutex_unlock(&cache->lock);
+	return ready;
+}
+
+bool store_cache_takes(struct store_cache *cache)
+{
+	pthread_mutex_lock(&cache->lock);
+	bool takes = cache->ready && !is_failing(cache);
+
+	pthread_mutex_unlock(&cache->lock);
+	return takes;
+}
+
+/* ---- by name, and for status ---- */
+
+/* A piece of an object of the chain whose URL begins with @url. NULL: there is none that is whole.
+ */
+static struct piece *any_piece(const struct entry *e, const char *url)
+{
+	for (; e; e = e->next)
+		for (uint32_t i = 0; strncmp(e->url, url, strlen(url)) == 0 && i < e->pieces; i++)
+			if (e->at[i] && e->at[i]->whole)
+				return e->at[i];
+	return NULL;
+}
+
+uint64_t store_cache_drop(struct store_cache *cache, const char *url, uint64_t most)
+{
+	uint64_t dropped = 0;
+	struct piece *p;
+
+	pthread_mutex_lock(&cache->lock);
+	for (unsigned i = 0; cache->ready && i < CHAINS; i++)
+		while (dropped < most && (p = any_piece(cache->chain[i], url))) {
+			remove_piece(cache, p);
+			dropped++;
+		}
+	pthread_mutex_unlock(&cache->lock);
+	return dropped;
+}
+
+void store_cache_list(struct store_cache *cache,
+	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes),
+	void *context)
+{
+	pthread_mutex_lock(&cache->lock);
+	for (unsigned i = 0; i < CHAINS; i++)
+		for (const struct entry *e = cache->chain[i]; e; e = e->next)
+			each(context, e->url, e->present, e->bytes);
+	pthread_mutex_unlock(&cache->lock);
+}
+
+void store_cache_state(struct store_cache *cache, struct store_cache_status *status)
+{
+	int64_t now = now_ms();
+
+	*status = (struct store_cache_status){.size_bytes = cache->size};
+	memcpy(status->dir, cache->path, sizeof(status->dir));
+	pthread_mutex_lock(&cache->lock);
+	status->used_bytes = cache->used;
+	status->objects = cache->objects;
+	status->hits = cache->hits;
+	status->misses = cache->misses;
+	status->evictions = cache->evictions;
+	status->mismatches = cache->mismatches;
+	if (now < cache->failing_until_ms)
+		status->failing_s = (unsigned)((cache->failing_until_ms - now + 999) / 1000);
+	memcpy(status->last, cache->last, sizeof(status->last));
+	status->last_ago_s = cache->last[0] ? (now - cache->failed_ms) / 1000 : 0;
+	pthread_mutex_unlock(&cache->lock);
 }

@@ -1,19 +1,16 @@
 /*
- * Pieces of objects on a local disk. A file has the object's own offsets and holes where pieces are
- * absent:
+ * Pieces of objects on a local disk, each in a file of its own:
  *
- *   dir/ab/HASH.data  bytes of the object
- *   dir/ab/HASH.sums  a header that names the object, then XXH64 of each piece (0 stored as 1), or
- *                     0 for a piece that is absent
- *   dir/lock          pid of the daemon that uses the directory, and has locked it
+ *   dir/ab/HASH/name        the object: URL, ETag, server, size, size of its pieces
+ *   dir/ab/HASH/NUMBER.SUM  a piece; SUM is XXH64 of its bytes, in hexadecimal
+ *   dir/lock                pid of the daemon that has locked the directory
  *
- * HASH is of store, name, ETag, size and piece size, so a replaced object is another file. The data
- * of a piece are written before its sum, and a piece loses its sum before its blocks. After a crash
- * or a power cut a sum may still be there without its data. So a piece is verified once after each
- * start before it is used, and no wrong byte is ever returned. Nothing is synced.
+ * HASH is the beginning of the SHA-256 of `name`, so a replaced object is another directory.
  *
- * A pinned piece stays. Of 8 random pieces that are not pinned, the one that is needed last is
- * evicted.
+ * A piece is written to another file, which is renamed when it is whole. So a daemon that is killed
+ * leaves whole pieces or none. Nothing is synced: after a power cut a piece may have other bytes.
+ * So each piece is compared with its sum before it is first read after a start. When there is no
+ * space left, the piece that was not read for the longest time is removed; who reads it reads on.
  *
  * Functions may be called in any thread. Those that do not say so may wait for the disk.
  */
@@ -30,78 +27,64 @@ struct store_cache;
 
 enum {
 	CACHE_LEAST_PIECES = 64,
-	CACHE_DRAWN = 8,
+	CACHE_BLOCK = 4096, /* of the disk, for counting */
 	CACHE_RETRY_S = 60, /* after a fault of the disk */
 };
 
 /* Whether @dir can be a cache of @size bytes; creates it. For a check next to a running daemon: the
  * lock is not taken. False: @fault, whose text begins with @dir. */
 bool store_cache_suits(const char *dir, uint64_t size, struct fault *fault);
+
 struct store_cache_options {
 	const char *dir;
 	uint64_t size;
 	/* As in struct store_options. */
 	void (*log)(void *context, const char *line);
 	void *log_context;
-	unsigned files; /* kept open without being read, ≥ 1 */
 };
 
-/* Takes the directory. NULL: @fault, also if a daemon uses it. Cheap: see store_cache_scan(). */
+/* Takes the directory, and starts a thread that looks for the pieces of earlier daemons. NULL:
+ * @fault, also if another daemon uses it. */
 struct store_cache *store_cache_open(
 	const struct store_cache_options *options, struct fault *fault);
-/* After all pins and writes have ended. NULL: does nothing. */
+/* After every thread has left the functions below. NULL: does nothing. */
 void store_cache_close(struct store_cache *cache);
-/* Finds the pieces of earlier daemons, and evicts what is over the size. Once, before any piece is
- * written. */
-void store_cache_scan(struct store_cache *cache);
-/* Sets the function that knows when pieces are needed, as store_next_use. */
-void store_cache_needs(struct store_cache *cache, store_next_use *next_use, const void *context);
+/* Whether the pieces of earlier daemons are known. Until then there are no pieces, and none is
+ * taken. Does not wait. */
+bool store_cache_ready(struct store_cache *cache);
+/* Whether store_cache_put() takes pieces: not for CACHE_RETRY_S after a fault of the disk. Does not
+ * wait. */
+bool store_cache_takes(struct store_cache *cache);
 
-enum cache_pin {
-	CACHE_PINNED,
-	CACHE_UNVERIFIED, /* store_cache_verify() is needed, or the scan has not ended */
-	CACHE_ABSENT,
-};
-
-/*
- * Pins all pieces of [at, at + n), and sets *@fd; valid until store_cache_unpin(). Otherwise pins
- * nothing, and *@piece is the number of the first piece that is missing. Does not wait.
- */
-enum cache_pin store_cache_pin(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t at, uint64_t n, int *fd, uint64_t *piece);
-/* Whether the piece is not there. False before the scan has ended. Does not wait. */
-bool store_cache_lacks(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t piece);
-/* @fd, @at and @n: of the pin. Does not wait. */
-void store_cache_unpin(struct store_cache *cache, int fd, uint64_t at, uint64_t n);
-/* Opens the file of a piece and compares the piece with its stored sum. It is verified or absent
- * then. */
-void store_cache_verify(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t piece);
-
-/* A piece that is written. Owned by the caller. */
-struct cache_write;
-
-/*
- * Reserves space for a piece that is absent; other pieces are evicted for it. One write of a piece
- * at a time. @position: only pieces that are needed after it are evicted; UINT64_MAX: a
- * read waits, so any. NULL: the cache does not take it now.
- */
-struct cache_write *store_cache_write(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t piece, uint64_t position);
-/* Appends bytes of the piece. False: the disk failed, or it would be too long. */
-bool store_cache_append(struct cache_write *write, const void *bytes, size_t n);
-/* Ends the write and frees it. The piece is present if it is complete and @keep is set. */
-bool store_cache_end(struct cache_write *write, bool keep);
+/* Reads bytes [at, at + n), which are in one piece. False: the piece is not there, or was damaged
+ * and is dropped. */
+bool store_cache_read(struct store_cache *cache, const struct url_place *place,
+	const struct object *object, uint64_t at, void *to, size_t n);
+/* Adds a piece, and removes others for it, unless it is there or cannot be written. */
+void store_cache_put(struct store_cache *cache, const struct url_place *place,
+	const struct object *object, uint64_t piece, const void *bytes);
 
 /* As store_uncache(). */
 uint64_t store_cache_drop(struct store_cache *cache, const char *url, uint64_t most);
-/* As store_cached(). */
+/* As store_cached(). Does not wait. */
 void store_cache_list(struct store_cache *cache,
 	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes),
 	void *context);
+/* Does not wait. */
 void store_cache_state(struct store_cache *cache, struct store_cache_status *status);
-/* Bytes of the index in memory. */
-uint64_t store_cache_memory(struct store_cache *cache);
+
+static inline uint64_t cache_piece_bytes(uint64_t size, uint64_t piece, uint64_t number)
+{
+	uint64_t left = size - number * piece;
+
+	return left < piece ? left : piece;
+}
+
+/* ---- cache_dir.c, for cache.c ---- */
+
+/* Creates the directory and judges it. Returns its descriptor, or -1 and @fault. */
+int cache_dir_open(const char *path, uint64_t size, struct fault *fault);
+/* Locks the directory until its descriptor is closed. False: @fault. */
+bool cache_dir_lock(int dir, const char *path, struct fault *fault);
 
 #endif

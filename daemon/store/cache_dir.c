@@ -1,6 +1,5 @@
 /* The directory of the cache: whether it suits, and whose it is. */
 #include "daemon/store/cache.h"
-#include "daemon/store/cache_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,8 +13,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-enum { TRY_BYTES = 1 << 20 };
-
 static bool refuse_errno(struct fault *fault, const char *path, const char *what)
 {
 	int error = errno;
@@ -23,7 +20,7 @@ static bool refuse_errno(struct fault *fault, const char *path, const char *what
 	return fault_errno(fault, error, "cache.dir", "%s: %s: %s", path, what, strerror(error));
 }
 
-/* The file systems of other machines: slow, and their locks and holes are not reliable. */
+/* The file systems of other machines: slow, and their locks are not reliable. */
 static bool is_remote(int dir)
 {
 	static const long remote[] = {NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, CIFS_SUPER_MAGIC,
@@ -39,40 +36,10 @@ static bool is_remote(int dir)
 	return false;
 }
 
-/* Writes a file, and frees its blocks again. */
-static bool try_holes(int dir, const char *path, struct fault *fault)
-{
-	struct stat before, after;
-	char name[32], block[CACHE_BLOCK];
-	int fd, error = 0;
-	bool holes;
-
-	snprintf(name, sizeof(name), "try.%d", (int)getpid());
-	fd = openat(dir, name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (fd < 0)
-		return refuse_errno(fault, path, "cannot create a file");
-	memset(block, 1, sizeof(block));
-	if (ftruncate(fd, TRY_BYTES) != 0 ||
-		pwrite(fd, block, sizeof(block), TRY_BYTES / 2) != sizeof(block) ||
-		fstat(fd, &before) != 0)
-		error = errno ? errno : EIO;
-	holes = !error && before.st_blocks * 512 < TRY_BYTES / 2 &&
-		cache_punch(fd, TRY_BYTES / 2, sizeof(block)) == 0 && fstat(fd, &after) == 0 &&
-		after.st_blocks <= before.st_blocks && after.st_size == TRY_BYTES;
-	close(fd);
-	unlinkat(dir, name, 0);
-	errno = error;
-	if (error)
-		return refuse_errno(fault, path, "cannot write a file");
-	return holes || fault_set(fault, FAULT_ARGUMENT, "cache.dir",
-				"%s: its file system cannot punch holes into files; must be ext4, "
-				"xfs, btrfs or tmpfs",
-				path);
-}
-
 static bool judge(int dir, const char *path, uint64_t size, struct fault *fault)
 {
 	struct stat st;
+	int fd;
 
 	if (fstat(dir, &st) != 0)
 		return refuse_errno(fault, path, "cannot be examined");
@@ -91,7 +58,12 @@ static bool judge(int dir, const char *path, uint64_t size, struct fault *fault)
 	if (size < (uint64_t)CACHE_LEAST_PIECES * CACHE_BLOCK)
 		return fault_set(fault, FAULT_ARGUMENT, "cache.size",
 			"%" PRIu64 " bytes are fewer than %d pieces", size, CACHE_LEAST_PIECES);
-	return try_holes(dir, path, fault);
+	fd = openat(dir, "try", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return refuse_errno(fault, path, "cannot create a file");
+	close(fd);
+	unlinkat(dir, "try", 0);
+	return true;
 }
 
 int cache_dir_open(const char *path, uint64_t size, struct fault *fault)

@@ -188,30 +188,15 @@ static bool apply_outcomes(struct stores *stores)
 	return news;
 }
 
-/* False: the cache does not take the piece. */
-static bool begin(struct range *range)
+static void begin(struct range *range)
 {
 	struct stores *stores = range->bucket->stores;
 	struct outcome outcome = {
 		.verdict = {.kind = VERDICT_HEALS, .code = FAULT_IO, .remedy = ""}};
 	struct fault fault;
 
-	if (range->piece && !piece_begin(range)) {
-		pthread_mutex_lock(&stores->lock);
-		range->bucket->status.in_flight--;
-		range->bucket->status.requests--;
-		range->bucket->aheads -= range->ahead;
-		bool ended = piece_ended(range);
-
-		pthread_mutex_unlock(&stores->lock);
-		if (ended)
-			stores_tell(stores);
-		return false;
-	}
 	if (get_begin(range, &fault))
-		return true;
-	if (range->write)
-		piece_end(range, false);
+		return;
 	snprintf(outcome.verdict.reason, sizeof(outcome.verdict.reason), "%.200s", fault.text);
 	pthread_mutex_lock(&stores->lock);
 	bool news = outcome_apply(range, &outcome);
@@ -219,22 +204,6 @@ static bool begin(struct range *range)
 	pthread_mutex_unlock(&stores->lock);
 	if (news)
 		stores_tell(stores);
-	return true;
-}
-
-/* Begins GETs of pieces that are needed later. Returns when to call again. */
-static int64_t begin_ahead(struct stores *stores, int64_t now_ms)
-{
-	int64_t due_ms = INT64_MAX;
-	struct range *range;
-
-	while ((range = followers_ahead(stores, now_ms, &due_ms))) {
-		uint32_t session = range->line->session->id;
-
-		if (!begin(range))
-			followers_rest(stores, session, now_ms);
-	}
-	return due_ms;
 }
 
 /* One turn with the lock: GETs have ended, wants have arrived, ranges are due. Returns when the
@@ -271,7 +240,6 @@ static int64_t turn(struct stores *stores, int64_t now_ms, struct range *starts[
 static bool start(struct stores *stores, int64_t now_ms, int64_t *due_ms)
 {
 	struct range *starts[STARTS];
-	int64_t ahead_ms;
 	unsigned count;
 	bool ending;
 
@@ -280,8 +248,6 @@ static bool start(struct stores *stores, int64_t now_ms, int64_t *due_ms)
 		for (unsigned i = 0; i < count; i++)
 			begin(starts[i]);
 	} while (count == STARTS);
-	if (stores->cache && !ending && (ahead_ms = begin_ahead(stores, now_ms)) < *due_ms)
-		*due_ms = ahead_ms;
 	return !ending;
 }
 

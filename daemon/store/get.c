@@ -50,10 +50,7 @@ static size_t on_body(char *from, size_t size, size_t n, void *context)
 		get->n = get->range->n + 1; /* too long */
 		return 0;
 	}
-	if (get->range->write)
-		store_cache_append(get->range->write, from, n); /* its end says whether it failed */
-	else
-		memcpy(get->range->body + get->n, from, n);
+	memcpy(get->range->body + get->n, from, n);
 	get->n += n;
 	return n;
 }
@@ -296,8 +293,6 @@ void get_end(struct get *get, CURLcode code)
 								 : STORE_SIZE_UNKNOWN;
 		snprintf(range->answer_etag, sizeof(range->answer_etag), "%s", get->answer.etag);
 	}
-	if (range->write)
-		piece_end(range, outcome->verdict.kind == VERDICT_GOOD);
 	TAILQ_INSERT_TAIL(&stores->ended, get, link);
 }
 
@@ -355,8 +350,6 @@ void gets_close(struct stores *stores)
 		} else {
 			stores->leaks = true;
 		}
-		if (range->write)
-			piece_end(range, false);
 		range_end(range); /* all wants were cancelled */
 	}
 }

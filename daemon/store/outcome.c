@@ -9,7 +9,6 @@
 #include <string.h>
 
 enum { LOG_MS = 60 * 1000, RECOVERED_MS = 10 * 1000, RECOVERED_WITHIN_MS = 1000 };
-enum { AHEAD_REST_MS = 1000 };
 
 /* xorshift */
 static uint32_t draw(struct stores *stores)
@@ -145,8 +144,6 @@ static bool succeed(struct range *range, const struct outcome *outcome)
 	if (bucket->fails_since_ms != 0 && now - bucket->fails_since_ms >= RECOVERED_WITHIN_MS)
 		wake_others(bucket, now);
 	log_success(bucket, now);
-	if (range->piece)
-		return piece_ended(range);
 	bool news = end_wants(range, NULL);
 
 	range_keep(range);
@@ -241,21 +238,6 @@ static bool retry(struct range *range, const struct outcome *outcome, int64_t no
 	return false;
 }
 
-/* How long no piece is fetched ahead after a fault of one. A fault that cannot heal is left to the
- * read. */
-static int64_t ahead_rest_ms(const struct verdict *verdict)
-{
-	switch (verdict->kind) {
-	case VERDICT_HEALS:
-	case VERDICT_TORN:
-	case VERDICT_CLOCK:
-	case VERDICT_EXPIRED:
-		return AHEAD_REST_MS;
-	default:
-		return LOG_MS;
-	}
-}
-
 bool outcome_apply(struct range *range, const struct outcome *outcome)
 {
 	struct store_bucket *bucket = range->bucket;
@@ -263,8 +245,6 @@ bool outcome_apply(struct range *range, const struct outcome *outcome)
 
 	assert(range->state == RANGE_FLIES && bucket->status.in_flight > 0);
 	bucket->status.in_flight--;
-	bucket->aheads -= range->ahead;
-	range->ahead = false;
 	count(bucket, outcome);
 	if (outcome->verdict.overload)
 		limit_overload(&bucket->limit, now);
@@ -274,8 +254,6 @@ bool outcome_apply(struct range *range, const struct outcome *outcome)
 	snprintf(range->reason, sizeof(range->reason), "%.95s", outcome->verdict.reason);
 	if (!TAILQ_EMPTY(&range->wants))
 		return retry(range, outcome, now);
-	if (range->piece)
-		bucket->ahead_due_ms = now + ahead_rest_ms(&outcome->verdict);
 	range_end(range);
 	return false;
 }

@@ -173,8 +173,6 @@ bool range_reserve(struct range *range)
 	struct store_bucket *bucket = range->bucket;
 
 	assert(!range->body);
-	if (range->piece)
-		return true; /* its body goes to the cache */
 	/* A range that is larger than the memory is fetched alone. */
 	if (!make_room(bucket, cost(range)) && bucket->status.in_flight > 0)
 		return false;
@@ -199,7 +197,13 @@ void range_unref(struct range *range)
 {
 	assert(range->references > 0);
 	range->references--;
-	if (range->references == 0 && range->state == RANGE_ENDED)
+	if (range->references > 0)
+		return;
+	if (range->state == RANGE_KEPT && range->piece) {
+		TAILQ_REMOVE(&range->bucket->kept, range, link);
+		range->state = RANGE_ENDED;
+	}
+	if (range->state == RANGE_ENDED)
 		range_free(range);
 }
 
@@ -214,7 +218,7 @@ void range_abandon(struct range *range)
 			TAILQ_REMOVE(&range->bucket->turns, line, turn);
 	} else if (range->state == RANGE_RESTS) {
 		TAILQ_REMOVE(&range->bucket->stores->resting, range, link);
-	} else { /* in flight, or being verified */
+	} else { /* in flight */
 		return;
 	}
 	range_end(range);
@@ -223,7 +227,7 @@ void range_abandon(struct range *range)
 void range_keep(struct range *range)
 {
 	assert(TAILQ_EMPTY(&range->wants));
-	if (range->parts == 0) {
+	if (range->parts == 0 || (range->piece && range->references == 0)) {
 		range_end(range);
 		return;
 	}

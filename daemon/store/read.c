@@ -69,55 +69,61 @@ static bool read_part(struct stores *stores, const struct object *object, uint64
 	return finish(stores, &want, fault);
 }
 
-/* Pins the pieces of a range, which waits for them. False: @fault, or *@fd is -1 and the cache does
- * not take them now. */
-static bool pin_part(struct stores *stores, const struct object *object, uint64_t at, size_t n,
-	int *fd, struct fault *fault)
+/* Fetches the piece that has bytes [at, at + n), copies these, and gives it to the cache. */
+static bool fetch_piece(struct stores *stores, const struct object *object, uint64_t at, void *to,
+	size_t n, struct fault *fault)
 {
-	const struct url_place *place = &object->bucket->place;
 	pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
+	uint64_t number = at / object->piece, from = number * object->piece;
 	struct want want = {.object = *object,
-		.at = at,
-		.n = n,
+		.at = from,
+		.n = cache_piece_bytes(object->size, object->piece, number),
 		.session_id = behalf,
-		.pins = true,
+		.piece = true,
 		.ended = &ended};
-	uint64_t piece;
 
-	if (store_cache_pin(stores->cache, place, object, at, n, fd, &piece) == CACHE_PINNED) {
-		bucket_used(object, n);
-		return true;
-	}
 	pthread_mutex_lock(&stores->lock);
 	want_arrive(stores, &want);
 	wait_for(stores, &want);
+	if (!want.fault)
+		want.range->bucket->status.used_bytes -= want.n - n;
 	pthread_mutex_unlock(&stores->lock);
-	*fd = want.fd;
+	if (!want.fault) {
+		const char *body = want.range->body + want.offset;
+
+		memcpy(to, body + (at - from), n);
+		store_cache_put(stores->cache, &object->bucket->place, object, number, body);
+	}
 	return finish(stores, &want, fault);
 }
 
-/* Reads a range through the cache. If the cache cannot, by a GET. */
-static bool read_pieces(struct stores *stores, const struct object *object, uint64_t at, void *to,
+/* The pieces of earlier daemons are looked for at the start. False: cancelled. */
+static bool wait_for_cache(struct stores *stores, struct fault *fault)
+{
+	const struct timespec pause = {0, 20 * 1000 * 1000};
+
+	while (!store_cache_ready(stores->cache)) {
+		if (store_is_cancelled(stores)) {
+			*fault = want_cancelled;
+			return false;
+		}
+		nanosleep(&pause, NULL);
+	}
+	return true;
+}
+
+/* Reads bytes of one piece: from the cache, otherwise by a GET. */
+static bool read_piece(struct stores *stores, const struct object *object, uint64_t at, void *to,
 	size_t n, struct fault *fault)
 {
-	size_t done = 0;
-	int fd;
-
-	if (!pin_part(stores, object, at, n, &fd, fault))
+	if (!wait_for_cache(stores, fault))
 		return false;
-	if (fd < 0)
-		return read_part(stores, object, at, to, n, fault);
-	while (done < n) {
-		ssize_t got = pread(fd, (char *)to + done, n - done, (off_t)(at + done));
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
-			break;
-		done += (size_t)got;
+	if (store_cache_read(stores->cache, &object->bucket->place, object, at, to, n)) {
+		bucket_used(object, n);
+		return true;
 	}
-	store_unpin(stores, fd, at, n);
-	return done == n || read_part(stores, object, at, to, n, fault);
+	return (store_cache_takes(stores->cache) ? fetch_piece : read_part)(
+		stores, object, at, to, n, fault);
 }
 
 bool store_read(struct stores *stores, const struct object *object, uint64_t at, void *to, size_t n,
@@ -128,9 +134,10 @@ bool store_read(struct stores *stores, const struct object *object, uint64_t at,
 
 	assert(at + n >= at && (object->size == STORE_SIZE_UNKNOWN || at + n <= object->size));
 	while (n > 0) {
-		size_t part = n < READ_BYTES ? n : READ_BYTES;
+		uint64_t most = pieces ? object->piece - at % object->piece : READ_BYTES;
+		size_t part = n < most ? n : most;
 
-		if (!(pieces ? read_pieces : read_part)(stores, object, at, into, part, fault))
+		if (!(pieces ? read_piece : read_part)(stores, object, at, into, part, fault))
 			return false;
 		into += part;
 		at += part;

@@ -1,5 +1,7 @@
 #include "daemon/store/stores.h"
 
+#include "daemon/config/refuse.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -17,6 +19,26 @@ static void on_credentials(void *context)
 		eventfd_write(stores->wake_fd, 1);
 }
 
+/* Opens the cache of the config. False: @fault. */
+static bool open_cache(struct stores *stores, struct fault *fault)
+{
+	const struct config *config = stores->options.config;
+	struct fault cause;
+
+	if (!stores->options.cache || !config || !config->cache_dir)
+		return true;
+	stores->cache = store_cache_open(
+		&(struct store_cache_options){
+			.dir = config->cache_dir,
+			.size = config->cache_bytes,
+			.log = stores->options.log,
+			.log_context = stores->options.log_context,
+		},
+		&cause);
+	return stores->cache || config_refuse(fault, config->path, config->cache_line, cause.field,
+					FAULT_NO_INDEX, "%s", cause.text);
+}
+
 struct stores *store_open(const struct store_options *options, struct fault *fault)
 {
 	struct stores *stores = calloc(1, sizeof(*stores));
@@ -32,20 +54,12 @@ struct stores *store_open(const struct store_options *options, struct fault *fau
 	TAILQ_INIT(&stores->arrived);
 	TAILQ_INIT(&stores->done);
 	TAILQ_INIT(&stores->resting);
-	TAILQ_INIT(&stores->unverified);
-	pthread_cond_init(&stores->verify, NULL);
-	pthread_mutex_init(&stores->following, NULL);
-	TAILQ_INIT(&stores->followers);
-	LIST_INIT(&stores->followed);
 	TAILQ_INIT(&stores->queued);
 	TAILQ_INIT(&stores->taken);
 	TAILQ_INIT(&stores->spare);
 	stores->wallets = wallets_open(options->config, on_credentials, stores, fault);
-	if (stores->wallets && pieces_open(stores, fault)) {
-		if (stores->cache)
-			store_cache_needs(stores->cache, followers_next_use, stores);
+	if (stores->wallets && open_cache(stores, fault))
 		return stores;
-	}
 	store_close(stores);
 	return NULL;
 }
@@ -106,7 +120,6 @@ void store_close(struct stores *stores)
 		return;
 	store_stop(stores);
 	fetch_end(stores);
-	pieces_stop(stores);
 	wallets_close(stores->wallets);
 	fetch_close(stores);
 	free_wants(stores, &stores->queued);
@@ -116,11 +129,8 @@ void store_close(struct stores *stores)
 	for (struct store_bucket *b = stores->buckets; b; b = b->next)
 		ranges_drop(b);
 	free_sessions(stores);
-	pieces_close(stores);
-	followers_free(stores);
-	pthread_mutex_destroy(&stores->following);
+	store_cache_close(stores->cache);
 	buckets_free(stores);
-	pthread_cond_destroy(&stores->verify);
 	pthread_mutex_destroy(&stores->lock);
 	pthread_mutex_destroy(&stores->adding);
 	free(stores);
@@ -152,13 +162,12 @@ static struct want *want_new(struct stores *stores)
 	return want;
 }
 
-/* NULL: out of memory. */
-static struct want *queue(struct stores *stores, const struct store_fetch *fetch)
+bool store_fetch(struct stores *stores, const struct store_fetch *fetch)
 {
 	struct want *want = want_new(stores);
 
 	if (!want)
-		return NULL;
+		return false;
 	*want = (struct want){
 		.tag = fetch->tag,
 		.object = fetch->object,
@@ -167,40 +176,9 @@ static struct want *queue(struct stores *stores, const struct store_fetch *fetch
 		.to = fetch->to,
 		.session_id = fetch->session,
 		.state = WANT_QUEUED,
-		.fd = -1,
 	};
 	TAILQ_INSERT_TAIL(&stores->queued, want, link);
-	return want;
-}
-
-bool store_fetch(struct stores *stores, const struct store_fetch *fetch)
-{
-	return queue(stores, fetch);
-}
-
-enum store_pin store_pin(struct stores *stores, const struct store_fetch *fetch, int *fd)
-{
-	const struct object *object = &fetch->object;
-	uint64_t piece;
-
-	if (!stores->cache)
-		return STORE_UNCACHED;
-	if (store_cache_pin(stores->cache, &object->bucket->place, object, fetch->at, fetch->n, fd,
-		    &piece) == CACHE_PINNED) {
-		bucket_used(object, fetch->n);
-		return STORE_PINNED;
-	}
-	struct want *want = queue(stores, fetch);
-
-	if (!want)
-		return STORE_UNCACHED;
-	want->pins = true;
-	return STORE_LATER;
-}
-
-void store_unpin(struct stores *stores, int fd, uint64_t at, size_t n)
-{
-	store_cache_unpin(stores->cache, fd, at, n);
+	return true;
 }
 
 void store_commit(struct stores *stores)
@@ -242,8 +220,7 @@ unsigned store_take(struct stores *stores, struct store_done *done, unsigned max
 	while (n < max && (want = TAILQ_FIRST(&stores->done))) {
 		TAILQ_REMOVE(&stores->done, want, link);
 		TAILQ_INSERT_TAIL(&stores->taken, want, link);
-		done[n++] =
-			(struct store_done){.tag = want->tag, .fault = want->fault, .fd = want->fd};
+		done[n++] = (struct store_done){.tag = want->tag, .fault = want->fault};
 	}
 	pthread_mutex_unlock(&stores->lock);
 	TAILQ_FOREACH(want, &stores->taken, link)

@@ -93,7 +93,6 @@ struct store_fetch {
 struct store_done {
 	uint64_t tag;
 	const struct fault *fault; /* NULL: read. Valid until the next store_take() */
-	int fd; /* a fetch of store_pin(): as its @fd; -1: the cache failed, use store_fetch() */
 };
 
 /* Sets the function that is called, in any thread, when store_take() has something. It must not
@@ -106,22 +105,6 @@ void store_commit(struct stores *stores);
 /* Copies the bodies that have arrived, and returns up to @max tags in @done. */
 unsigned store_take(struct stores *stores, struct store_done *done, unsigned max);
 
-/* ---- piece mode: the data thread, without waiting ---- */
-
-enum store_pin {
-	STORE_PINNED,	/* in the cache, and pinned */
-	STORE_LATER,	/* store_take() returns the tag: pinned, or with a fault */
-	STORE_UNCACHED, /* the cache does not take it now: use store_fetch() */
-};
-
-/*
- * Pins the range of @fetch, whose object has piece > 0 and whose @to is not used: its pieces are in
- * the cache and stay there until store_unpin(). *@fd is a file of the cache with the object's own
- * offsets, valid as long. LATER: its pieces are fetched or verified first.
- */
-enum store_pin store_pin(struct stores *stores, const struct store_fetch *fetch, int *fd);
-void store_unpin(struct stores *stores, int fd, uint64_t at, size_t n);
-
 /* ---- sessions: the data thread ---- */
 
 /* A session begins: its reads are no longer cancelled. */
@@ -131,41 +114,6 @@ void store_allow(struct stores *stores, uint32_t session);
  * flight end by themselves, and their answers are kept.
  */
 void store_cancel(struct stores *stores, uint32_t session);
-
-/*
- * The least position, among those a run has left, at which bytes [at, at + n) of the object @url
- * are needed, and UINT64_MAX for never; @exact: of all windows, not of a sample.
- */
-typedef uint64_t store_next_use(const void *context, const char *url, const char *etag, uint64_t at,
-	uint64_t n, bool exact);
-
-/* What a session reads later. */
-struct store_need {
-	struct object object; /* its strings are valid until store_follow(); piece 0: not cached */
-	uint64_t at, n;
-	uint64_t evicts_after; /* only pieces that are needed after it may be evicted for it */
-};
-
-/* What a session tells the cache. Threads of the store call its functions. */
-struct store_follower {
-	const void *context;
-	/* Sessions with the same number differ in `reached` only: the ranks of a run. */
-	uint64_t order;
-	/* The least position that the session's run has left. */
-	uint64_t (*reached)(const void *context);
-	/* As store_next_use, of positions from @from on. */
-	uint64_t (*next_use)(const void *context, uint64_t from, const char *url, const char *etag,
-		uint64_t at, uint64_t n, bool exact);
-	/*
-	 * A sample that the session reads later, so that its pieces are fetched before. Increases
-	 * *@sample, the session's own number of it, if it was read already. False: no more now.
-	 * NULL: nothing is read in pieces.
-	 */
-	bool (*ahead)(const void *context, uint64_t *sample, struct store_need *need);
-};
-
-/* From now on @session is as @follower says; NULL: it ends. Any thread. */
-void store_follow(struct stores *stores, uint32_t session, const struct store_follower *follower);
 
 /* ---- pool threads and tools: these block ---- */
 
@@ -232,7 +180,6 @@ struct store_cache_status {
 	uint64_t hits, misses; /* pieces that reads needed */
 	uint64_t evictions;    /* pieces */
 	uint64_t mismatches;   /* pieces with a wrong sum, dropped and fetched again */
-	uint64_t pinned;       /* pieces */
 	unsigned failing_s;    /* > 0: the disk fails; it is tried again after so many seconds */
 	char last[160];	       /* the disk's last fault, "ENOSPC (No space left on device)"; "" */
 	int64_t last_ago_s;
@@ -243,14 +190,14 @@ bool store_cache_status(struct stores *stores, struct store_cache_status *status
 
 /*
  * Calls @each for every object in the cache, with the number of its pieces there and their bytes on
- * the disk. Waits for the disk. The URL is valid during the call. False: there is no cache.
+ * the disk. The URL is valid during the call. False: there is no cache.
  */
 bool store_cached(struct stores *stores,
 	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes),
 	void *context);
 /*
- * Removes up to @most pieces of objects whose URL begins with @url from the cache, except those
- * that are pinned. Waits for the disk. Returns their number.
+ * Removes up to @most pieces of objects whose URL begins with @url from the cache. Waits for the
+ * disk. Returns their number.
  */
 uint64_t store_uncache(struct stores *stores, const char *url, uint64_t most);
 

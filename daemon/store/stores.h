@@ -47,8 +47,7 @@ struct want {
 	int64_t since_ms;
 	const struct fault *fault; /* DONE; NULL: read */
 	pthread_cond_t *ended;	   /* of a blocked thread; NULL: the data thread's */
-	bool pins;		   /* its pieces, in the cache; `range` is a piece then */
-	int fd;			   /* for store_done; -1: nothing is pinned */
+	bool piece;		   /* for the cache */
 	TAILQ_ENTRY(want) link;	   /* of its list by state */
 	TAILQ_ENTRY(want) of_session;
 };
@@ -79,12 +78,11 @@ struct part {
 };
 
 enum range_state {
-	RANGE_WAITS,   /* in `line` */
-	RANGE_FLIES,   /* the fetch thread has a GET for it */
-	RANGE_RESTS,   /* until `due_ms` */
-	RANGE_CHECKED, /* a piece that is verified: in `unverified`, or in a thread */
-	RANGE_KEPT,    /* the body is there */
-	RANGE_ENDED,   /* with a fault, or not to be kept: freed with its last reference */
+	RANGE_WAITS, /* in `line` */
+	RANGE_FLIES, /* the fetch thread has a GET for it */
+	RANGE_RESTS, /* until `due_ms` */
+	RANGE_KEPT,  /* the body is there */
+	RANGE_ENDED, /* with a fault, or not to be kept: freed with its last reference */
 };
 
 struct range {
@@ -96,12 +94,8 @@ struct range {
 	size_t n; /* bytes of `body`; of a whole answer, the most */
 	enum verdict_want kind;
 	enum range_state state;
-	uint32_t piece;		   /* > 0: a piece of so many bytes, for the cache */
-	struct cache_write *write; /* the fetch thread's, while the piece arrives */
-	bool ahead;		   /* a piece that no want had asked for */
-	uint64_t evicts_after;	   /* as store_need; UINT64_MAX: a want waits */
-	bool refused;		   /* the cache does not take it */
-	unsigned references;	   /* of wants that are done, and of the index while it is kept */
+	bool piece;	     /* for the cache: not merged, and not kept once nobody copies it */
+	unsigned references; /* of wants that are done, and of the index while it is kept */
 	char *body;
 	size_t body_n;	    /* after its end */
 	struct wants wants; /* joined */
@@ -135,11 +129,9 @@ struct store_bucket {
 	/* The lock's. */
 	struct limit limit;
 	TAILQ_HEAD(, line) turns;
-	struct ranges kept;   /* least recently used first */
-	uint64_t body_bytes;  /* of all bodies, in flight and kept */
-	bool starved;	      /* ranges wait for memory */
-	unsigned aheads;      /* ranges in flight with `ahead` */
-	int64_t ahead_due_ms; /* none begins before, after a fault */
+	struct ranges kept;  /* least recently used first */
+	uint64_t body_bytes; /* of all bodies, in flight and kept */
+	bool starved;	     /* ranges wait for memory */
 	uint64_t successes;
 	int64_t success_begun_ms; /* the latest beginning of a GET that succeeded */
 	char waits_for[160];	  /* no credentials yet: why; "": they are there */
@@ -156,16 +148,11 @@ struct store_bucket {
 	const char *ca_directory;	  /* the system's, in addition; NULL: none */
 };
 
-enum { STORES_VERIFIERS = 2, SESSIONS_CHAINS = 64, INDEX_CHAINS = 1 << 14 };
+enum { SESSIONS_CHAINS = 64, INDEX_CHAINS = 1 << 14 };
 
 struct stores {
 	struct store_options options;
 	struct store_cache *cache; /* NULL: none */
-	pthread_t verifier[STORES_VERIFIERS];
-	unsigned verifiers; /* running */
-	pthread_mutex_t following;
-	TAILQ_HEAD(, follower) followers; /* protected by it */
-	LIST_HEAD(, followed) followed;	  /* likewise */
 	struct wallets *wallets;
 	const struct curl *curl;
 	pthread_mutex_t adding; /* of buckets; taken before the lock */
@@ -178,8 +165,6 @@ struct stores {
 	struct part *index[INDEX_CHAINS];
 	struct wants arrived, done;
 	struct ranges resting;
-	struct ranges unverified; /* pieces that wait for a thread */
-	pthread_cond_t verify;
 	bool stopped, ending, woken;
 	char line[400]; /* to be logged; "": none */
 	void (*news)(void *context);
@@ -258,49 +243,6 @@ void range_abandon(struct range *range);
 void range_keep(struct range *range);
 /* Frees all that are kept. */
 void ranges_drop(struct store_bucket *bucket);
-
-/* ---- follow.c ---- */
-
-/* The least position of all sessions; a store_next_use of the cache. */
-uint64_t followers_next_use(const void *context, const char *url, const char *etag, uint64_t at,
-	uint64_t n, bool exact);
-/*
- * Makes the range of the piece that a session needs next and that nobody fetches yet. NULL: none at
- * *@due_ms the latest. The caller begins its GET. The fetch thread, without the lock.
- */
-struct range *followers_ahead(struct stores *stores, int64_t now_ms, int64_t *due_ms);
-/* The cache has not taken the piece: the session's next one is tried later. */
-void followers_rest(struct stores *stores, uint32_t session, int64_t now_ms);
-void followers_free(struct stores *stores);
-
-/* ---- piece.c ---- */
-
-/* Opens the cache of the config. False: @fault. */
-bool pieces_open(struct stores *stores, struct fault *fault);
-/* Starts the threads that verify pieces. False: @fault. */
-bool pieces_start(struct stores *stores, struct fault *fault);
-void pieces_stop(struct stores *stores);
-void pieces_close(struct stores *stores);
-
-/* A want with `pins` arrives, for the first time or after one of its pieces: it ends, or it joins
- * the piece that it needs. With the lock. True: the data thread has news. */
-bool piece_arrive(struct stores *stores, struct want *want);
-enum piece_ahead {
-	PIECE_BEGINS, /* *@range flies, and its GET is the caller's to begin */
-	PIECE_THERE,  /* or on its way */
-	PIECE_BUSY,   /* the bucket has other work */
-};
-/* Fetches a piece that is needed later. The fetch thread, without the lock. */
-enum piece_ahead piece_ahead(struct stores *stores, uint32_t session, const struct store_need *need,
-	uint64_t number, struct range **range);
-/* Reserves space for a piece and begins to write it. False: the cache does not take it. The fetch
- * thread, without the lock. */
-bool piece_begin(struct range *range);
-/* Ends writing; a @good piece is kept. The fetch thread, without the lock. */
-void piece_end(struct range *range, bool good);
-/* Its wants arrive again, or end if the cache does not take it. With the lock. True: the
- * data thread has news. */
-bool piece_ended(struct range *range);
 
 /* ---- arrive.c; with the lock ---- */
 

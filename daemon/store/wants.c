@@ -51,7 +51,7 @@ static void unlink_want(struct stores *stores, struct want *want)
 bool want_end(struct stores *stores, struct want *want, const struct fault *fault)
 {
 	unlink_want(stores, want);
-	assert(fault || want->range || want->pins);
+	assert(fault || want->range);
 	if (fault == &want_cancelled || fault == &want_no_memory)
 		want->range = NULL;
 	if (want->range)
@@ -106,7 +106,6 @@ bool want_arrive(struct stores *stores, struct want *want)
 	assert(want->n > 0 && want->object.bucket);
 	want->since_ms = stores_now_ms();
 	want->range = NULL;
-	want->fd = -1;
 	want->session = session;
 	want->state = WANT_ARRIVED;
 	TAILQ_INSERT_TAIL(&stores->arrived, want, link);

@@ -103,11 +103,6 @@ def whole_pieces(requests):
     )
 
 
-def piece_of(shard, number):
-    """Matches GETs of this piece."""
-    return lambda r: f"/{shard}.bin" in r.path and (r.range or [-1])[0] == number * PIECE
-
-
 def test_a_cache_that_fits_fetches_each_piece_once(store, shared):
     job = Job(shared, store, 32 << 20)
     code, out, err = run(TOKEND, "--check", "-c", job.config, env=store.environment())
@@ -143,17 +138,21 @@ def test_a_damaged_cache_gives_no_wrong_byte(store, shared):
     damaged = 0
     for root, _, names in os.walk(job.cache):
         for name in names:
-            if not name.endswith(".data"):
-                continue
-            with open(os.path.join(root, name), "r+b") as f:
-                f.seek(5 * PIECE + 77)
-                byte = f.read(1)
-                f.seek(-1, os.SEEK_CUR)
-                f.write(bytes([byte[0] ^ 4]))
-                f.seek(9 * PIECE)
-                f.write(bytes(PIECE))  # as after a power cut
-                damaged += 2
-    assert damaged == 2 * SHARDS
+            if name.startswith("5."):
+                with open(os.path.join(root, name), "r+b") as f:
+                    f.seek(77)
+                    byte = f.read(1)
+                    f.seek(-1, os.SEEK_CUR)
+                    f.write(bytes([byte[0] ^ 4]))
+                damaged += 1
+            elif name.startswith("9."):
+                with open(os.path.join(root, name), "r+b") as f:
+                    f.write(bytes(PIECE))  # as after a power cut
+                damaged += 1
+            elif name.startswith("11."):  # a kill while it was written
+                os.rename(os.path.join(root, name), os.path.join(root, "11.new"))
+                damaged += 1
+    assert damaged == 3 * SHARDS
     job.gets()
     daemon = job.daemon()
     job.read(daemon, WINDOWS)
@@ -206,13 +205,14 @@ def test_a_stream_is_warmed(store, shared):
     job.gets()
     code, out, err = warm(daemon, "--from", "64", "--to", "80")
     assert code == 0 and (out["position"], out["end"]) == (80, "reached"), (out, err)
+    wait_until(lambda: not status(daemon.socket)[0], "its end")
     some = len(job.gets())
     assert 16 <= some < PIECES // 2, "its ring reads ahead"
     code, out, err = warm(daemon)
     assert code == 0 and (out["pieces"], out["all"]) == (PIECES, PIECES), (out, err)
     assert out["end"] == "all pieces are there", out
-    # GETs of the first session may have ended after it.
-    assert PIECES // 2 <= out["fetched"] <= len(job.gets()) <= PIECES - some, (out, some)
+    # Pieces in flight when the first session ended are fetched again.
+    assert PIECES // 2 <= out["fetched"] <= PIECES and len(job.gets()) <= PIECES, (out, some)
     assert whole_pieces(job.seen_last)
     job.read(daemon, WINDOWS)
     assert job.gets() == []
@@ -364,10 +364,10 @@ def test_cost_is_what_a_daemon_reads(store, shared, dataset, windows):
     assert daemon.stop() == 0
 
 
-def test_eviction_is_by_next_use(store, shared):
-    """A block is a piece's windows, so a piece is needed once an epoch, soon after itself. The best
-    that any eviction can do is to fetch the part that does not fit, an epoch. One piece more takes
-    the place of the piece that is read, because a read one is needed last.
+def test_a_cache_that_is_smaller_than_the_dataset(store, shared):
+    """The piece that was not read for the longest time is removed. Of a dataset of which a half
+    fits, 0.85 are fetched an epoch if pieces are read in random orders. A block is a piece's
+    windows.
     """
     epochs, room = 3, PIECES // 2 * PIECE + SHARDS * 4096
     keys = {"shuffle": "block", "block": PIECE // WINDOW_BYTES, "group": 1, "fetch": "piece"}
@@ -379,6 +379,6 @@ def test_eviction_is_by_next_use(store, shared):
     got = len(job.gets())
     print(f"{got / epochs / PIECES:.3f} of the dataset fetched an epoch; half of it fits")
     assert whole_pieces(job.seen_last)
-    assert got <= 1.02 * (PIECES // 2 + 1) * epochs, "least recently used would be 0.84"
+    assert 0.7 < got / epochs / PIECES < 0.95
     assert daemon.stop() == 0
     assert job.disk_bytes() <= room + PIECE

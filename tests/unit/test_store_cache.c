@@ -3,7 +3,6 @@
  * under readers. It never returns a wrong byte, and never takes more space than it may.
  */
 #include "daemon/store/cache.h"
-#include "daemon/store/cache_files.h"
 #include "tests/unit/rng.h"
 
 #include <fcntl.h>
@@ -51,12 +50,13 @@ static void fill(uint8_t *to, unsigned i, uint64_t at, uint64_t n)
 static struct store_cache *open_cache(uint64_t size)
 {
 	struct fault fault = {0};
-	struct store_cache *cache = store_cache_open(
-		&(struct store_cache_options){.dir = root, .size = size, .files = 3}, &fault);
+	struct store_cache *cache =
+		store_cache_open(&(struct store_cache_options){.dir = root, .size = size}, &fault);
 
 	if (!cache)
 		fail_msg("%s", fault.text);
-	store_cache_scan(cache);
+	while (!store_cache_ready(cache))
+		sched_yield();
 	return cache;
 }
 
@@ -70,10 +70,7 @@ static uint64_t disk_bytes;
 
 static int add_blocks(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
-	size_t n = strlen(path);
-
-	(void)type, (void)ftw;
-	if (n > 5 && (strcmp(path + n - 5, ".data") == 0 || strcmp(path + n - 5, ".sums") == 0))
+	if (type == FTW_F && strcmp(path + ftw->base, "lock") != 0)
 		disk_bytes += (uint64_t)st->st_blocks * 512;
 	return 0;
 }
@@ -96,56 +93,23 @@ static void clear(void)
 	nftw(root, remove_one, 8, FTW_PHYS | FTW_DEPTH);
 }
 
-/* Writes a piece in parts of different lengths. False: the cache does not take it. */
-static bool put(struct store_cache *cache, unsigned i, uint64_t piece, uint64_t position)
+static void put(struct store_cache *cache, unsigned i, uint64_t piece)
 {
 	static uint8_t body[PIECE];
 	struct object object = object_of(i);
-	struct cache_write *w = store_cache_write(cache, &place, &object, piece, position);
-	bool good = true;
 
-	if (!w)
-		return false;
 	fill(body, i, piece * PIECE, bytes_of(piece));
-	for (uint64_t at = 0; good && at < bytes_of(piece);) {
-		uint64_t n = 1 + rng_below(&rng, 30000);
-
-		n = n < bytes_of(piece) - at ? n : bytes_of(piece) - at;
-		good = store_cache_append(w, body + at, n);
-		at += n;
-	}
-	return store_cache_end(w, good);
+	store_cache_put(cache, &place, &object, piece, body);
 }
 
-/* Verifies what has to be verified. True: pinned. */
-static bool pin(struct store_cache *cache, unsigned i, uint64_t at, uint64_t n, int *fd)
-{
-	struct object object = object_of(i);
-	uint64_t piece;
-
-	for (int tries = 0; tries < 2 * PIECES; tries++)
-		switch (store_cache_pin(cache, &place, &object, at, n, fd, &piece)) {
-		case CACHE_PINNED:
-			return true;
-		case CACHE_ABSENT:
-			return false;
-		case CACHE_UNVERIFIED:
-			store_cache_verify(cache, &place, &object, piece);
-		}
-	fail_msg("it is neither pinned nor absent");
-	return false;
-}
-
-/* Reads a range as the reader does. False: it is not in the cache. Its bytes are the object's. */
+/* Reads a range of one piece. False: it is not in the cache. Its bytes are the object's. */
 static bool get(struct store_cache *cache, unsigned i, uint64_t at, uint64_t n)
 {
-	static uint8_t found[2 * PIECE], right[2 * PIECE];
-	int fd;
+	static uint8_t found[PIECE], right[PIECE];
+	struct object object = object_of(i);
 
-	if (!pin(cache, i, at, n, &fd))
+	if (!store_cache_read(cache, &place, &object, at, found, n))
 		return false;
-	assert_int_equal(pread(fd, found, n, (off_t)at), n);
-	store_cache_unpin(cache, fd, at, n);
 	fill(right, i, at, n);
 	assert_memory_equal(found, right, n);
 	return true;
@@ -169,13 +133,13 @@ static void churn(struct store_cache *cache, unsigned steps)
 {
 	while (steps-- > 0) {
 		unsigned i = (unsigned)rng_below(&rng, OBJECTS);
-		uint64_t at = rng_below(&rng, object_bytes), n = 1 + rng_below(&rng, PIECE);
+		uint64_t at = rng_below(&rng, object_bytes), left = PIECE - at % PIECE,
+			 n = 1 + rng_below(&rng, PIECE);
 
+		n = n < left ? n : left;
 		n = n < object_bytes - at ? n : object_bytes - at;
 		if (!get(cache, i, at, n))
-			for (uint64_t p = at / PIECE; p <= (at + n - 1) / PIECE; p++)
-				if (!get_piece(cache, i, p))
-					put(cache, i, p, UINT64_MAX);
+			put(cache, i, at / PIECE);
 	}
 }
 
@@ -224,47 +188,68 @@ static void test_killed_at_any_moment(void **state)
 	assert_int_equal(kills, 15);
 }
 
-/* Damages a random file. @kind: what happens to it. */
-static bool damage(unsigned kind, unsigned i)
+/* A random file of the cache, other than its lock. */
+static char victim[400];
+static uint64_t files, wanted;
+
+static int choose(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
-	struct object object = object_of(i);
-	struct cache_head head;
-	struct cache_hash hash;
-	char name[CACHE_NAME_BYTES], path[400], zeros[3000] = {0};
+	(void)st;
+	if (type == FTW_F && strcmp(path + ftw->base, "lock") != 0 && files++ == wanted)
+		snprintf(victim, sizeof(victim), "%s", path);
+	return 0;
+}
+
+enum { FLIPPED, ZEROS, CUT, LONGER, EMPTY, REMOVED, RENAMED, DAMAGES };
+
+/* Damages a random file. @kind: what happens to it. */
+static bool damage(unsigned kind)
+{
+	char zeros[3000] = {0}, other[420];
 	uint8_t byte;
-
-	cache_head_of(&place, &object, &head, &hash);
-	cache_name(&hash, kind % 2 ? ".sums" : ".data", name);
-	snprintf(path, sizeof(path), "%s/%s", root, name);
-
-	int fd = open(path, O_RDWR);
 	struct stat st;
 
-	if (fd < 0 || fstat(fd, &st) != 0 || st.st_size == 0)
+	victim[0] = 0;
+	files = 0;
+	wanted = UINT64_MAX;
+	nftw(root, choose, 8, FTW_PHYS);
+	if (files == 0)
+		return false;
+	wanted = rng_below(&rng, files);
+	files = 0;
+	nftw(root, choose, 8, FTW_PHYS);
+
+	int fd = open(victim, O_RDWR);
+
+	if (fd < 0 || fstat(fd, &st) != 0)
 		return false;
 	uint64_t at = rng_below(&rng, (uint64_t)st.st_size);
 
 	switch (kind) {
-	case 0: /* a flipped bit */
-	case 1:
+	case FLIPPED:
 		assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
 		byte ^= (uint8_t)(1u << rng_below(&rng, 8));
 		assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
 		break;
-	case 2: /* a power cut: blocks that were not written yet */
-	case 3:
-		if (kind == 3)
-			at += CACHE_HEAD_BYTES;
+	case ZEROS: /* a power cut: blocks that were not written yet */
 		assert_true(pwrite(fd, zeros, sizeof(zeros), (off_t)at) > 0);
 		assert_int_equal(ftruncate(fd, st.st_size), 0);
 		break;
-	case 4: /* a file that lost its end */
-	case 5:
+	case CUT:
 		assert_int_equal(ftruncate(fd, (off_t)at), 0);
 		break;
-	case 6: /* or its beginning, or itself */
-	case 7:
-		unlink(path);
+	case LONGER:
+		assert_int_equal(ftruncate(fd, st.st_size + 1), 0);
+		break;
+	case EMPTY:
+		assert_int_equal(ftruncate(fd, 0), 0);
+		break;
+	case REMOVED:
+		unlink(victim);
+		break;
+	case RENAMED:
+		snprintf(other, sizeof(other), "%s0", victim);
+		rename(victim, other);
 	}
 	close(fd);
 	return true;
@@ -272,20 +257,20 @@ static bool damage(unsigned kind, unsigned i)
 
 static void test_damaged_files_give_no_wrong_byte(void **state)
 {
-	unsigned done[8] = {0}, mismatches = 0;
+	unsigned done[DAMAGES] = {0}, mismatches = 0;
 
 	(void)state;
-	for (unsigned round = 0; round < 80; round++) {
+	for (unsigned round = 0; round < 84; round++) {
 		struct store_cache *cache = open_cache(ROOM * PIECE / 2);
-		unsigned kind = round % 8;
+		unsigned kind = round % DAMAGES;
 
 		churn(cache, 10);
-		if (round % 3) { /* damaged while it is in use: files that are not open yet */
+		if (round % 3) {
 			store_cache_close(cache);
-			done[kind] += damage(kind, (unsigned)rng_below(&rng, OBJECTS));
+			done[kind] += damage(kind);
 			cache = open_cache(ROOM * PIECE / 2);
-		} else if (kind >= 6) {
-			damage(kind, (unsigned)rng_below(&rng, OBJECTS));
+		} else if (kind >= REMOVED) { /* while it is in use */
+			damage(kind);
 		}
 		readable(cache);
 		churn(cache, 5);
@@ -293,9 +278,39 @@ static void test_damaged_files_give_no_wrong_byte(void **state)
 		mismatches += (unsigned)state_of(cache).mismatches;
 		store_cache_close(cache);
 	}
-	for (unsigned kind = 0; kind < 8; kind++)
+	for (unsigned kind = 0; kind < DAMAGES; kind++)
 		assert_true(done[kind] > 1);
 	assert_true(mismatches > 8);
+}
+
+/* The piece that was not read for the longest time goes, also after a restart. */
+static void test_the_least_recently_read_piece_is_removed(void **state)
+{
+	enum { FIT = 10 }; /* and the names of the objects */
+
+	(void)state;
+	for (unsigned restarts = 0; restarts < 2; restarts++) {
+		struct store_cache *cache = open_cache((uint64_t)ROOM * CACHE_BLOCK * 4);
+		unsigned kept = 0;
+
+		store_cache_drop(cache, "", UINT64_MAX);
+		assert_int_equal(state_of(cache).used_bytes, 0);
+		for (unsigned n = 0; n < FIT; n++)
+			put(cache, n / 4, n % 4);
+		usleep(20000); /* times of files are as coarse as a tick */
+		assert_true(get_piece(cache, 0, 0) && get_piece(cache, 1, 1));
+		if (restarts) {
+			store_cache_close(cache);
+			cache = open_cache((uint64_t)ROOM * CACHE_BLOCK * 4);
+		}
+		for (unsigned n = 0; n < 12; n++)
+			put(cache, 3 + n / 4, n % 4);
+		assert_true(state_of(cache).evictions >= 6);
+		kept = get_piece(cache, 0, 0) + get_piece(cache, 1, 1);
+		assert_int_equal(kept, 2);
+		assert_false(get_piece(cache, 0, 1));
+		store_cache_close(cache);
+	}
 }
 
 /* ---- threads ---- */
@@ -316,26 +331,17 @@ static void *read_all_the_time(void *argument)
 	while (!*c->stop) {
 		unsigned i = (unsigned)rng_below(&own, OBJECTS);
 		struct object object = object_of(i);
-		uint64_t n = sizeof(found), at = rng_below(&own, object_bytes - n), piece;
-		int fd;
+		uint64_t n = sizeof(found),
+			 at = rng_below(&own, PIECES - 1) * PIECE + rng_below(&own, PIECE - n);
 
-		switch (store_cache_pin(c->cache, &place, &object, at, n, &fd, &piece)) {
-		case CACHE_PINNED:
+		if (!store_cache_read(c->cache, &place, &object, at, found, n)) {
 			sched_yield();
-			if (pread(fd, found, n, (off_t)at) != (ssize_t)n)
-				abort();
-			store_cache_unpin(c->cache, fd, at, n);
-			fill(right, i, at, n);
-			if (memcmp(found, right, n) != 0)
-				abort();
-			c->reads++;
-			break;
-		case CACHE_UNVERIFIED:
-			store_cache_verify(c->cache, &place, &object, piece);
-			break;
-		case CACHE_ABSENT:
-			sched_yield();
+			continue;
 		}
+		fill(right, i, at, n);
+		if (memcmp(found, right, n) != 0)
+			abort();
+		c->reads++;
 	}
 	return NULL;
 }
@@ -364,7 +370,6 @@ static void test_evicted_while_others_read(void **state)
 		pthread_join(thread[i], NULL);
 		assert_true(crowd[i].reads > 0);
 	}
-	assert_int_equal(state_of(cache).pinned, 0);
 	assert_int_equal(state_of(cache).mismatches, 0);
 	assert_int_equal(state_of(cache).used_bytes, used_on_disk());
 	store_cache_close(cache);
@@ -401,6 +406,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_killed_at_any_moment),
 		TEST(test_damaged_files_give_no_wrong_byte),
+		TEST(test_the_least_recently_read_piece_is_removed),
 		TEST(test_evicted_while_others_read),
 	};
 

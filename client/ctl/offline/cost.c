@@ -170,10 +170,14 @@ static struct cost piece_cost(const struct reads *r)
 	cost.bytes = bytes;
 	cost.cache = dataset_fetch_needs(r->dataset);
 	cost.exact = cost.exact && cost.gets >= pieces;
-	/* Of each later epoch the cache has its share, whatever is evicted. */
+	/* The part of a later epoch that is not in the cache: all of a path that is read in order,
+	 * because the least recently read piece is removed. Of two random orders, a piece is there
+	 * if fewer others than fit were read since; that depends on both of its places. */
 	double lacks = all > 0 ? 1 - (double)cost.cache / all : 0;
 
 	if (lacks > 0) {
+		lacks = r->order->shuffle == ORDER_NONE || lacks >= 1 ? 1
+								      : lacks * (1 - log(lacks));
 		double more = fmax(r->epochs - 1, 0) * lacks * gets + r->epochs * shared_pieces(r);
 
 		cost.gets += floor(more);
