@@ -97,57 +97,46 @@ static int sink_open(struct sink *s, enum value_type type, unsigned int n)
 	return sink_value(s, (struct value){.type = type, .count = n});
 }
 
-#define SINK_UINT(name, ctype)                                                                     \
-	static int sink_##name(struct sink *s, ctype d, nothing *o)                                \
-	{                                                                                          \
-		*o = 0;                                                                            \
-		return sink_value(s, (struct value){.type = VALUE_UINT, .number = d});             \
-	}
-#define SINK_INT(name, ctype)                                                                      \
-	static int sink_##name(struct sink *s, ctype d, nothing *o)                                \
-	{                                                                                          \
-		*o = 0;                                                                            \
-		if (d >= 0)                                                                        \
-			return sink_value(                                                         \
-				s, (struct value){.type = VALUE_UINT, .number = (uint64_t)d});     \
-		return sink_value(s, (struct value){.type = VALUE_NEGATIVE, .negative = d});       \
-	}
-SINK_UINT(uint8, uint8_t)
-SINK_UINT(uint16, uint16_t)
-SINK_UINT(uint32, uint32_t)
-SINK_UINT(uint64, uint64_t)
-SINK_INT(int8, int8_t)
-SINK_INT(int16, int16_t)
-SINK_INT(int32, int32_t)
-SINK_INT(int64, int64_t)
+static int sink_unsigned(struct sink *s, uint64_t d, nothing *o)
+{
+	*o = 0;
+	return sink_value(s, (struct value){.type = VALUE_UINT, .number = d});
+}
+
+static int sink_signed(struct sink *s, int64_t d, nothing *o)
+{
+	*o = 0;
+	return d < 0 ? sink_value(s, (struct value){.type = VALUE_OTHER})
+		     : sink_unsigned(s, (uint64_t)d, o);
+}
+
+#define sink_uint8  sink_unsigned
+#define sink_uint16 sink_unsigned
+#define sink_uint32 sink_unsigned
+#define sink_uint64 sink_unsigned
+#define sink_int8   sink_signed
+#define sink_int16  sink_signed
+#define sink_int32  sink_signed
+#define sink_int64  sink_signed
+
+static int sink_nil(struct sink *s, nothing *o)
+{
+	*o = 0;
+	return sink_value(s, (struct value){.type = VALUE_OTHER});
+}
+
+#define sink_true  sink_nil
+#define sink_false sink_nil
 
 static int sink_double(struct sink *s, double d, nothing *o)
 {
-	*o = 0;
-	return sink_value(s, (struct value){.type = VALUE_DOUBLE, .real = d});
+	(void)d;
+	return sink_nil(s, o);
 }
 
 static int sink_float(struct sink *s, float d, nothing *o)
 {
 	return sink_double(s, d, o);
-}
-
-static int sink_nil(struct sink *s, nothing *o)
-{
-	*o = 0;
-	return sink_value(s, (struct value){.type = VALUE_NIL});
-}
-
-static int sink_true(struct sink *s, nothing *o)
-{
-	*o = 0;
-	return sink_value(s, (struct value){.type = VALUE_BOOL, .number = 1});
-}
-
-static int sink_false(struct sink *s, nothing *o)
-{
-	*o = 0;
-	return sink_value(s, (struct value){.type = VALUE_BOOL});
 }
 
 /* The template gives NULL for an empty text; memcpy() and memchr() do not allow that. */

@@ -33,11 +33,8 @@ void pack_text(struct pack *pack, const char *text, size_t n);
 void pack_bytes(struct pack *pack, const void *bytes, size_t n);
 
 enum value_type {
-	VALUE_NIL,
-	VALUE_BOOL,
+	VALUE_OTHER, /* nil, a bool, a number below 0, a float: no format of ours has them */
 	VALUE_UINT,
-	VALUE_NEGATIVE,
-	VALUE_DOUBLE,
 	VALUE_TEXT,
 	VALUE_BYTES,
 	VALUE_ARRAY,
@@ -48,9 +45,7 @@ struct value {
 	enum value_type type;
 	uint32_t count; /* bytes of a text, items of an array, pairs of a map */
 	union {
-		uint64_t number; /* VALUE_UINT, VALUE_BOOL */
-		int64_t negative;
-		double real;
+		uint64_t number;
 		const char *bytes;
 	};
 };

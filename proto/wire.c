@@ -60,7 +60,7 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_PUBLIC] = "public",
 	[WIRE_STRICT] = "strict",
 	[WIRE_SERIAL] = "serial",
-	[WIRE_FAULT] = "fault",
+	[WIRE_CODE] = "code",
 	[WIRE_AGAIN] = "again",
 	[WIRE_STREAM] = "stream",
 	[WIRE_RUN] = "run",
@@ -69,34 +69,11 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_PATH] = "path",
 	[WIRE_KIND] = "kind",
 	[WIRE_ARGS] = "args",
-	[WIRE_CODE] = "code",
 	[WIRE_FIELD] = "field",
 	[WIRE_TEXT] = "text",
 	[WIRE_HOST] = "host",
 	[WIRE_DATASET] = "dataset",
 };
-
-static const char *const code_names[FAULT_CODES] = {
-	[FAULT_ARGUMENT] = "attach",
-	[FAULT_MEMORY] = "memory",
-	[FAULT_DESCRIPTORS] = "descriptors",
-	[FAULT_IO] = "data",
-	[FAULT_DATA] = "data",
-	[FAULT_CHANGED] = "data",
-	[FAULT_TOKEN] = "data",
-	[FAULT_PROTOCOL] = "protocol",
-	[FAULT_CURSOR] = "cursor",
-	[FAULT_ATTACH] = "attach",
-	[FAULT_CHECKPOINT] = "checkpoint",
-	[FAULT_REQUEST] = "request",
-	[FAULT_STATE_DIR] = "state_dir",
-	[FAULT_PERMISSION] = "uid",
-};
-
-/* The code for each word. */
-static const enum fault_code named_codes[] = {FAULT_ATTACH, FAULT_CHECKPOINT, FAULT_CURSOR,
-	FAULT_DATA, FAULT_DESCRIPTORS, FAULT_MEMORY, FAULT_PROTOCOL, FAULT_REQUEST, FAULT_STATE_DIR,
-	FAULT_PERMISSION};
 
 #define BIT WIRE_BIT
 
@@ -127,12 +104,6 @@ const char *wire_op_name(enum wire_op op)
 	return op_names[op];
 }
 
-const char *wire_code_name(enum fault_code code)
-{
-	assert(code > FAULT_NONE && code < FAULT_CODES);
-	return code_names[code];
-}
-
 /* ---- building ---- */
 
 void wire_set_bytes(struct wire *w, enum wire_key key, const void *bytes, size_t n)
@@ -146,12 +117,6 @@ void wire_set_bytes(struct wire *w, enum wire_key key, const void *bytes, size_t
 void wire_set_text(struct wire *w, enum wire_key key, const char *text)
 {
 	wire_set_bytes(w, key, text, strlen(text));
-}
-
-void wire_set_code(struct wire *w, enum fault_code code)
-{
-	wire_set_text(w, WIRE_CODE, wire_code_name(code));
-	wire_set(w, WIRE_FAULT, code);
 }
 
 size_t wire_encode(const struct wire *w, void *packet)
@@ -245,19 +210,9 @@ bool wire_decode(struct wire *w, const void *packet, size_t n, struct fault *fau
 
 enum fault_code wire_code(const struct wire *w)
 {
-	uint64_t number = wire_has(w, WIRE_FAULT) ? wire_number(w, WIRE_FAULT) : FAULT_NONE;
-	struct wire_bytes word = wire_bytes(w, WIRE_CODE);
+	uint64_t code = wire_number(w, WIRE_CODE);
 
-	if (number > FAULT_NONE && number < FAULT_CODES)
-		return (enum fault_code)number;
-	for (size_t i = 0;
-		wire_has(w, WIRE_CODE) && i < sizeof(named_codes) / sizeof(named_codes[0]); i++) {
-		const char *name = code_names[named_codes[i]];
-
-		if (word.n == strlen(name) && memcmp(word.at, name, word.n) == 0)
-			return named_codes[i];
-	}
-	return FAULT_NONE;
+	return code < FAULT_CODES ? (enum fault_code)code : FAULT_NONE;
 }
 
 bool wire_text(const struct wire *w, enum wire_key key, char *to, size_t capacity)

@@ -6,10 +6,10 @@
  *
  *   → hello{version, host, process?}
  *   ← hello{version}
- *   ← error{code, field, text, fault?, passing?}
+ *   ← error{code, field, text, passing?}
  *         At any time. Then the daemon closes the connection, except after a failed checkpoint or
  *         request. passing: the same attach may succeed later, so the client retries until its
- *         deadline. code and fault are two forms of one code: see wire_code().
+ *         deadline.
  *
  *   A trainer's session:
  *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor,
@@ -21,7 +21,7 @@
  *   ← warning{text}
  *         At any time, but only to clients that sent `process`.
  *   → checkpoint{tag, cursor}
- *   ← saved{tag, path, digest}
+ *   ← saved{tag, path}
  *   → describe{}
  *   ← described{cursor}                       the beginning of the stream
  *   → pending{}
@@ -33,7 +33,7 @@
  *   ← status{after: next page or 0, args, path?}
  *         args: a page of the status, a JSON array of items (daemon/control/status.c). public:
  *         without directories, pids and hosts. path: of the config, if not public.
- *   → cache{kind, dataset?}                   not known to older releases
+ *   → cache{kind, dataset?}
  *   ← cache{kind, args}
  *         kind "ls": args is {"datasets": [{"stream", "dataset", "url", "objects", "pieces",
  *         "bytes", "all"}, …], "other": {"objects", "pieces", "bytes"}, "cache": as in a status,
@@ -48,8 +48,7 @@
  *   ← cancelled{number, fetched}
  *
  * Serials. A query may carry `serial`, any number but 0. Every reply to it, errors and the answers
- * to a request included, carries the same serial. A peer of an older release ignores it and sends
- * none: its replies come in the order of the queries. hello has none.
+ * to a request included, carries the same serial.
  *
  * A helper reads ahead for another session of its process. Requests go to that other session.
  *
@@ -137,7 +136,7 @@ enum wire_key {
 	WIRE_STRICT,  /* 1: reject while another process reads for this rank, run and peer; the
 			 error is passing */
 	WIRE_SERIAL,  /* of a query, and of every reply to it; never 0 */
-	WIRE_FAULT,   /* enum fault_code of an error, next to its older form, `code` */
+	WIRE_CODE,    /* enum fault_code of an error */
 	WIRE_AGAIN,   /* 1: the session's connection was lost */
 	WIRE_NUMBERS,
 
@@ -148,7 +147,6 @@ enum wire_key {
 	WIRE_PATH,
 	WIRE_KIND,
 	WIRE_ARGS,
-	WIRE_CODE,
 	WIRE_FIELD,
 	WIRE_TEXT,
 	WIRE_HOST,
@@ -189,8 +187,6 @@ static inline void wire_set(struct wire *w, enum wire_key key, uint64_t value)
 
 void wire_set_text(struct wire *w, enum wire_key key, const char *text);
 void wire_set_bytes(struct wire *w, enum wire_key key, const void *bytes, size_t n);
-/* Sets WIRE_CODE and WIRE_FAULT. @code is not FAULT_NONE. */
-void wire_set_code(struct wire *w, enum fault_code code);
 /* Writes the packet to @packet, which has room for LIMIT_PACKET_BYTES. Returns its length, or 0 if
  * it does not fit. */
 size_t wire_encode(const struct wire *w, void *packet);
@@ -221,12 +217,8 @@ bool wire_text(const struct wire *w, enum wire_key key, char *to, size_t capacit
 /* False (FAULT_PROTOCOL): the packet is not a message. fault->field is the key that is missing or
  * has the wrong type, or "packet". */
 bool wire_decode(struct wire *w, const void *packet, size_t n, struct fault *fault);
-/* The code of an error: WIRE_FAULT if it is present and known, otherwise by the word of WIRE_CODE.
- * FAULT_NONE: neither is known. */
+/* The code of an error. FAULT_NONE: it is unknown here. */
 enum fault_code wire_code(const struct wire *w);
-/* The word of WIRE_CODE for @code, which is not FAULT_NONE. Codes that older releases do not
- * distinguish share a word. */
-const char *wire_code_name(enum fault_code code);
 const char *wire_op_name(enum wire_op op);
 
 /* Reads plain decimal digits, up to 2^64 - 1. False: @text is anything else, and *@value is

@@ -215,7 +215,7 @@ static struct wire error_of(const struct fault *fault)
 {
 	struct wire w = {.op = WIRE_ERROR};
 
-	wire_set_code(&w, fault->code);
+	wire_set(&w, WIRE_CODE, fault->code);
 	wire_set_text(&w, WIRE_FIELD, fault->field);
 	wire_set_text(&w, WIRE_TEXT, fault->text);
 	if (fault->passing)
@@ -234,8 +234,8 @@ void connection_refuse_about(struct connection *c, uint64_t serial,
 	const struct log_subject *subject, const struct fault *fault)
 {
 	log_write(c->uid, subject ? LOG_BURST_SESSIONS : LOG_BURST, subject, LOG_WARNING,
-		"pid %d (uid %u) disconnected: %s: %s: %s", (int)c->pid, (unsigned)c->uid,
-		wire_code_name(fault->code), fault->field, fault->text);
+		"pid %d (uid %u) disconnected: %s: %s", (int)c->pid, (unsigned)c->uid, fault->field,
+		fault->text);
 	connection_error(c, serial, fault);
 	connection_close(c);
 }

@@ -2,6 +2,8 @@
 
 from lib import Client, Daemon, Witness, datasets, rows_at, status, wait_for
 
+PROTOCOL = 7  # proto/fault.h
+
 
 def without(message, *keys):
     return {k: v for k, v in message.items() if k not in keys}
@@ -62,7 +64,7 @@ class Bench:
         closes the connection, otherwise what happened instead.
         """
         words = self.answers(raw, greeted)
-        if len(words) != 1 or words[0]["op"] != "error" or words[0]["code"] != "protocol":
+        if len(words) != 1 or words[0]["op"] != "error" or words[0]["code"] != PROTOCOL:
             return f"answered {words!r}"
         if words[0]["field"] != field or part not in words[0]["text"] or not words[0]["text"]:
             return f"not {field}: …{part}: {words!r}"

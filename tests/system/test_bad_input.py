@@ -45,7 +45,7 @@ ATTACH = {
     "op": "attach", "stream": "train", "run": "test", "rank": 0, "world": 1, "micro": 2, "peer": 0,
     "slots": 4, "begin": 1,
 }  # fmt: skip
-NOBODY = 65534
+NOBODY, PERMISSION = 65534, 13  # proto/fault.h
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
 SEAL_SEAL, SEAL_SHRINK, SEAL_GROW, SEAL_FUTURE_WRITE = 1, 2, 4, 16
 
@@ -61,7 +61,7 @@ def test_other_users_are_refused_before_parsing(bench):
             s = connect(path)
         with contextlib.suppress(OSError):  # it has been refused already
             s.send(raw)
-        assert msgpack.unpackb(receive(s)[0])["code"] == "uid" and bench.unharmed()
+        assert msgpack.unpackb(receive(s)[0])["code"] == PERMISSION and bench.unharmed()
         injected(28)
     advice = f"uid {NOBODY} may not connect; add it to allow_uids"
     assert bench.daemon.said(advice), "the log says what to do"
@@ -104,7 +104,7 @@ def malformed():
         (msgpack.packb({**ATTACH, "x": "y" * PACKET_BYTES}), "packet", "longer than 128 KiB"),
         *((msgpack.packb(message), "op", "") for message in (
             {**ATTACH, "op": "dance"}, without(ATTACH, "op"),
-            {"op": "error", "code": "x", "field": "y", "text": "z"})),
+            {"op": "error", "code": 99, "field": "y", "text": "z"})),
         (msgpack.packb({**HELLO, "version": 2}), "version", ""),
         *((msgpack.packb({**ATTACH, key: value}), key, "") for key, value in TYPES.items()),
         *((msgpack.packb(without(message, key)), key, "missing")

@@ -4,7 +4,6 @@
 
 #include "proto/limits.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -36,26 +35,25 @@ static void all_forms_of_a_value_are_read(void **state)
 		size_t n;
 		enum value_type type;
 		int64_t number;
-		double real;
 	} forms[] = {
-		{BYTES("\xcc\x05"), VALUE_UINT, 5, 0},
-		{BYTES("\xcd\0\x05"), VALUE_UINT, 5, 0},
-		{BYTES("\xce\0\0\0\x05"), VALUE_UINT, 5, 0},
-		{BYTES("\xcf\0\0\0\0\0\0\0\x05"), VALUE_UINT, 5, 0},
-		{BYTES("\xd0\x80"), VALUE_NEGATIVE, INT8_MIN, 0},
-		{BYTES("\xd0\x7f"), VALUE_UINT, INT8_MAX, 0},
-		{BYTES("\xd1\x80\0"), VALUE_NEGATIVE, INT16_MIN, 0},
-		{BYTES("\xd1\x7f\xff"), VALUE_UINT, INT16_MAX, 0},
-		{BYTES("\xd2\x80\0\0\0"), VALUE_NEGATIVE, INT32_MIN, 0},
-		{BYTES("\xd2\x7f\xff\xff\xff"), VALUE_UINT, INT32_MAX, 0},
-		{BYTES("\xd3\x80\0\0\0\0\0\0\0"), VALUE_NEGATIVE, INT64_MIN, 0},
-		{BYTES("\xd3\x7f\xff\xff\xff\xff\xff\xff\xff"), VALUE_UINT, INT64_MAX, 0},
-		{BYTES("\xc2"), VALUE_BOOL, 0, 0},
-		{BYTES("\xc3"), VALUE_BOOL, 1, 0},
-		{BYTES("\xca\x3f\xc0\0\0"), VALUE_DOUBLE, 0, 1.5},
-		{BYTES("\xcb\xbf\xf8\0\0\0\0\0\0"), VALUE_DOUBLE, 0, -1.5},
-		{BYTES("\xcb\x7f\xf8\0\0\0\0\0\0"), VALUE_DOUBLE, 0, NAN},
-		{BYTES("\xc0"), VALUE_NIL, 0, 0},
+		{BYTES("\xcc\x05"), VALUE_UINT, 5},
+		{BYTES("\xcd\0\x05"), VALUE_UINT, 5},
+		{BYTES("\xce\0\0\0\x05"), VALUE_UINT, 5},
+		{BYTES("\xcf\0\0\0\0\0\0\0\x05"), VALUE_UINT, 5},
+		{BYTES("\xd0\x80"), VALUE_OTHER, 0},
+		{BYTES("\xd0\x7f"), VALUE_UINT, INT8_MAX},
+		{BYTES("\xd1\x80\0"), VALUE_OTHER, 0},
+		{BYTES("\xd1\x7f\xff"), VALUE_UINT, INT16_MAX},
+		{BYTES("\xd2\x80\0\0\0"), VALUE_OTHER, 0},
+		{BYTES("\xd2\x7f\xff\xff\xff"), VALUE_UINT, INT32_MAX},
+		{BYTES("\xd3\x80\0\0\0\0\0\0\0"), VALUE_OTHER, 0},
+		{BYTES("\xd3\x7f\xff\xff\xff\xff\xff\xff\xff"), VALUE_UINT, INT64_MAX},
+		{BYTES("\xc2"), VALUE_OTHER, 0},
+		{BYTES("\xc3"), VALUE_OTHER, 0},
+		{BYTES("\xca\x3f\xc0\0\0"), VALUE_OTHER, 0},
+		{BYTES("\xcb\xbf\xf8\0\0\0\0\0\0"), VALUE_OTHER, 0},
+		{BYTES("\xcb\x7f\xf8\0\0\0\0\0\0"), VALUE_OTHER, 0},
+		{BYTES("\xc0"), VALUE_OTHER, 0},
 	};
 
 	(void)state;
@@ -64,13 +62,7 @@ static void all_forms_of_a_value_are_read(void **state)
 
 		assert_int_equal(unpack_exact(forms[i].bytes, forms[i].n, &v, 1), 1);
 		assert_int_equal(v.type, forms[i].type);
-		if (v.type == VALUE_NEGATIVE)
-			assert_true(v.negative == forms[i].number);
-		else if (v.type == VALUE_DOUBLE)
-			assert_true(
-				v.real == forms[i].real || (isnan(v.real) && isnan(forms[i].real)));
-		else if (v.type != VALUE_NIL)
-			assert_true(v.number == (uint64_t)forms[i].number);
+		assert_true(v.number == (uint64_t)forms[i].number);
 	}
 }
 
