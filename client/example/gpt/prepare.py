@@ -1,12 +1,11 @@
 """Makes token shards from real text, in place of a team's own tokenising job.
 
 The text is code from the Python standard library and prose from two Debian documentation packages;
-the tokenizer is GPT-2's. A shard is a flat file of u16 tokens; each document ends with EOS.
+the tokenizer is GPT-2's. `python -m tokend tokenize` makes the shards.
 
 usage: prepare.py DATA_DIR        (reuses the shards of an earlier run)
 """
 
-import base64
 import gzip
 import hashlib
 import importlib
@@ -15,6 +14,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -23,11 +23,10 @@ import time
 
 import numpy
 
-VOCABULARY, EOS = 50257, 50256
+PACKAGE = pathlib.Path(__file__).resolve().parents[3] / "build" / "python"
 SHARD_TOKENS = 2_000_000
-DATASET_TOKENS = 12_000_000  # at most, per dataset
+CHARACTERS = 40_000_000  # at most, per dataset
 HELD_OUT = 1000  # every 1000th document goes into the validation set
-PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 # openai-whisper is needed for one file, GPT-2's vocabulary. It is not imported.
 TOKENIZER = ("tiktoken==0.14.0", "regex", "openai-whisper==20250625")
 
@@ -122,7 +121,7 @@ def sources(data):
 
 
 def tokenizer():
-    """GPT-2's byte pair encoding, from its published ranks."""
+    """GPT-2's byte pair encoding: a file with its published ranks."""
     missing = []
     for requirement in TOKENIZER:
         try:
@@ -131,76 +130,48 @@ def tokenizer():
             missing.append(requirement)
     if missing:
         say("installing " + ", ".join(missing))
-        pip = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--no-deps",
-                "--disable-pip-version-check",
-                *missing,
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps"]
+        done = subprocess.run(
+            [*pip, "--disable-pip-version-check", *missing], stderr=subprocess.PIPE, text=True
         )
-        if pip.returncode:
-            raise RuntimeError(f"pip could not install {', '.join(missing)}:\n{pip.stderr.strip()}")
+        if done.returncode:
+            raise RuntimeError(
+                f"pip could not install {', '.join(missing)}:\n{done.stderr.strip()}"
+            )
         importlib.invalidate_caches()
-    import tiktoken
-
-    package_dir = pathlib.Path(importlib.util.find_spec("whisper").submodule_search_locations[0])
-    ranks = {}
-    for line in (package_dir / "assets" / "gpt2.tiktoken").read_bytes().splitlines():
-        token, rank = line.split()
-        ranks[base64.b64decode(token)] = int(rank)
-    assert len(ranks) == VOCABULARY - 1  # all but EOS
-    return tiktoken.Encoding("gpt2", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={})
+    package_dir = importlib.util.find_spec("whisper").submodule_search_locations[0]
+    return pathlib.Path(package_dir) / "assets" / "gpt2.tiktoken"
 
 
-def tokenise(encoding, documents):
-    """A u16 array per document, ending with EOS. Duplicates are dropped."""
-    seen, batch, size = set(), [], 0
-
-    def encode():
-        for tokens in encoding.encode_ordinary_batch(batch, num_threads=2):
-            yield numpy.array([*tokens, EOS], dtype="<u2")
-
+def unlike(documents):
+    """Without duplicates and what is empty, up to CHARACTERS."""
+    seen, size = set(), 0
     for text in documents:
         digest = hashlib.sha256(text.encode()).digest()
         if text and digest not in seen:
             seen.add(digest)
-            batch.append(text)
             size += len(text)
-        if size > 2_000_000:
-            yield from encode()
-            batch, size = [], 0
-    yield from encode()
+            yield text
+        if size > CHARACTERS:
+            return
 
 
-class Shards:
-    """Writes documents to numbered files of about SHARD_TOKENS."""
-
-    def __init__(self, root):
-        self.root, self.pending, self.pending_tokens, self.tokens, self.files = root, [], 0, 0, []
-        root.mkdir(parents=True, exist_ok=True)
-        for old in root.iterdir():
-            old.unlink()
-
-    def add(self, tokens):
-        self.pending.append(tokens)
-        self.pending_tokens += len(tokens)
-        if self.pending_tokens >= SHARD_TOKENS:
-            self.flush()
-
-    def flush(self):
-        if self.pending:
-            path = self.root / f"{len(self.files):03d}.bin"
-            numpy.concatenate(self.pending).tofile(path)
-            self.files.append(path)
-            self.tokens += self.pending_tokens
-            self.pending, self.pending_tokens = [], 0
+def tokenise(lines, output):
+    """Makes shards of a file of JSONL. Returns the number of their tokens."""
+    shutil.rmtree(output, ignore_errors=True)
+    command = [sys.executable, "-m", "tokend", "tokenize", lines, "-o", output]
+    command += ["--tokenizer", tokenizer(), "--shard-tokens", SHARD_TOKENS]
+    done = subprocess.run(
+        [str(word) for word in command],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+    lines.unlink()
+    return sum(path.stat().st_size for path in output.glob("*.bin")) // 2
 
 
 # ---- preparing, once ----
@@ -230,36 +201,26 @@ def prepare(data):
     if tokens:
         say("reusing the shards of an earlier run")
         return tokens
+    data.mkdir(parents=True, exist_ok=True)
     (data / "stamp.json").unlink(missing_ok=True)
-    encoding = tokenizer()
-    valid, tokens, files = Shards(data / "valid"), {}, []
-    for name, documents in sources(data):
-        shards, began, shown = Shards(data / name), time.monotonic(), time.monotonic()
-        for number, document in enumerate(tokenise(encoding, documents)):
-            (valid if number % HELD_OUT == HELD_OUT - 1 else shards).add(document)
-            if time.monotonic() - shown > 1:
-                shown = time.monotonic()
-                say(
-                    f"{name:7} {number + 1:6,} documents, "
-                    f"{(shards.tokens + shards.pending_tokens) / 1e6:5.1f} M tokens ..."
-                )
-            if shards.tokens >= DATASET_TOKENS:
-                break
-        shards.flush()
-        tokens[name] = shards.tokens
-        files += shards.files
-        say(
-            f"{name:7} {number + 1:6,} documents, {shards.tokens / 1e6:5.1f} M tokens in "
-            f"{len(shards.files)} shards, "
-            f"{time.monotonic() - began:.1f} s"
-        )
-    valid.flush()
-    tokens["valid"] = valid.tokens
-    stamp = {
-        "recipe": recipe,
-        "tokens": tokens,
-        "shards": {str(path.relative_to(data)): digest(path) for path in files + valid.files},
-    }
+    tokenizer()  # is installed now
+    tokens, held_out = {}, data / "valid.jsonl"
+    with open(held_out, "w") as valid:
+        for name, documents in sources(data):
+            began, lines = time.monotonic(), data / f"{name}.jsonl"
+            with open(lines, "w") as rest:
+                for number, text in enumerate(unlike(documents), 1):
+                    file = rest if number % HELD_OUT else valid
+                    file.write(json.dumps({"text": text}) + "\n")
+            tokens[name] = tokenise(lines, data / name)
+            say(
+                f"{name:7} {number:6,} documents, {tokens[name] / 1e6:5.1f} M tokens, "
+                f"{time.monotonic() - began:.1f} s"
+            )
+    tokens["valid"] = tokenise(held_out, data / "valid")
+    shards = [path for name in tokens for path in (data / name).glob("*.bin")]
+    digests = {str(path.relative_to(data)): digest(path) for path in shards}
+    stamp = {"recipe": recipe, "tokens": tokens, "shards": digests}
     temporary = data / "stamp.json.tmp"
     temporary.write_text(json.dumps(stamp, indent=1))
     os.replace(temporary, data / "stamp.json")

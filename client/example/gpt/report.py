@@ -1,17 +1,10 @@
-"""Compares the trainers' records with the order, without the daemon.
-
-The order comes from `tokctl plan`, which needs no daemon. numpy reads the tokens from the shards.
-"""
+"""Reads what the trainers noted of their steps, and draws the loss."""
 
 import json
 import math
 import pathlib
-import subprocess
 import sys
-import zlib
-from collections import Counter, defaultdict
-
-import numpy
+from collections import defaultdict
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "bench" / "pictures"))
 
@@ -40,10 +33,6 @@ class Attempt:
         # the last lines of ranks that were not killed
         self.last = [lines[-1] for lines in ranks if "valid" in lines[-1]]
 
-    def rows(self, step):
-        for entry in self.steps[step]:
-            yield from zip(entry["position"], entry["dataset"], entry["checksum"])
-
 
 def surviving(attempts):
     """(step, attempt) of each step in the final model. A restart undoes the steps after its
@@ -53,87 +42,6 @@ def surviving(attempts):
         end = following.start if following else max(attempt.steps) + 1
         for step in range(attempt.start, end):
             yield step, attempt
-
-
-def plan(tokctl, config, stream, count):
-    command = [tokctl, "plan", "-c", config, stream, "--from", "0", "--count", str(count), "--json"]
-    lines = subprocess.run(
-        [str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
-    return [json.loads(line) for line in lines.splitlines()]
-
-
-class Shards:
-    """The shard files of all datasets, and the numbers of their windows."""
-
-    def __init__(self, data, names, seq_len):
-        self.seq_len, self.files, self.first = seq_len, {}, {}
-        for name in names:
-            window = 0
-            for path in sorted((data / name).glob("*.bin")):
-                tokens = numpy.memmap(path, dtype="<u2", mode="r")
-                self.files[name, path.name] = tokens
-                self.first[name, path.name] = window
-                window += (len(tokens) - seq_len - 1) // seq_len + 1
-
-    def checksum(self, row):
-        at = row["offset"]
-        window = self.files[row["dataset"], row["shard"]][at : at + self.seq_len + 1]
-        return zlib.crc32(window[1:].tobytes(), zlib.crc32(window[:-1].tobytes()))
-
-    def holds(self, row):
-        """True if the row's window begins at its offset, up to the slide of its epoch."""
-        number = row["window"] - self.first[row["dataset"], row["shard"]]
-        slide = row["offset"] - number * self.seq_len
-        return number >= 0 and 0 <= slide < self.seq_len
-
-
-def check(attempts, order, shards, global_batch):
-    """Counts samples, and every kind of error; each of those counts must be 0."""
-    seen, moved, altered = Counter(), 0, 0
-    steps = list(surviving(attempts))
-    for step, attempt in steps:
-        rows = list(attempt.rows(step))
-        seen.update(position for position, _, _ in rows)
-        moved += sorted(position for position, _, _ in rows) != list(
-            range(step * global_batch, (step + 1) * global_batch)
-        )
-        for position, dataset, checksum in rows:
-            row = order[position] if position < len(order) else None
-            altered += not (
-                row
-                and row["position"] == position
-                and row["dataset"] == dataset
-                and shards.holds(row)
-                and shards.checksum(row) == checksum
-            )
-    windows = Counter((row["dataset"], row["epoch"], row["window"]) for row in order)
-    undone = [
-        (attempt, step)
-        for attempt, following in zip(attempts, attempts[1:])
-        for step in attempt.steps
-        if step >= following.start
-    ]
-    again = {
-        position: checksum
-        for step, attempt in steps
-        for position, _, checksum in attempt.rows(step)
-    }
-    return {
-        "samples": sum(seen.values()),
-        "repeated": sum(count - 1 for count in seen.values())
-        + sum(count - 1 for count in windows.values()),
-        "lost": len(order) - sum(position in seen for position in range(len(order))),
-        "altered": altered,
-        "moved": moved,
-        "undone": len(undone),
-        "differ": sum(
-            again.get(position) != checksum
-            for attempt, step in undone
-            for position, _, checksum in attempt.rows(step)
-        ),
-        "shares": Counter(row["dataset"] for row in order),
-    }
 
 
 def losses(attempts):
