@@ -122,8 +122,8 @@ cudart = -L$(CUDA)/lib64 -lcudart_static -ldl -lrt -lpthread
 cuda_found = $(and $(wildcard $(CUDA)/include/cuda_runtime.h),$(wildcard $(CUDA)/lib64/libcudart_static.a))
 cuda_programs = $(if $(cuda_found),build/gcc/bin/example-gpu-trainer build/gcc/bin/bench-h2d)
 
-build/gcc/client/example/gpu_trainer.o build/gcc/bench/h2d.o: INCLUDES += -isystem $(CUDA)/include
-build/gcc/bin/example-gpu-trainer: build/gcc/client/example/gpu_trainer.o build/gcc/lib/libtokend.so
+build/gcc/tests/gpu/gpu_trainer.o build/gcc/bench/h2d.o: INCLUDES += -isystem $(CUDA)/include
+build/gcc/bin/example-gpu-trainer: build/gcc/tests/gpu/gpu_trainer.o build/gcc/lib/libtokend.so
 	$(dynamic) $(cudart)
 build/gcc/bin/bench-h2d: build/gcc/bench/h2d.o $(patsubst %.c,build/gcc/%.o,$(client) $(proto))
 	$(program) $(cudart)
@@ -138,12 +138,12 @@ links: programs # build/bin and build/lib
 
 # ---- Python: built for the stable ABI, so one build serves Python 3.10 and later ----
 
-info = tokend-$(VERSION).dist-info# as in a wheel: Lightning finds the package's callback by it
+info = tokend-$(VERSION).dist-info# as in a wheel
 python: build/python/tokend/_tokend.abi3.so $(modules:client/python/%=build/python/%) build/python/$(info)/METADATA
 	$(Q)rm -f $(filter-out $(modules:client/python/%=build/python/%),$(wildcard build/python/tokend/*.py build/python/tokend/*/*.py))
 
-build/python/tokend-%.dist-info/METADATA: client/python/entry_points.txt
-	$(Q)mkdir -p $(@D); cp $< $(@D); printf 'Metadata-Version: 2.1\nName: tokend\nVersion: %s\n' $* >$@
+build/python/tokend-%.dist-info/METADATA:
+	$(Q)mkdir -p $(@D); printf 'Metadata-Version: 2.1\nName: tokend\nVersion: %s\n' $* >$@
 
 build/python/tokend/%: client/python/tokend/%
 	$(Q)mkdir -p $(@D); cp $< $@
@@ -265,7 +265,7 @@ install: all ## install into PREFIX (/usr/local) below DESTDIR
 	$(Q)ln -sf libtokend.so.1 $(DESTDIR)$(LIBDIR)/libtokend.so
 	$(Q)$(foreach module,$(modules:client/python/%=%),install -Dm644 client/python/$(module) $(site)/$(module) &&) true
 	$(Q)install -Dm755 -t $(site)/tokend build/python/tokend/_tokend.abi3.so
-	$(Q)install -Dm644 -t $(site)/$(info) build/python/$(info)/METADATA client/python/entry_points.txt
+	$(Q)install -Dm644 -t $(site)/$(info) build/python/$(info)/METADATA
 	$(Q)install -Dm644 -t $(DESTDIR)$(DOCDIR) config/tokend.yaml config/alerts.yaml config/dashboard.json systemd/objects.conf README.md
 	$(Q)install -Dm644 systemd/tokend.sysusers $(DESTDIR)$(SYSUSERSDIR)/tokend.conf
 	$(Q)install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(LIBDIR)/pkgconfig

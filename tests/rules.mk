@@ -36,7 +36,7 @@ $(O)/check/sim: $(preempted) tests/sim/wrap.txt
 
 $(O)/check/fake/libcuda.so.1: $(O)/tests/gpu/fake_cuda.o
 	$(program) -shared -Wl,-soname,libcuda.so.1
-$(O)/check/example-gpu-trainer: $(O)/fake/client/example/gpu_trainer.o $(O)/all.a
+$(O)/check/example-gpu-trainer: $(O)/fake/tests/gpu/gpu_trainer.o $(O)/all.a
 	$(program) $(fake)
 $(O)/check/copies-trainer: $(O)/fake/tests/gpu/copies_trainer.o $(O)/all.a
 	$(program) $(fake) -Wl,--wrap=mmap

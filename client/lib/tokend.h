@@ -448,7 +448,7 @@ TOKEND_API int tokend_record(struct tokend *t, const char *path);
  *
  * For copies to a GPU: register the ring with the CUDA runtime, so that cudaMemcpyAsync() from a
  * batch is asynchronous and fast. Release a batch only when the event after its copy has passed.
- * client/example/gpu_trainer.c is a complete trainer. The library itself loads no CUDA.
+ * tests/gpu/gpu_trainer.c is a complete trainer. The library itself loads no CUDA.
  *
  * Sets *@base and *@bytes to the memory of the current ring's slots, whole pages that all `tokens`
  * of its batches point into. Register at most 1 GiB at a time: no slot crosses a multiple of 1 GiB

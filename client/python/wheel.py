@@ -219,7 +219,6 @@ def stage(build, root):
     licenses = {"Apache-2.0", *(LICENSES[name] for name in packages)}
     files = [path.name for path in terms.iterdir()]
     (info / "METADATA").write_text(metadata(licenses, files))
-    shutil.copy(ROOT / "client/python/entry_points.txt", info)
     (info / "WHEEL").write_text(
         f"Wheel-Version: 1.0\nGenerator: tokend\nRoot-Is-Purelib: false\nTag: {tag(build)}\n"
     )

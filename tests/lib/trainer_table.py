@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "client/example/trainers"
+TESTS = Path(__file__).resolve().parents[1]
+EXAMPLES = TESTS.parent / "client/example/trainers"
 TRAINERS = {  # by example: the trainer, and its distribution or the commit that it is rebuilt from
     "train_ddp.py": ("DDP", "torch"),
     "train_fsdp.py": ("FSDP2, HSDP", "torch"),
@@ -53,11 +54,17 @@ def read(text):
     return [Run(**json.loads(line)) for line in text.splitlines()]
 
 
+def find(example):
+    """Its path: that of an example for users, otherwise of one for the tests alone."""
+    path = EXAMPLES / example
+    return path if path.exists() else TESTS / "trainers" / example
+
+
 def changed(example):
     """How many lines of @example differ from the trainer's usual loop: those that contain "tokend",
     in code or in a comment at their end.
     """
-    text = (EXAMPLES / example).read_text()
+    text = find(example).read_text()
     text = re.sub(r'\A"""(.|\n)*?"""|^\s*/\*(.|\n)*?\*/\n', "", text, flags=re.MULTILINE)
     comment = "//" if example.endswith(".c") else "#"
     lines = [line.strip() for line in text.splitlines() if not line.strip().startswith(comment)]

@@ -44,7 +44,7 @@ ROOMS = {
 }
 ROOMS = {room: used.split() for room, used in ROOMS.items()}
 # examples that are built only where CUDA or MPI is
-NEED_MORE = ("client/example/gpu", "client/example/trainers")
+NEED_MORE = ("client/example/trainers",)
 
 
 def room(path):

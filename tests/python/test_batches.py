@@ -1,7 +1,6 @@
 """The contents of a batch: each kind that a trainer may ask for equals its definition in NumPy."""
 
 import json
-from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -11,7 +10,6 @@ from loading import SEQ, WINDOWS, check, check_run, make, positions, python
 
 import tokend
 from lib.stock import StockDaemon
-from tokend.integrations.torchft import TokendReplica
 
 EOS = {"packed": 7, "packed-wide": 70_000, "packed-whole": 7, "packed-end": 7}
 EXTRA = {"whole": 0, "packed-whole": 0, "ahead": 3, "packed-end": 3}
@@ -357,22 +355,3 @@ def test_an_old_or_broken_torch_is_an_import_error(served, directory):
     ):
         (directory / "torch.py").write_text(code)
         assert python(program, served.socket, "").stdout.startswith(text)
-
-
-# ---- torchft ----
-
-
-def test_batches_of_a_spare_group_have_the_usual_shapes(served):
-    """Without a rank, torchft's group takes no part in a step."""
-
-    def shapes(rank):
-        known = {"participating_rank": rank, "num_participants": 1, "current_step": 0}
-        manager = SimpleNamespace(**{k: lambda value=v: value for k, v in known.items()})
-        more = {"rank": 0, "ranks": 1, "documents": True, "loss_mask": True, "cp": (1, 2, "zigzag")}
-        (batch,) = TokendReplica(manager, "packed", 4, socket=served.socket, **more).take()
-        assert (batch["position"] == -1).all() == (rank is None)
-        documents = batch.pop("cu_seqlens", None), batch.pop("max_seqlen", None)
-        kinds = [getattr(value, "dtype", type(value)) for value in documents]
-        return kinds, {name: (value.dtype, value.shape) for name, value in batch.items()}
-
-    assert shapes(None) == shapes(0)

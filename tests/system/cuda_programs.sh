@@ -8,7 +8,7 @@ if [ ! -e "$include/cuda_runtime.h" ]; then
 	echo "skipped: no cuda_runtime.h in $include"
 	exit 77
 fi
-for source in client/example/gpu_trainer.c bench/h2d.c tests/gpu/copies_trainer.c; do
+for source in tests/gpu/gpu_trainer.c bench/h2d.c tests/gpu/copies_trainer.c; do
 	gcc -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror -I. -Iclient/lib \
 		-isystem "$include" -fsyntax-only "$source"
 done

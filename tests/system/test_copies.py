@@ -93,7 +93,7 @@ def test_a_ring_that_comes_back_at_the_address_of_one_that_was_copied_from(share
 
 
 def test_the_example(place, daemon):
-    """client/example/gpu_trainer.c: its cursor is that of the last batch trained on."""
+    """tests/gpu/gpu_trainer.c: its cursor is that of the last batch trained on."""
     command = [os.path.join(CHECK, "example-gpu-trainer"), "train", daemon.socket]
     env = {**os.environ, "FAKE_CUDA_DELAY_MS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LONG)

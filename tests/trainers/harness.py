@@ -34,7 +34,7 @@ import numpy
 
 import lib
 from lib import REPO, TOKCTL, rows_at, run, wait_for
-from lib.trainer_table import TRAINERS
+from lib.trainer_table import TRAINERS, find
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Package, daemon and tokctl must be those of the installed wheel, so $TOKEND_BIN is removed below.
@@ -162,7 +162,7 @@ class Job(lib.Place):
         self.work = self.file("work", "")
         self.records = self.file("records", "")
         if self.example:
-            shutil.copy(os.path.join(EXAMPLES, self.example), self.work)
+            shutil.copy(find(self.example), self.work)
         return self
 
     def __exit__(self, kind, error, trace):

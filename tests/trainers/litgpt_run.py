@@ -2,6 +2,9 @@
 accelerator, so DDP replaces it.
 """
 
+import os
+import sys
+
 import lightning.fabric.strategies
 from lightning.fabric.strategies import DDPStrategy
 
@@ -12,6 +15,7 @@ class OnCpu:
 
 
 lightning.fabric.strategies.FSDPStrategy = OnCpu
+sys.path.insert(0, os.getcwd())  # the example
 from litgpt.__main__ import main  # noqa: E402
 
 main()

@@ -12,7 +12,7 @@ import pytest
 from harness import LIMIT_S, Job, all_taken
 from lib import rows_at, wait_for
 
-STEPS, MICRO, SKIPPED = 24, 2, 40
+STEPS, MICRO = 24, 2
 FAIL = """if manager.current_step() == 18 and not globals().setdefault("failed", False):
         failed = True
         manager.report_error(RuntimeError("as if the network had failed"))
@@ -110,42 +110,3 @@ def live(mode):
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_a_killed_group_recovers(mode):
     live(mode)
-
-
-def test_both_groups_carry_out_requests_at_the_same_step():
-    with Job("train_torchft.py", micro_batch=MICRO, discards=True) as job:
-        there = {"TORCHFT_LIGHTHOUSE": lighthouse(job)}
-        job.edit("min_replica_size=1,", "min_replica_size=2,")
-        both = [job.launch(1, 1000, hold=[5], REPLICA_GROUP_ID=i, **there) for i in range(2)]
-        wait(lambda: all(s.noted_any(held=5) or s.ended() for s in both), "the 6th step")
-        job.ask(
-            "mix train --json web=0.4 code=0.6",
-            f"skip train --json --samples {SKIPPED}",
-            "drain train",
-        )
-        for start in both:
-            start.release(5)
-        wait(lambda: all(start.ended() for start in both), "the end")
-        status = [start.child.poll() for start in both]
-        assert status == [0, 0], (both[0].kill()[-6000:], both[1].kill()[-6000:])
-        said, _ = job.asked.communicate(timeout=LIMIT_S)
-        assert job.asked.returncode == 0, said
-        saved = int(re.findall(r"saved step (\d+)", said)[-1])
-        steps = saved + 3
-        more = [job.launch(1, steps, REPLICA_GROUP_ID=i, **there) for i in range(2)]
-        wait(lambda: all(start.ended() for start in more), "the end of the resumed job")
-        assert [start.child.poll() for start in more] == [0, 0], more[0].kill()[-6000:]
-        both += more
-        order = rows_at(job.yaml, "train", 0, 2 * MICRO * steps + SKIPPED)
-        position = {tuple(map(int, job.seen(row))): i for i, row in enumerate(order)}
-        taken = {}
-        for start in both:
-            for step, rows in job.steps(start).items():
-                if step is not None:
-                    taken.setdefault(step, []).extend(position[tuple(row)] for row in rows)
-        assert sorted(taken) == list(range(1, steps + 1))
-        rows = [at for step in sorted(taken) for at in sorted(taken[step])]
-        jump = next(i for i, at in enumerate(rows) if at != i)
-        want = [*range(jump), *range(jump + SKIPPED, 2 * MICRO * steps + SKIPPED)]
-        assert rows == want, "the rows, in the order of the steps"
-        assert jump % (2 * MICRO) == 0, "the skip is at the start of a step"

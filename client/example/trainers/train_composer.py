@@ -1,14 +1,16 @@
 """Composer's Trainer, with an evaluation.
 
 composer -n 2 train_composer.py, or NODE_RANK=0 torchrun --nproc-per-node 2 train_composer.py.
-Started again, on any number of processes, it resumes.
+Started again, on any number of processes, it resumes. Two settings lose rows if they are left out:
+spin_dataloaders=False, because the loader is at its cursor already, and the callback.
 """
 
 import torch
-from composer import Trainer
+from composer import Callback, Trainer
 from composer.metrics.nlp import LanguageCrossEntropy
 from composer.models import ComposerModel
-from tokend.integrations.composer import TokendCallback, TokendData
+from composer.utils import dist
+from tokend import Loader
 
 
 class Model(ComposerModel):
@@ -31,6 +33,32 @@ class Model(ComposerModel):
         metric.update(logits.flatten(0, 1), batch["labels"].flatten())
 
 
+class Tokend(Callback):
+    """Stores the cursor in composer's checkpoints, and carries out tokctl's requests."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def state_dict(self):
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state):
+        self.loader.load_state_dict(state)
+
+    def eval_start(self, state, logger):
+        valid.reset()
+
+    def batch_end(self, state, logger):
+        request = self.loader.control()
+        if request:
+            trainer.save_checkpoint_to_save_folder()
+            request.done(f"step {state.timestamp.batch.value} in checkpoints")
+        if self.loader.should_stop:
+            state.stop_training()
+
+
+dist.initialize_dist("cpu")  # tokend: before the loaders, whose rank and world come from there
+data, valid = Loader("train", micro_batch=4), Loader("valid", micro_batch=2)  # tokend
 model = Model()
 trainer = Trainer(
     model=model,
@@ -39,14 +67,16 @@ trainer = Trainer(
     run_name="tiny",
     seed=0,
     max_duration="15ba",
-    train_dataloader=TokendData("train", micro_batch=4),  # tokend: rows of each process
+    train_dataloader=data,  # tokend: rows of each process
     device_train_microbatch_size=2,
-    eval_dataloader=TokendData("valid", micro_batch=2),  # tokend
+    eval_dataloader=valid,  # tokend: a finite stream, from its beginning each time
+    device_eval_microbatch_size=2,
     eval_interval="5ba",
     save_folder="checkpoints",
     save_interval="5ba",
     autoresume=True,
-    callbacks=[TokendCallback()],  # tokend: the cursor's state, and tokctl's requests
+    spin_dataloaders=False,  # tokend: composer would drop batches at a resume
+    callbacks=[Tokend(data)],  # tokend
     progress_bar=False,
     log_to_console=True,
     console_log_interval="5ba",

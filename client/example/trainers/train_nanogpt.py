@@ -79,8 +79,8 @@ if os.path.exists(ckpt_path):  # init_from = "resume"
 raw_model = model
 if ddp:
     model = DDP(model)
-# at a save the loop has taken one batch that it has not trained on
-train = Loader("train", batch_size, start=start, prefetched=1)  # tokend
+train = Loader("train", batch_size, start=start)  # tokend
+train.commit()  # tokend: from now on the state is that of the last commit
 if master_process:  # tokend: rank and world are not the job's, because one process evaluates
     valid = Loader("valid", batch_size, rank=0, world=1)  # tokend
 
@@ -128,11 +128,13 @@ while True:
             model.require_backward_grad_sync = micro_step == gradient_accumulation_steps - 1
         logits, loss = model(X, Y)
         loss = loss / gradient_accumulation_steps
+        trained = train.taken  # tokend: at a save, one batch more was taken
         X, Y = get_batch()  # prefetch the next batch during the forward pass on the GPU
         loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+    train.commit(trained)  # tokend
     iter_num += 1
     if iter_num > max_iters:
         break

@@ -1,16 +1,37 @@
-"""TRL's SFTTrainer.
+"""TRL's SFTTrainer, which reads from a stream. Its loss mask decides which tokens count.
 
 torchrun --nproc-per-node 2 train_trl.py. Started again, on any number of processes, it resumes.
 """
 
 import os
 
+import torch
+from datasets import Dataset
 from tokend import Loader
-from tokend.integrations.trl import TokendCallback, TokendSFT
+from tokend.integrations.transformers import TokendCallback, TokendFeed
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.trainer_utils import get_last_checkpoint
-from trl import SFTConfig
+from trl import SFTConfig, SFTTrainer
+
+
+class TokendSFT(TokendFeed, SFTTrainer):
+    """Settings that prepare a dataset (packing, completion_only_loss, …, max_length) do nothing:
+    the shards are prepared.
+    """
+
+    def __init__(self, *arguments, **named):
+        # it must have a row, and is not read
+        unread = Dataset.from_dict({"input_ids": [[0, 0]], "labels": [[0, 0]]})
+        super().__init__(*arguments, train_dataset=unread, **named)
+
+    def compute_loss(self, model, inputs, *arguments, **named):
+        if "position_ids" not in inputs:  # SFTTrainer counts tokens by it
+            inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
+        return super().compute_loss(model, inputs, *arguments, **named)
+
+    models_loss = compute_loss
+
 
 args = SFTConfig(
     "checkpoints",

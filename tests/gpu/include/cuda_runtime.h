@@ -1,4 +1,4 @@
-/* The part of CUDA's header that client/example/gpu_trainer.c and copies_trainer.c use, to build
+/* The part of CUDA's header that tests/gpu/gpu_trainer.c and copies_trainer.c use, to build
  * them for the stand-in (fake_cuda.c). */
 #ifndef CUDA_RUNTIME_H
 #define CUDA_RUNTIME_H

@@ -1,112 +1,84 @@
 """Lightning: `trainer.fit(module, TokendData("train", micro_batch=8))`.
 
-The cursor is stored in Lightning's own checkpoint. A module that makes its loaders itself returns
-`Batches(Loader("train", 8), self.trainer)` from train_dataloader(); under ModelParallelStrategy
-it makes `Loader("train", 8, mesh=self.device_mesh)`.
+The cursor is stored in Lightning's own checkpoint, as the state of this LightningDataModule.
+
+A Loader itself, in fit() or as a module's train_dataloader(), loses rows at a resume: Lightning
+takes a batch ahead of its steps from what has no length, and counts lengths from the run's start.
 """
 
 import warnings
-from collections import deque
 
 from lightning.pytorch import Callback, LightningDataModule
 
-from .. import phrases
 from ..loader import Loader
 from ..throughput import Throughput
+from .shared import NO_CURSOR, Handed, carry_out
 
 ENDLESS = 1 << 40
 
 
 class Batches:
-    """A loader as Lightning's train_dataloader.
-
-    Its state is that of the optimizer's last step, not of the last batch taken. It has an endless
-    length, because Lightning takes one batch ahead from a loader without length. So validate every
-    N steps: Trainer(val_check_interval=N, check_val_every_n_epoch=None). Training ends with
-    max_steps, or with a finite stream. A schedule that asks for its length
-    (estimated_stepping_batches) gets max_steps or that of the whole finite stream.
+    """A loader as Lightning's train_dataloader. It has an endless length, so that no batch is taken
+    ahead. So validate every N steps: Trainer(val_check_interval=N, check_val_every_n_epoch=None).
+    Training ends with max_steps, or with a finite stream.
 
     Raises:
-        ValueError: the checkpoint has no tokend cursor, or a schedule asks for its length, and
-            neither max_steps nor the stream's end gives one.
+        ValueError: the checkpoint has no tokend cursor, or a schedule asks for a length that only
+            max_steps would give.
     """
 
-    def __init__(self, loader, trainer):
-        self.loader, self.trainer = loader, trainer
-        self.throughput = Throughput(loader)
-        # for each batch: the optimizer's steps before it, and the position after it
-        self._handed = deque()
-        self._begun = False
-        self._logged = 0
-        loader.commit()  # for a checkpoint before the first step
+    def __init__(self, loader, micro_batch, trainer, state):
+        self.loader, self.trainer, self._micro = loader, trainer, micro_batch
+        self._throughput, self._logged = Throughput(loader), 0
+        self._handed, self._begun = Handed(loader), False
+        if state is not None:
+            self.restart(state)
 
     def __len__(self):
-        trainer, end = self.trainer, self.loader.cursor.end
-        if trainer.optimizers or trainer.max_steps != -1:
-            return ENDLESS
-        # configure_optimizers() asks
-        if end is None or trainer.max_epochs != 1:
-            why = "has no end" if end is None else "is one epoch"
+        if self.trainer.max_steps == -1 and not self.trainer.optimizers:
             raise ValueError(
-                f"TokendData: a schedule asks for its length, and stream {self.loader.stream!r} "
-                f"{why}; pass Trainer(max_steps=N)" + (" or max_epochs=1" if end else "")
+                "TokendData: a schedule asks for the number of batches; pass Trainer(max_steps=N)"
             )
-        trainer.fit_loop._combined_loader = None  # for the training Lightning asks again
-        return -(-end // (self.loader.world * self.loader.batch_size))
+        return ENDLESS
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        if not self._begun:
-            self.trainer.fit_loop._load_combined_loader_states()  # as LateState
         if self.trainer.global_step > 0 and not self._begun:
             raise ValueError(
-                f"TokendData: {phrases.NO_CURSOR}; load its weights alone, and pass start=POSITION"
+                f"TokendData: {NO_CURSOR}; load its weights alone, and pass start=POSITION"
             )
         self._begun = True
         self.settle()
         batch = next(self.loader, None)
         if batch is None:
             self.trainer.should_stop = True  # a finite stream is one epoch
-            if self._handed:
-                step = self.loader.batch_size * self.trainer.accumulate_grad_batches
-                warnings.warn(phrases.step_left_open(step * self.loader.world), stacklevel=2)
+            if len(self._handed):
+                rows = self.loader.world * self._micro * self.trainer.accumulate_grad_batches
+                warnings.warn(
+                    "tokend: the stream has ended in the middle of a gradient accumulation, so no "
+                    "optimizer step contains its last batches; set samples: in its config to a "
+                    f"multiple of {rows}, the rows of a step",
+                    stacklevel=2,
+                )
             raise StopIteration
-        self._handed.append((self.trainer.global_step, self.loader.taken))
+        self._handed.add(self.trainer.global_step)
         return batch
 
     def settle(self):
         """Commits the batches that the optimizer has stepped on, and logs the throughput."""
         step = self.trainer.global_step
-        while self._handed and self._handed[0][0] < step:
-            self.loader.commit(self._handed.popleft()[1])
+        self._handed.stepped(step)
         if step - self._logged >= self.trainer.log_every_n_steps:
-            self._logged, numbers = step, self.throughput()
+            self._logged, numbers = step, self._throughput()
             for logger in self.trainer.loggers:
                 logger.log_metrics(numbers, step=step)
 
-    def state_dict(self):
-        self.settle()
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state):
+    def restart(self, state):
         self.loader.load_state_dict(state)
-        self.loader.commit()
-        self._handed.clear()
+        self._handed.restart()
         self._begun = True
-
-
-class LateState(Callback):
-    """Loads the loaders' states of a checkpoint. Lightning forgets them if a schedule's length was
-    asked for before: the loaders were set up then. Lightning finds this callback by the package's
-    entry point, so a plain Loader resumes, too.
-    """
-
-    def on_train_start(self, trainer, module):
-        loop = trainer.fit_loop
-        if any(isinstance(x, (Loader, Batches)) for x in loop._combined_loader.flattened):
-            loop._load_combined_loader_states()  # once
 
 
 class Validation:
@@ -137,7 +109,7 @@ class TokendData(LightningDataModule):
     def __init__(self, stream, micro_batch, *, valid=None, **options):
         super().__init__()
         self._stream, self._valid, self._micro, self._options = stream, valid, micro_batch, options
-        self._train_batches = self._valid_batches = None
+        self._state = self._train_batches = self._valid_batches = None
 
     def _loader(self, stream, **options):
         options = {**self._options, **options}
@@ -150,7 +122,8 @@ class TokendData(LightningDataModule):
 
     def train_dataloader(self):
         if self._train_batches is None:
-            self._train_batches = Batches(self._loader(self._stream), self.trainer)
+            loader = self._loader(self._stream)
+            self._train_batches = Batches(loader, self._micro, self.trainer, self._state)
         self._train_batches.trainer = self.trainer
         return self._train_batches
 
@@ -160,6 +133,19 @@ class TokendData(LightningDataModule):
         if self._valid_batches is None:
             self._valid_batches = Validation(self._loader(self._valid, start="begin"))
         return self._valid_batches
+
+    def state_dict(self):
+        """The state of the optimizer's last step, not of the last batch taken."""
+        if self._train_batches is None:
+            return self._state or {}
+        self._train_batches.settle()
+        return self._train_batches.loader.state_dict()
+
+    def load_state_dict(self, state):
+        """Called by Lightning before it asks for the dataloaders, or between two fits."""
+        self._state = state
+        if self._train_batches is not None:
+            self._train_batches.restart(state)
 
 
 class TokendCallback(Callback):
@@ -180,9 +166,9 @@ class TokendCallback(Callback):
         self._step = trainer.global_step
         batches = trainer.train_dataloader
         batches.settle()
-        request = batches.loader.control()
-        if request is not None and request.save:
+
+        def save(request):
             trainer.save_checkpoint(self._path)
-            request.done(f"step {self._step} in {self._path}")
-        if batches.loader.should_stop:
-            trainer.should_stop = True
+            return f"step {self._step} in {self._path}"
+
+        trainer.should_stop |= carry_out(batches.loader, save)

@@ -20,14 +20,15 @@ from __future__ import annotations
 import functools
 import glob
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from tokend import Cursor, Loader, Request, phrases
-from tokend import group as groups
-from tokend.batch import IGNORE, shifted
-from tokend.control import Bystander, Control
+from tokend import Cursor, Loader, Request
+
+from .shared import IGNORE, check_seq_len, positions, shifted
 
 
 def _kept(directory: str, iteration: str) -> list[str]:
@@ -44,7 +45,7 @@ def _kept(directory: str, iteration: str) -> list[str]:
 
 @functools.cache  # a process with several model chunks asks for each
 def _say(line: str) -> None:
-    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+    if not dist.is_initialized() or dist.get_rank() == 0:
         print(line, flush=True)
 
 
@@ -136,7 +137,7 @@ class TokendIterator:
         **options: Any,
     ) -> None:
         if attention_mask and documents:
-            raise ValueError(f"attention_mask, documents: {phrases.PASS_ONE}")
+            raise ValueError("attention_mask, documents: pass one of them")
         self._peer = 0
         if rank is None:
             from megatron.core import parallel_state as groups
@@ -196,12 +197,8 @@ class TokendIterator:
                 framework="torch",
                 **self._options,
             )
-            seq_len = loader.cursor.to_dict()["seq_len"]
-            if self._seq not in (None, seq_len):
-                loader.close()
-                raise ValueError(
-                    phrases.seq_len_differs("seq_length", self._seq, self._stream, seq_len)
-                )
+            if self._seq is not None:
+                check_seq_len(loader, "seq_length", self._seq)
             self._loader = loader
         return self._loader
 
@@ -220,9 +217,7 @@ class TokendIterator:
             "tokens": tokens.contiguous(),
             "labels": labels.clamp(min=0),
             "loss_mask": (labels != IGNORE).float(),
-            "position_ids": taken["position_ids"]
-            if self._documents
-            else torch.arange(seq_len).repeat(rows, 1),
+            "position_ids": positions(taken),
         }
         if self._documents:
             starts = _document_starts(taken["cu_seqlens"], rows, seq_len)
@@ -254,21 +249,48 @@ class TokendControl:
 
     def __init__(self, iterators: TokendIterator | list[TokendIterator]) -> None:
         self._iterators = iterators if isinstance(iterators, list) else [iterators]
-        together = groups.over(groups.of_all())
-        self._control = Control(Bystander(), together, Bystander.DAEMON)
+        self._group: Any = None  # of all processes
+        self._source = 0  # the first process that reads
+        self._loader: Loader | None = None
+        self.should_stop = False  # a call has returned a drain or a rescale: the job is to leave
 
-    def __call__(self) -> Request | None:
-        """Returns a Request or None, and raises, as tokend.Loader.control()."""
-        control = self._control
-        loader = next((i._loader for i in self._iterators if i._loader is not None), None)
-        if loader is not None and control.client is not loader._client:
-            control.client, control.daemon = loader._client, loader._control.daemon
-        request = control.step()
-        if request is not None and loader is not None:
-            loader._measure()
-        return request
+    def _begin(self) -> None:
+        """After the first step it is known who reads: these have a group of their own."""
+        self._loader = next((i._loader for i in self._iterators if i._loader is not None), None)
+        reads = [False] * dist.get_world_size()
+        self._group = dist.new_group(backend="gloo")
+        dist.all_gather_object(reads, self._loader is not None, self._group)
+        ranks = [rank for rank, reader in enumerate(reads) if reader]
+        group, self._source = dist.new_group(ranks, backend="gloo"), ranks[0]
+        if self._loader is not None:
+            self._loader.seek(group=group)
 
-    @property
-    def should_stop(self) -> bool:
-        """True once a call has returned a drain or a rescale: the job is to leave."""
-        return self._control.stopping
+    def __call__(self) -> Request | Heard | None:
+        """Returns what tokend.Loader.control() returns, and raises as it does. Where nothing is
+        read, it is a Heard.
+        """
+        if self._group is None:
+            self._begin()
+        request = None if self._loader is None else self._loader.control()
+        stop = self._loader is not None and self._loader.should_stop
+        flag = torch.tensor([request is not None, stop])
+        dist.broadcast(flag, self._source, self._group)
+        self.should_stop = bool(flag[1])
+        if not flag[0]:
+            return None
+        said = [{name: getattr(request, name, None) for name in HEARD}]
+        dist.broadcast_object_list(said, self._source, self._group)
+        return Heard(**said[0]) if request is None else request
+
+
+HEARD = ("number", "kind", "args", "acts_from", "error", "save", "stop")
+
+
+class Heard(SimpleNamespace):
+    """A tokend.Request as processes get it that read nothing."""
+
+    def __bool__(self) -> bool:
+        return bool(self.save)
+
+    def done(self, text: str = "") -> None:
+        """Does nothing: those that read report."""

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torchtitan.trainer import Trainer
 
-from tokend import Loader, peers, phrases
-from tokend.batch import shifted
+from tokend import Loader
+
+from .shared import among, carry_out, check_seq_len, positions, shifted
 
 try:
     from torchtitan.components.dataloader import BaseDataLoader  # 0.3
@@ -84,21 +85,18 @@ class TokendDataLoader(BaseDataLoader):
         num_tokens_per_batch: int = 0,
         **_: Any,
     ) -> None:
-        self._documents = config.documents
         self._flat = num_tokens_per_batch > 0  # the main branch
         setting = "training.seq_len"
         if self._flat:
             setting, seq_len = "training.max_context_length", max_context_length
             local_batch_size, rest = divmod(num_tokens_per_batch, seq_len)
             if rest:
-                what = f"a multiple of {setting}, {seq_len}; set {(local_batch_size + 1) * seq_len}"
                 raise ValueError(
-                    phrases.is_not(
-                        "training.num_tokens_per_microbatch_per_dp_rank", num_tokens_per_batch, what
-                    )
+                    f"training.num_tokens_per_microbatch_per_dp_rank: {num_tokens_per_batch} is "
+                    f"not a multiple of {setting}, {seq_len}; set "
+                    f"{(local_batch_size + 1) * seq_len}"
                 )
         start = int(config.start) if config.start.isdigit() else config.start
-        peer, group = peers.among_all(dp_rank)
         self.loader = Loader(
             config.stream,
             local_batch_size,
@@ -107,31 +105,19 @@ class TokendDataLoader(BaseDataLoader):
             run=config.run,
             rank=dp_rank,
             world=dp_world_size,
-            peer=peer,
-            group=group,
             start=start,
             documents=config.documents,
             record=config.record,
             framework="torch",
+            **among(dp_rank),
         )
-        self.loader._said |= {"padding"}  # torchtitan divides by the labels of all ranks
-        length = self.loader.cursor.to_dict()["seq_len"]
-        if length != seq_len:
-            self.loader.close()
-            raise ValueError(phrases.seq_len_differs(setting, seq_len, config.stream, length))
+        check_seq_len(self.loader, setting, seq_len)
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         for batch in self.loader:
-            tokens = batch["input_ids"]
-            positions = (
-                batch["position_ids"]
-                if self._documents
-                else torch.arange(tokens.shape[1]).repeat(len(tokens), 1)
-            )
-            labels = shifted(batch)
-            if self._flat:
-                tokens, positions, labels = (x.flatten() for x in (tokens, positions, labels))
-            yield {"input": tokens, "positions": positions}, labels
+            made = batch["input_ids"], positions(batch), shifted(batch)
+            tokens, at, labels = (x.flatten() for x in made) if self._flat else made
+            yield {"input": tokens, "positions": at}, labels
 
     def state_dict(self) -> dict[str, Any]:
         return self.loader.state_dict()
@@ -174,9 +160,9 @@ class TokendTrainer(Trainer):
 
     def should_continue_training(self) -> bool:
         """Called by torchtitan between two steps, in all processes."""
-        loader = self.dataloader.loader
-        request = loader.control()
-        if request is not None and request.save:
-            self.checkpointer.save(self.step, last_step=True)
-            request.done(f"step {self.step}")
-        return super().should_continue_training() and not loader.should_stop
+        stop = carry_out(self.dataloader.loader, self._save)
+        return super().should_continue_training() and not stop
+
+    def _save(self, request: Any) -> str:
+        self.checkpointer.save(self.step, last_step=True)
+        return f"step {self.step}"

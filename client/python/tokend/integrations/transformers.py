@@ -7,9 +7,7 @@ world. For your own subclass of Trainer: `class Mine(TokendFeed, TheirTrainer)`.
 """
 
 import math
-from collections import deque
 
-import torch
 from transformers import Trainer, TrainerCallback
 from transformers import __version__ as found
 
@@ -17,13 +15,11 @@ try:
     from transformers.trainer_callback import ExportableState
 except ImportError:
     raise ImportError(
-        f"tokend.transformers: needs transformers 4.57 or later, not {found}; "
-        "pip install -U transformers"
+        f"tokend: needs transformers 4.57 or later, not {found}; pip install -U transformers"
     ) from None
 
-from .. import phrases
-from ..batch import shifted, unshifted
 from ..throughput import Throughput
+from .shared import NO_CURSOR, Handed, shifted, unshifted
 
 
 class Batches:
@@ -37,14 +33,12 @@ class Batches:
 
     def __init__(self, loader, rows, shifted):
         self.loader, self._rows, self._shifted = loader, rows, shifted
-        loader._said |= {"padding"}  # a Trainer divides by the labels of all ranks
         self.over = False  # the run is at max_steps; a Trainer notices only after a step
-        # the position after each batch that is not committed yet
-        self._taken = deque()
+        self.handed = Handed(loader)
 
     def __iter__(self):
         # less than a step at an epoch's end: a Trainer keeps the gradients for the next step
-        self.commit(len(self._taken))
+        self.handed.trained(len(self.handed))
         for batch in () if self.over else self.loader:
             rows = len(batch["input_ids"])
             if rows != self._rows:
@@ -52,35 +46,27 @@ class Batches:
                     f"TokendTrainer: the loader's micro_batch, {rows}, is not "
                     f"per_device_train_batch_size, {self._rows}; make the two equal"
                 )
-            self._taken.append(self.loader.taken)
+            self.handed.add()
             yield self._made(batch)
 
     def _made(self, batch):
         targets = shifted(batch)
-        made = {"input_ids": batch["input_ids"], "labels": unshifted(targets, torch)}
+        made = {"input_ids": batch["input_ids"], "labels": unshifted(targets)}
         if self._shifted:
             made["shift_labels"] = targets.contiguous()  # losses flatten it with view()
         if "position_ids" in batch:
             # a mask would hide from the model that documents end where these restart
             made["position_ids"] = batch["position_ids"]
-        elif "attention_mask" in batch:
-            made["attention_mask"] = batch["attention_mask"]
         return made
-
-    def commit(self, batches):
-        """Commits the next @batches batches: they have been trained on."""
-        for _ in range(min(batches, len(self._taken))):
-            self.loader.commit(self._taken.popleft())
 
     def begin(self, cursor):
         """Begins at @cursor; None: where the loader is."""
-        self._taken.clear()
         if cursor is not None:
             self.loader.seek(cursor)
         end = self.loader.cursor.end
         if not self.over and end is not None and self.loader.taken >= end:
             self.loader.reset()  # a Trainer would end at an epoch without batches
-        self.loader.commit()  # for a checkpoint before the first step
+        self.handed.restart()
 
     def cursor(self):
         return self.loader.state_dict()["cursor"]
@@ -116,7 +102,7 @@ class TokendCursor(TrainerCallback, ExportableState):
         found = state.stateful_callbacks.get(type(self).__name__)
         if found is None and state.global_step > 0:
             raise ValueError(
-                f"TokendTrainer: {phrases.NO_CURSOR}; load its weights alone (from_pretrained), "
+                f"TokendTrainer: {NO_CURSOR}; load its weights alone (from_pretrained), "
                 "and pass Loader(start=POSITION)"
             )
         cursor = found["attributes"]["cursor"] if found else None
@@ -127,7 +113,7 @@ class TokendCursor(TrainerCallback, ExportableState):
 
     def on_optimizer_step(self, args, state, control, **_):
         # Not at the end of the step: another callback may save before it is this one's turn.
-        self._batches.commit(args.gradient_accumulation_steps)
+        self._batches.handed.trained(args.gradient_accumulation_steps)
 
 
 class TokendCallback(TrainerCallback):
@@ -141,7 +127,7 @@ class TokendCallback(TrainerCallback):
     def on_step_end(self, args, state, control, train_dataloader=None, **_):
         loader = train_dataloader.loader
         request = loader.control()
-        if request is not None and request.save:
+        if request:
             self._asked, control.should_save = request, True
         control.should_training_stop |= loader.should_stop
 
@@ -187,7 +173,7 @@ class TokendFeed:
             raise ValueError(
                 f"TokendTrainer: the loader's world, {self.data.world}, is not the number of the "
                 f"Trainer's data-parallel ranks, {ranks}; make the Loader after "
-                f"TrainingArguments(), which initialise torch.distributed, or {phrases.PASS_RANKS}"
+                f"TrainingArguments(), which initialise torch.distributed, or pass rank= and world="
             )
         self._throughput = Throughput(self.data)
         # a Trainer divides by the number of shift_labels, if a batch has any

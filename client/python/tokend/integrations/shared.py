@@ -1,0 +1,100 @@
+"""What the adapters share. It uses only what tokend's and torch's users may use."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tokend import Loader, Request
+
+NO_CURSOR = "the checkpoint has no tokend cursor, because another dataloader wrote it"
+IGNORE = -100
+
+
+class Handed:
+    """The batches that a trainer has taken, and perhaps not trained on. The loader's state is that
+    after the last one that it did train on.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+        self._after: deque[tuple[int, int]] = deque()  # (optimizer steps before it, position)
+        loader.commit()  # for a checkpoint before the first step
+
+    def __len__(self) -> int:
+        return len(self._after)
+
+    def add(self, step: int = 0) -> None:
+        """Called after each batch. @step: the optimizer's steps that were made before it."""
+        self._after.append((step, self.loader.taken))
+
+    def trained(self, batches: int) -> None:
+        """The next @batches have been trained on."""
+        for _ in range(min(batches, len(self._after))):
+            self.loader.commit(self._after.popleft()[1])
+
+    def stepped(self, step: int) -> None:
+        """The optimizer has made @step steps."""
+        while self._after and self._after[0][0] < step:
+            self.loader.commit(self._after.popleft()[1])
+
+    def restart(self) -> None:
+        """The loader was put elsewhere."""
+        self._after.clear()
+        self.loader.commit()
+
+
+def carry_out(loader: Any, save: Callable[[Request], str]) -> bool:
+    """Carries out operators' requests (tokctl mix, skip, checkpoint, drain, rescale). All processes
+    call it after each step. @save saves the model, and returns where. True: the job is to leave.
+    """
+    request = loader.control()
+    if request:
+        request.done(save(request))
+    return bool(loader.should_stop)
+
+
+def check_seq_len(loader: Loader, setting: str, seq_len: int) -> None:
+    """Closes the loader and raises ValueError if its stream's seq_len is another one."""
+    if loader.seq_len != seq_len:
+        stream, found = loader.stream, loader.seq_len
+        loader.close()
+        raise ValueError(
+            f"{setting}: {seq_len} is not the seq_len of stream {stream!r}, {found}; make the two "
+            "equal"
+        )
+
+
+def among(rank: int) -> dict[str, Any]:
+    """Returns the Loader's arguments peer and group in a trainer that knows only the data rank. All
+    processes call it together.
+    """
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return {}
+    group = dist.new_group(backend="gloo")
+    ranks: list[int] = [0] * dist.get_world_size()
+    dist.all_gather_object(ranks, rank, group)
+    return {"peer": ranks[: dist.get_rank()].count(rank), "group": group}
+
+
+def shifted(batch: Any) -> Any:
+    """The labels of a batch, with or without shift_labels=True."""
+    return batch.get("shift_labels", batch["labels"])
+
+
+def unshifted(labels: torch.Tensor) -> torch.Tensor:
+    """Labels for models that shift them: a row's last one has no place."""
+    made = labels.roll(1, 1)
+    made[:, 0] = IGNORE
+    return made
+
+
+def positions(batch: Any) -> torch.Tensor:
+    """position_ids, also of a loader without documents."""
+    rows, seq_len = batch["input_ids"].shape
+    found = batch.get("position_ids")
+    return torch.arange(seq_len).repeat(rows, 1) if found is None else found
