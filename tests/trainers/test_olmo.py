@@ -32,6 +32,15 @@ def test_resumed_on_other_worlds_and_edited():
         job.prove(steps=step + 3, resumed=[5, step])
 
 
+def test_a_finite_stream_is_one_epoch():
+    """The schedule's length counts batches from before a resume, too."""
+    with Olmo("olmo.py", discards=True, samples=80) as job:
+        job.edit("Duration.steps(int(sys.argv[1]))", "Duration.epochs(1)")
+        job.start(1, hold=7, until=job.saved(5))
+        job.start(2)
+        job.prove(steps=10, resumed=[5])
+
+
 IMPORT = "from tokend import Loader"
 IMPORTS = """from olmo_core.nn.attention.ring import UlyssesContextParallelStyle
 from olmo_core.train.train_module import (

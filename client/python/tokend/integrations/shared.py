@@ -1,4 +1,4 @@
-"""What the adapters share. It uses only what tokend's and torch's users may use."""
+"""The helpers that adapters share. They use only public names of tokend and torch."""
 
 from __future__ import annotations
 
