@@ -18,7 +18,6 @@ struct pool {
 	struct works done;
 	/* Threads at work: for slow shares, for those that are away, and for all others. */
 	unsigned busy, slow_busy, away_busy;
-	unsigned idle; /* threads that wait for work */
 	bool kicked, stop;
 	unsigned threads; /* only the data thread adds some */
 	pthread_t thread[POOL_MOST];
@@ -183,11 +182,8 @@ static struct io_work *pool_next(struct pool *pool)
 {
 	struct io_work *work;
 
-	while (!(work = share_begin(pool)) && !pool->stop) {
-		pool->idle++;
+	while (!(work = share_begin(pool)) && !pool->stop)
 		pthread_cond_wait(&pool->work, &pool->mutex);
-		pool->idle--;
-	}
 	return work;
 }
 
@@ -221,7 +217,7 @@ static void pool_check(struct pool *pool)
 	const struct pool_share *share;
 
 	assert(pool->threads >= 1 && pool->threads <= POOL_MOST);
-	assert(pool->busy + pool->slow_busy + pool->away_busy + pool->idle <= pool->threads);
+	assert(pool->busy + pool->slow_busy + pool->away_busy <= pool->threads);
 	TAILQ_FOREACH(share, &pool->turns, turn)
 	assert(share->todo.count > 0 && share->busy <= *busy_of(pool, share));
 }
@@ -262,13 +258,13 @@ static void pool_grow(struct pool *pool, unsigned lacking)
 static void pool_start(struct pool *pool)
 {
 	pool_check(pool);
-	unsigned count = pool_room(pool), idle = pool->idle;
+	unsigned count = pool_room(pool), busy = pool->busy + pool->slow_busy + pool->away_busy;
 
-	for (unsigned i = 0; i < count && i < idle; i++)
+	/* All others look for work, or will do so when they run. */
+	for (unsigned i = 0; i < count; i++)
 		pthread_cond_signal(&pool->work);
 	pthread_mutex_unlock(&pool->mutex);
-	if (count > idle)
-		pool_grow(pool, count - idle);
+	pool_grow(pool, above(busy + count, pool->threads));
 }
 
 void pool_give(struct pool *pool, struct works *works)

@@ -25,7 +25,7 @@ enum {
 		32, /* of one share; at an object store's latency, 50 ms: 640 windows a second */
 	POOL_ALL = 2 * POOL_THREADS,
 	POOL_SLOW = POOL_THREADS / 4,
-	POOL_AWAY = 2 * POOL_THREADS,
+	POOL_AWAY = 8 * POOL_THREADS,
 	POOL_MOST = LIMIT_READS, /* threads: one for each work in flight */
 };
 

@@ -86,6 +86,8 @@ int64_t decode_fetch(struct io_work *work)
 
 	begin(read);
 	dataset_object(d, window->shard, &object);
+	if (d->config->shuffle == ORDER_NONE)
+		object.block = STORE_BLOCK_BYTES;
 	return store_read(d->hint.objects->stores, &object,
 		       data_at + window->token * d->token_bytes, window->to,
 		       window->tokens * d->token_bytes, &read->fault) &&

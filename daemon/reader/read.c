@@ -5,8 +5,7 @@
  * TRANSFER_MOST at a time; short reads are continued. With O_DIRECT it reads whole blocks into
  * staging, and the window is copied from there.
  *
- * Plain shards in a store: the store copies the window into the slot (FETCHING), or a thread of the
- * pool reads it through the cache of pieces (DECODING).
+ * Plain shards in a store: a thread of the pool reads the window from there (DECODING).
  *
  * Other shards: the data thread first finds where all queued windows begin (FOUND). Windows that
  * are contiguous in the file, in the served width, are read as those of plain shards (READING), but
@@ -33,7 +32,6 @@
 enum {
 	/* One read of cached bytes keeps the data thread from all feeds. */
 	TRANSFER_MOST = 512 << 10,
-	TAKEN = 64, /* fetches taken from the store at once */
 };
 
 static struct read *read_of(struct io_work *work)
@@ -229,66 +227,10 @@ static void transfer_done(void *owner, struct io_work *work)
 
 /* ---- plain shards in stores ---- */
 
-static struct store_fetch fetch_of(const struct reader *reader, const struct read *read)
-{
-	const struct reader_read *window = &read->window;
-	const struct dataset *d = window->dataset;
-	uint64_t data_at = read->file ? read->file->data_at : dataset_data_at(d, window->shard);
-	struct store_fetch fetch = {
-		.tag = (uint64_t)(read - reader->read),
-		.session = window->session,
-		.at = data_at + window->token * d->token_bytes,
-		.n = window_bytes(window),
-		.to = window->to,
-	};
-
-	dataset_object(d, window->shard, &fetch.object);
-	return fetch;
-}
-
 void fetch_start(struct reader *reader, struct read *read)
 {
-	struct store_fetch fetch = fetch_of(reader, read);
-
-	if (fetch.object.piece > 0) {
-		read->tries = 0;
-		decode_start(reader, read, decode_fetch);
-		return;
-	}
-	read_move(read, READ_FETCHING);
-	if (store_fetch(reader->stores, &fetch)) {
-		reader->fetches = true;
-		return;
-	}
-	reader_fault(&read->fault, ENOMEM, strerror(ENOMEM));
-	read_fail(reader, read);
-}
-
-static void fetch_done(struct reader *reader, const struct store_done *done)
-{
-	struct read *read = &reader->read[done->tag];
-
-	assert(done->tag < reader->reads && read->state == READ_FETCHING);
-	if (!done->fault) {
-		read_check_tokens(reader, read);
-		return;
-	}
-	read->fault = *done->fault;
-	read_fail(reader, read);
-}
-
-void reader_take_fetched(struct reader *reader)
-{
-	struct store_done done[TAKEN];
-	unsigned n;
-
-	if (!atomic_exchange_explicit(&reader->store_news, false, memory_order_acquire))
-		return;
-	do {
-		n = store_take(reader->stores, done, TAKEN);
-		for (unsigned i = 0; i < n; i++)
-			fetch_done(reader, &done[i]);
-	} while (n == TAKEN);
+	read->tries = 0;
+	decode_start(reader, read, decode_fetch);
 }
 
 /* ---- all shards ---- */

@@ -13,8 +13,6 @@ void reader_try_found(struct reader *reader);
 
 /* Fetches the bytes of a plain shard from its store. */
 void fetch_start(struct reader *reader, struct read *read);
-/* Continues with reads whose bytes have arrived from stores. */
-void reader_take_fetched(struct reader *reader);
 
 /* The window's size in bytes. */
 uint64_t window_bytes(const struct reader_read *window);

@@ -112,15 +112,6 @@ static struct reader *reader_new(const struct reader_options *options)
 	return NULL;
 }
 
-/* Any thread. */
-static void listen_to_stores(void *context)
-{
-	struct reader *reader = context;
-
-	atomic_store_explicit(&reader->store_news, true, memory_order_release);
-	reader_kick(reader);
-}
-
 /* NULL: @fault, as of io_ops.open(). */
 static struct reader *reader_make(
 	const struct io_ops *ops, const struct reader_options *options, struct fault *fault)
@@ -140,8 +131,6 @@ static struct reader *reader_make(
 		reader_release(reader);
 		return NULL;
 	}
-	if (reader->stores)
-		store_listen(reader->stores, listen_to_stores, reader);
 	reader_check(reader);
 	return reader;
 }
@@ -211,8 +200,6 @@ void reader_close(struct reader *reader)
 	openings_cancel(reader);
 	while (reader->in_flight > 0 || reader->openings > 0)
 		reader_reap(reader, done, BATCH, 1000);
-	if (reader->stores)
-		store_listen(reader->stores, NULL, NULL);
 	reader_check(reader);
 	reader_check_idle(reader);
 	reader->ops->close(reader->backend);
@@ -263,9 +250,6 @@ void reader_commit(struct reader *reader)
 {
 	reader_try_found(reader);
 	reader->ops->commit(reader->backend);
-	if (reader->fetches)
-		store_commit(reader->stores);
-	reader->fetches = false;
 }
 
 /* ---- out ---- */
@@ -327,8 +311,6 @@ static bool reader_turn(struct reader *reader, int64_t deadline_ns)
 		work_begun(works[i], false);
 		works[i]->done(reader, works[i]);
 	}
-	if (reader->stores)
-		reader_take_fetched(reader);
 	/* A look may find that an NFS server forgot the file. Then its reads begin again, once. */
 	do {
 		reader_admit_again(reader);

@@ -14,8 +14,8 @@
  * (look.h): a shard that was written to meanwhile is a fault.
  *
  * Shards of a dataset in a store have no descriptor, and there is no look: the store compares every
- * answer with the manifest. Windows of plain shards are fetched straight into the slot; other
- * shards are decoded in the pool, over reads of the store. Opening a shard serves all sessions, so
+ * answer with the manifest. Threads of the pool fetch windows of plain shards, and decode other
+ * shards over reads of the store. Opening a shard serves all sessions, so
  * a session that leaves does not wait for it.
  *
  * A read ends exactly once: reader_reap() returns every tag that was queued, with or without a

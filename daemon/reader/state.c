@@ -10,16 +10,15 @@ enum { TRIES = 1000 }; /* so many EINTR or EAGAIN in a row are an error */
 
 const unsigned read_moves[READ_STATES] = {
 	[READ_FREE] = TO(READ_PARKED) | TO(READ_OPENING) | TO(READ_FOUND) | TO(READ_READING) |
-		      TO(READ_FETCHING) | TO(READ_DECODING),
-	[READ_PARKED] = TO(READ_OPENING) | TO(READ_FOUND) | TO(READ_READING) | TO(READ_FETCHING) |
-			TO(READ_DECODING) | TO(READ_DONE),
-	[READ_OPENING] = TO(READ_FOUND) | TO(READ_READING) | TO(READ_FETCHING) | TO(READ_DECODING) |
-			 TO(READ_AGAIN) | TO(READ_DONE),
-	[READ_FETCHING] = TO(READ_FETCHING) | TO(READ_READING) | TO(READ_DECODING) | TO(READ_DONE),
+		      TO(READ_DECODING),
+	[READ_PARKED] = TO(READ_OPENING) | TO(READ_FOUND) | TO(READ_READING) | TO(READ_DECODING) |
+			TO(READ_DONE),
+	[READ_OPENING] = TO(READ_FOUND) | TO(READ_READING) | TO(READ_DECODING) | TO(READ_AGAIN) |
+			 TO(READ_DONE),
 	[READ_FOUND] = TO(READ_READING) | TO(READ_DECODING) | TO(READ_ENDED) | TO(READ_DONE),
 	/* To itself: a short read is continued, an interrupted one is repeated. */
-	[READ_READING] = TO(READ_READING) | TO(READ_FETCHING) | TO(READ_DECODING) | TO(READ_ENDED) |
-			 TO(READ_AGAIN) | TO(READ_DONE),
+	[READ_READING] = TO(READ_READING) | TO(READ_DECODING) | TO(READ_ENDED) | TO(READ_AGAIN) |
+			 TO(READ_DONE),
 	[READ_DECODING] = TO(READ_DECODING) | TO(READ_ENDED) | TO(READ_AGAIN) | TO(READ_DONE),
 	[READ_ENDED] = TO(READ_AGAIN) | TO(READ_DONE),
 	[READ_AGAIN] = TO(READ_PARKED) | TO(READ_OPENING) | TO(READ_FOUND) | TO(READ_READING) |
@@ -64,8 +63,7 @@ void reader_note_buffered(struct reader *reader, struct file *file)
 
 static bool has_file(const struct read *read)
 {
-	if (read->stored && (read->state == READ_FETCHING || read->state == READ_READING ||
-				    read->state == READ_DECODING))
+	if (read->stored && read->state == READ_DECODING)
 		return read->file; /* or none */
 	return read->state >= READ_OPENING && read->state <= READ_ENDED;
 }
@@ -80,7 +78,7 @@ static void read_check(const struct reader *reader, const struct read *read)
 		return;
 	assert(read->window.stream < reader->shares.count && read->window.tokens > 0);
 	assert(!read->stored || read->state != READ_ENDED);
-	assert(read->stored || (read->state != READ_FETCHING && !read->cancelled));
+	assert(read->stored || !read->cancelled);
 	/* Only the last steps set a fault. */
 	assert(read->state >= READ_DECODING || read->fault.code == FAULT_NONE);
 	if (!file)

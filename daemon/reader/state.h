@@ -17,7 +17,6 @@
 
 /*
  * FREE ─→ (PARKED ─→) (OPENING ─→) ┬→ READING ──────────┬→ ENDED ─→ DONE ─→ FREE
- *                                  ├→ FETCHING ─────────┤
  *                                  ├→ FOUND ┬→ READING ─┤
  *                                  │        └→ DECODING ┤
  *                                  └→ DECODING ─────────┘
@@ -33,8 +32,7 @@ enum read_state {
 	READ_FOUND,    /* the next commit reads it, or decodes it if it is in memory; in
 			  reader->found */
 	READ_READING,  /* the backend reads its bytes */
-	READ_FETCHING, /* the store reads its bytes */
-	READ_DECODING, /* a thread of the pool decodes or checks its tokens */
+	READ_DECODING, /* a thread of the pool decodes, checks or fetches its tokens */
 	READ_ENDED,    /* it has its window, or a fault of the contents, and waits for a look at
 			  the file; in watch.ended, then in watch.held */
 	READ_AGAIN,    /* begins again; in reader->again */
@@ -74,10 +72,8 @@ struct reader {
 	unsigned reads, in_flight;
 	struct read *read; /* [reads] */
 	struct reads unused, unused_stored, found, again, paused, finished;
-	bool fetches;		 /* there are some to commit */
-	_Atomic bool store_news; /* store_take() has something */
-	unsigned openings;	 /* of shards in stores, in flight */
-	struct watched watched;	 /* files that wait for a look */
+	unsigned openings;	/* of shards in stores, in flight */
+	struct watched watched; /* files that wait for a look */
 	struct shares shares;
 	struct files files;
 	struct frames *frames; /* NULL: no shard is compressed */

@@ -2,8 +2,8 @@
 
 #include "daemon/config/refuse.h"
 #include "daemon/store/certificates.h"
+#include "daemon/store/internal.h"
 #include "daemon/store/providers.h"
-#include "daemon/store/stores.h"
 
 #include <errno.h>
 #include <limits.h>

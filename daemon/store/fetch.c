@@ -1,20 +1,18 @@
 /*
- * The fetch thread. It waits in epoll for libcurl's sockets, for its wake-up (new wants, new
- * credentials) and for the time of repetitions. Nothing in it blocks.
+ * The fetch thread. It waits in epoll for libcurl's sockets and for new GETs. Nothing in it blocks.
  */
-#include "daemon/store/get.h"
+#include "daemon/store/internal.h"
 
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
-#include <time.h>
+#include <unistd.h>
 
-enum { EVENTS = 64, TICK_MS = 1000, STARTS = 64, STACK_BYTES = 512 * 1024 };
+enum { EVENTS = 64, CHECK_MS = 100, STACK_BYTES = 512 * 1024 };
 
 /* ---- libcurl's sockets and timer ---- */
 
@@ -53,6 +51,23 @@ static void act(struct stores *stores, curl_socket_t fd, uint32_t events)
 	stores->curl->multi_socket_action(stores->multi, fd, what, &running);
 }
 
+/* ---- GETs ---- */
+
+/* Hands it to its reading. */
+static void end_get(struct stores *stores, struct get *get, CURLcode code)
+{
+	stores->curl->multi_remove_handle(stores->multi, get->easy);
+	TAILQ_REMOVE(&stores->gets, get, link);
+	get_judge(get, code);
+	pthread_mutex_lock(&stores->lock);
+	get->ended = true;
+	if (get->reading)
+		pthread_cond_signal(&get->reading->wake);
+	else
+		get_release(get);
+	pthread_mutex_unlock(&stores->lock);
+}
+
 static void end_gets(struct stores *stores)
 {
 	struct CURLMsg *message;
@@ -65,199 +80,69 @@ static void end_gets(struct stores *stores)
 		if (message->msg != CURLMSG_DONE)
 			continue;
 		stores->curl->easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &get);
-		get_end(get, code);
+		end_get(stores, get, code);
 	}
 }
 
-/* ---- the beginning of GETs ---- */
-
-/* Moves ranges whose time has come to the front of their lines. Returns when the next one comes. */
-static int64_t wake_resting(struct stores *stores, int64_t now_ms)
+/* Takes new GETs. False: the thread ends. */
+static bool begin_gets(struct stores *stores)
 {
-	struct range *range, *next;
-	int64_t due_ms = INT64_MAX;
-	bool renewed = atomic_exchange(&stores->new_credentials, false);
+	struct get *get, *next;
+	struct gets begun;
 
-	for (range = TAILQ_FIRST(&stores->resting); range; range = next) {
-		next = TAILQ_NEXT(range, link);
-		if (range->due_ms > now_ms && !(renewed && range->renews)) {
-			due_ms = range->due_ms < due_ms ? range->due_ms : due_ms;
-			continue;
-		}
-		TAILQ_REMOVE(&stores->resting, range, link);
-		range_wait(range, range->line->session, true);
-	}
-	return due_ms;
-}
-
-/* Takes the next range of a bucket: sessions take turns. NULL: none may begin. */
-static struct range *take_next(struct store_bucket *bucket)
-{
-	struct line *line = TAILQ_FIRST(&bucket->turns);
-	struct range *range;
-
-	if (!line || bucket->status.in_flight >= bucket->limit.now)
-		return NULL;
-	range = TAILQ_FIRST(&line->ranges);
-	if (!range_reserve(range)) {
-		bucket->starved = true;
-		return NULL;
-	}
-	TAILQ_REMOVE(&line->ranges, range, link);
-	TAILQ_REMOVE(&bucket->turns, line, turn);
-	if (!TAILQ_EMPTY(&line->ranges))
-		TAILQ_INSERT_TAIL(&bucket->turns, line, turn);
-	range->state = RANGE_FLIES;
-	bucket->status.in_flight++;
-	bucket->status.requests++;
-	return range;
-}
-
-/* Ends all wants of a bucket that cannot have credentials. */
-static bool refuse(struct store_bucket *bucket, const struct fault *fault)
-{
-	struct line *line;
-	bool news = false;
-
-	while ((line = TAILQ_FIRST(&bucket->turns))) {
-		struct range *range = TAILQ_FIRST(&line->ranges);
-		struct want *want;
-
-		range->fault = malloc(sizeof(*fault));
-		if (range->fault)
-			*range->fault = *fault;
-		while ((want = TAILQ_FIRST(&range->wants)))
-			news |= want_end(bucket->stores, want,
-				range->fault ? range->fault : &want_no_memory);
-		range_abandon(range);
-	}
-	return news;
-}
-
-/* Whether the bucket's GETs can be signed. */
-static bool has_credentials(struct store_bucket *bucket, bool *news)
-{
-	struct stores *stores = bucket->stores;
-	struct fault fault = {.text = "credentials"};
-	enum wallet_state state = wallet_get(bucket->wallet, bucket->credentials, &fault);
-
-	bucket->waits_for[0] = 0;
-	if (state == WALLET_READY)
-		return true;
-	if (state == WALLET_LATER) {
-		snprintf(bucket->waits_for, sizeof(bucket->waits_for), "%.159s", fault.text);
-		struct range *first = TAILQ_FIRST(&TAILQ_FIRST(&bucket->turns)->ranges);
-		int64_t patience = stores->options.patience_ms;
-
-		if (patience == 0 || stores_now_ms() - first->since_ms <= patience)
-			return false;
-		fault_errno(&fault, EREMOTEIO, "", "%s: waited %d s for %s", bucket->place.name,
-			(int)(patience / 1000), bucket->waits_for);
-	}
-	*news |= refuse(bucket, &fault);
-	return false;
-}
-
-static unsigned choose(struct stores *stores, struct range *starts[STARTS], bool *news)
-{
-	unsigned n = 0;
-
-	for (struct store_bucket *b = stores->buckets; b; b = b->next) {
-		struct range *range;
-
-		if (TAILQ_EMPTY(&b->turns) || !has_credentials(b, news))
-			continue;
-		while (n < STARTS && (range = take_next(b)))
-			starts[n++] = range;
-	}
-	return n;
-}
-
-static bool apply_outcomes(struct stores *stores)
-{
-	struct get *get;
-	bool news = false;
-
-	while ((get = TAILQ_FIRST(&stores->ended))) {
-		TAILQ_REMOVE(&stores->ended, get, link);
-		struct range *range = get->range;
-
-		get_release(get);
-		news |= outcome_apply(range, &get->outcome);
-	}
-	return news;
-}
-
-static void begin(struct range *range)
-{
-	struct stores *stores = range->bucket->stores;
-	struct outcome outcome = {
-		.verdict = {.kind = VERDICT_HEALS, .code = FAULT_IO, .remedy = ""}};
-	struct fault fault;
-
-	if (get_begin(range, &fault))
-		return;
-	snprintf(outcome.verdict.reason, sizeof(outcome.verdict.reason), "%.200s", fault.text);
-	pthread_mutex_lock(&stores->lock);
-	bool news = outcome_apply(range, &outcome);
-
-	pthread_mutex_unlock(&stores->lock);
-	if (news)
-		stores_tell(stores);
-}
-
-/* One turn with the lock: GETs have ended, wants have arrived, ranges are due. Returns when the
- * next turn is due at the latest. */
-static int64_t turn(struct stores *stores, int64_t now_ms, struct range *starts[STARTS],
-	unsigned *count, bool *ending)
-{
-	char line[sizeof(stores->line)];
-	bool news, waits = false;
-
+	TAILQ_INIT(&begun);
 	pthread_mutex_lock(&stores->lock);
 	stores->woken = false;
-	*ending = stores->ending;
-	news = apply_outcomes(stores);
-	news |= stores_arrive(stores);
-	int64_t due_ms = wake_resting(stores, now_ms);
+	TAILQ_CONCAT(&begun, &stores->begun, link);
+	bool ending = stores->ending;
 
-	*count = choose(stores, starts, &news);
-	for (struct store_bucket *b = stores->buckets; b; b = b->next)
-		waits |= !TAILQ_EMPTY(&b->turns);
-	memcpy(line, stores->line, sizeof(line));
-	stores->line[0] = 0;
 	pthread_mutex_unlock(&stores->lock);
-	if (news)
-		stores_tell(stores);
-	if (line[0] && stores->options.log)
-		stores->options.log(stores->options.log_context, line);
-	if (waits && due_ms > now_ms + TICK_MS)
-		due_ms = now_ms + TICK_MS; /* for memory or credentials */
-	return due_ms;
-}
-
-/* Returns when to call again. False: the thread ends. */
-static bool start(struct stores *stores, int64_t now_ms, int64_t *due_ms)
-{
-	struct range *starts[STARTS];
-	unsigned count;
-	bool ending;
-
-	do {
-		*due_ms = turn(stores, now_ms, starts, &count, &ending);
-		for (unsigned i = 0; i < count; i++)
-			begin(starts[i]);
-	} while (count == STARTS);
+	for (get = TAILQ_FIRST(&begun); get; get = next) {
+		next = TAILQ_NEXT(get, link);
+		TAILQ_INSERT_TAIL(&stores->gets, get, link);
+		if (stores->curl->multi_add_handle(stores->multi, get->easy) != CURLM_OK)
+			end_get(stores, get, CURLE_OUT_OF_MEMORY);
+	}
 	return !ending;
 }
 
+static bool is_left(struct stores *stores, const struct get *get)
+{
+	pthread_mutex_lock(&stores->lock);
+	bool left = !get->reading;
+
+	pthread_mutex_unlock(&stores->lock);
+	return left;
+}
+
+/* Ends GETs that are too slow, or that nobody waits for. */
+static void check_gets(struct stores *stores, int64_t now_ms)
+{
+	struct get *get, *next;
+
+	for (get = TAILQ_FIRST(&stores->gets); get; get = next) {
+		next = TAILQ_NEXT(get, link);
+		if (get_too_slow(get, now_ms)) {
+			get->timed_out = true;
+			end_get(stores, get, CURLE_OPERATION_TIMEDOUT);
+		} else if (is_left(stores, get) && get_may_end(get)) {
+			end_get(stores, get, CURLE_ABORTED_BY_CALLBACK);
+		}
+	}
+}
+
 /* ---- the thread ---- */
+
+static int64_t sooner(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
 
 static void wait_until(struct stores *stores, int64_t due_ms)
 {
 	struct epoll_event events[EVENTS];
 	int64_t left = due_ms == INT64_MAX ? -1 : due_ms - stores_now_ms();
-	int wait = left < 0 ? (due_ms == INT64_MAX ? -1 : 0) : left > 60000 ? 60000 : (int)left;
+	int wait = left < 0 ? (due_ms == INT64_MAX ? -1 : 0) : (int)sooner(left, 60000);
 	int n = epoll_wait(stores->epoll_fd, events, EVENTS, wait);
 	eventfd_t unused;
 
@@ -273,29 +158,32 @@ static void wait_until(struct stores *stores, int64_t due_ms)
 	}
 }
 
-static int64_t sooner(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
 static void *fetch_thread(void *argument)
 {
 	struct stores *stores = argument;
-	int64_t check_ms = 0, due_ms = 0;
+	int64_t check_ms = 0;
 
 	prctl(PR_SET_NAME, "tokend-fetch");
-	for (;;) {
+	while (begin_gets(stores)) {
 		int64_t now_ms = stores_now_ms();
 
-		if (now_ms >= check_ms)
-			check_ms = now_ms + gets_check(stores, now_ms);
-		if (!start(stores, now_ms, &due_ms))
-			return NULL;
-		if (!TAILQ_EMPTY(&stores->gets))
-			due_ms = sooner(due_ms, check_ms);
-		wait_until(stores, sooner(due_ms, stores->curl_due_ms));
+		if (now_ms >= check_ms) {
+			check_gets(stores, now_ms);
+			check_ms = now_ms + CHECK_MS;
+		}
+		wait_until(stores, sooner(TAILQ_EMPTY(&stores->gets) ? INT64_MAX : check_ms,
+					   stores->curl_due_ms));
 		end_gets(stores);
 	}
+	return NULL;
+}
+
+void fetch_wake(struct stores *stores)
+{
+	if (stores->woken || !stores->running)
+		return;
+	stores->woken = true;
+	eventfd_write(stores->wake_fd, 1);
 }
 
 static bool start_thread(struct stores *stores, struct fault *fault)
@@ -311,11 +199,9 @@ static bool start_thread(struct stores *stores, struct fault *fault)
 
 	pthread_attr_destroy(&attr);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (error)
-		return fault_errno(fault, error, "stores", "cannot start the fetch thread: %s",
-			strerror(error));
-	stores->running = true;
-	return true;
+	stores->running = !error;
+	return !error || fault_errno(fault, error, "stores", "cannot start the fetch thread: %s",
+				 strerror(error));
 }
 
 bool fetch_open(struct stores *stores, struct fault *fault)
@@ -325,11 +211,7 @@ bool fetch_open(struct stores *stores, struct fault *fault)
 	stores->curl = curl_load(fault);
 	if (!stores->curl)
 		return false;
-	TAILQ_INIT(&stores->gets);
-	TAILQ_INIT(&stores->ended);
 	stores->curl_due_ms = INT64_MAX;
-	stores->random = (uint32_t)stores_now_ms() ^ ((uint32_t)getpid() << 16) ^ 0x9e3779b9u;
-	stores->random |= stores->random == 0;
 	stores->multi = stores->curl->multi_init();
 	if (!stores->multi)
 		return fault_memory(fault);
@@ -352,23 +234,39 @@ bool fetch_open(struct stores *stores, struct fault *fault)
 	return false;
 }
 
-void fetch_end(struct stores *stores)
+/* All readings have ended. A GET that looks up a name cannot be ended, and leaks with libcurl. */
+static void drop_gets(struct stores *stores)
 {
-	if (!stores->running)
-		return;
-	pthread_mutex_lock(&stores->lock);
-	stores->ending = true;
-	stores->woken = false;
-	stores_wake(stores);
-	pthread_mutex_unlock(&stores->lock);
-	pthread_join(stores->thread, NULL);
-	stores->running = false;
+	struct get *get;
+
+	while ((get = TAILQ_FIRST(&stores->begun))) {
+		TAILQ_REMOVE(&stores->begun, get, link);
+		get_release(get);
+	}
+	while ((get = TAILQ_FIRST(&stores->gets))) {
+		TAILQ_REMOVE(&stores->gets, get, link);
+		if (get_may_end(get)) {
+			stores->curl->multi_remove_handle(stores->multi, get->easy);
+			get_release(get);
+		} else {
+			stores->leaks = true;
+		}
+	}
 }
 
 void fetch_close(struct stores *stores)
 {
+	if (stores->running) {
+		pthread_mutex_lock(&stores->lock);
+		stores->ending = true;
+		stores->woken = false;
+		fetch_wake(stores);
+		pthread_mutex_unlock(&stores->lock);
+		pthread_join(stores->thread, NULL);
+		stores->running = false;
+	}
 	if (stores->multi) {
-		gets_close(stores);
+		drop_gets(stores);
 		for (struct store_bucket *b = stores->buckets; b; b = b->next)
 			get_free_spares(b);
 		if (!stores->leaks)

@@ -1,14 +1,15 @@
-#include "daemon/store/get.h"
+#include "daemon/store/internal.h"
 
 #include "proto/version.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-/* ---- libcurl's callbacks ---- */
+/* ---- libcurl's callbacks; in the fetch thread ---- */
 
 static size_t on_header(char *line, size_t size, size_t n, void *context)
 {
@@ -18,9 +19,7 @@ static size_t on_header(char *line, size_t size, size_t n, void *context)
 	if (get->answered_ms == 0) {
 		get->answered_ms = stores_now_ms();
 		get->deadline_ms =
-			get->answered_ms +
-			(get->range->n > GET_LARGE_BYTES ? GET_STALL_MS
-							 : retry_first_byte_ms(&get->range->tries));
+			get->answered_ms + (get->large ? GET_STALL_MS : get->first_byte_ms);
 	}
 	return answer_header(&get->answer, line, n) ? n : 0;
 }
@@ -46,11 +45,11 @@ static size_t on_body(char *from, size_t size, size_t n, void *context)
 	}
 	if (get->verdict.kind != VERDICT_GOOD || get->answer.status == 416)
 		return on_error_body(get, from, n);
-	if (n > get->range->n - get->n) {
-		get->n = get->range->n + 1; /* too long */
+	if (n > get->asked.n - get->n) {
+		get->n = get->asked.n + 1; /* too long */
 		return 0;
 	}
-	memcpy(get->range->body + get->n, from, n);
+	memcpy(get->body + get->n, from, n);
 	get->n += n;
 	return n;
 }
@@ -101,6 +100,13 @@ static void set_options(const struct store_bucket *bucket, struct get *get)
 	set_certificates(bucket, easy);
 }
 
+static void get_free(struct get *get)
+{
+	if (get->easy)
+		get->bucket->stores->curl->easy_cleanup(get->easy);
+	free(get);
+}
+
 static struct get *get_new(struct store_bucket *bucket)
 {
 	struct get *get = bucket->spare;
@@ -112,22 +118,30 @@ static struct get *get_new(struct store_bucket *bucket)
 	get = calloc(1, sizeof(*get));
 	if (!get)
 		return NULL;
+	get->bucket = bucket;
 	get->easy = bucket->stores->curl->easy_init();
-	if (!get->easy) {
-		free(get);
-		return NULL;
+	if (get->easy) {
+		set_options(bucket, get);
+		return get;
 	}
-	set_options(bucket, get);
-	return get;
+	free(get);
+	return NULL;
 }
 
 void get_release(struct get *get)
 {
-	struct store_bucket *bucket = get->range->bucket;
+	struct store_bucket *bucket = get->bucket;
 
-	get->range = NULL;
+	assert(bucket->status.in_flight > 0);
+	bucket->status.in_flight--;
+	if (get->body)
+		bucket->body_bytes -= get->asked.n;
+	free(get->body);
+	get->body = NULL;
+	get->reading = NULL;
 	get->next = bucket->spare;
 	bucket->spare = get;
+	bucket_turns(bucket);
 }
 
 void get_free_spares(struct store_bucket *bucket)
@@ -136,69 +150,164 @@ void get_free_spares(struct store_bucket *bucket)
 		struct get *get = bucket->spare;
 
 		bucket->spare = get->next;
-		bucket->stores->curl->easy_cleanup(get->easy);
-		free(get);
+		get_free(get);
 	}
 }
 
-/* ---- the beginning ---- */
+/* ---- the request ---- */
 
-static void set_request(struct get *get)
+static void add(struct get *get, char *header)
 {
-	const struct range *range = get->range;
-	const struct curl *curl = range->bucket->stores->curl;
+	struct curl_slist *node = &get->headers[get->header_count];
+
+	*node = (struct curl_slist){.data = header};
+	if (get->header_count++ > 0)
+		node[-1].next = node;
+}
+
+static void add_range(struct get *get, const struct ask *ask)
+{
+	if (ask->want != VERDICT_RANGE && ask->want != VERDICT_BEGIN)
+		return;
+	snprintf(get->range_header, sizeof(get->range_header), "Range: bytes=%" PRIu64 "-%" PRIu64,
+		ask->at, ask->at + ask->n - 1);
+	add(get, get->range_header);
+	if (!ask->etag || ask->no_match || strncmp(ask->etag, "W/", 2) == 0)
+		return;
+	snprintf(get->match, sizeof(get->match), "If-Match: \"%s\"", ask->etag);
+	add(get, get->match);
+}
+
+static void add_signature(struct get *get, const struct ask *ask, const char *path)
+{
+	static char body[] = SIGN_BODY_HEADER, payer[] = SIGN_PAYER_HEADER;
+	struct store_bucket *bucket = get->bucket;
+	struct sign_keys *keys = &bucket->credentials->keys;
+	bool pays = bucket->place.store && bucket->place.store->requester_pays;
+
+	sign_request(keys,
+		&(struct sign_request){
+			.method = ask->want == VERDICT_HEAD ? "HEAD" : "GET",
+			.host = bucket->place.host,
+			.path = path,
+			.query = ask->query,
+			.region = bucket->place.region,
+			.payer = pays,
+			.now = (int64_t)time(NULL) + bucket->clock_offset_s,
+		},
+		&get->sign);
+	add(get, body);
+	if (pays)
+		add(get, payer);
+	if (keys->token_header[0])
+		add(get, keys->token_header);
+	add(get, get->sign.date);
+	add(get, get->sign.authorization);
+}
+
+/* Fills the URL and the headers, signed. */
+static void write_request(struct get *get, const struct ask *ask, char url[GET_URL_BYTES])
+{
+	static char identity[] = "Accept-Encoding: identity", accept[] = "Accept:";
+	const struct store_bucket *bucket = get->bucket;
+	char path[URL_PATH_BYTES];
+
+	get->header_count = 0;
+	add(get, identity);
+	add(get, accept);
+	add_range(get, ask);
+	url_path(&bucket->place, ask->key, path);
+	int n = snprintf(url, GET_URL_BYTES, "%s://%s%s%s%s", bucket->place.tls ? "https" : "http",
+		bucket->place.host, path, ask->query[0] ? "?" : "", ask->query);
+
+	switch (bucket->credentials->kind) {
+	case CREDENTIALS_KEYS:
+		add_signature(get, ask, path);
+		break;
+	case CREDENTIALS_BEARER:
+		add(get, bucket->credentials->bearer);
+		break;
+	case CREDENTIALS_QUERY:
+		snprintf(url + n, GET_URL_BYTES - (size_t)n, "%s%s", ask->query[0] ? "&" : "?",
+			bucket->credentials->query);
+		break;
+	case CREDENTIALS_ANONYMOUS:
+		break;
+	}
+}
+
+static void set_request(struct get *get, const struct ask *ask)
+{
+	const struct curl *curl = get->bucket->stores->curl;
 	char url[GET_URL_BYTES];
 
-	get_request(get, url);
+	write_request(get, ask, url);
 	curl->easy_setopt(get->easy, CURLOPT_URL, url);
-	explicit_bzero(url, strlen(url));
-	if (range->kind == VERDICT_HEAD)
+	if (ask->want == VERDICT_HEAD)
 		curl->easy_setopt(get->easy, CURLOPT_NOBODY, 1L);
 	else
 		curl->easy_setopt(get->easy, CURLOPT_HTTPGET, 1L);
 	/* After some faults: another connection, perhaps to another address. */
-	curl->easy_setopt(get->easy, CURLOPT_FRESH_CONNECT, range->fresh ? 1L : 0L);
-	curl->easy_setopt(get->easy, CURLOPT_DNS_CACHE_TIMEOUT, range->fresh ? 0L : 60L);
+	curl->easy_setopt(get->easy, CURLOPT_FRESH_CONNECT, ask->fresh ? 1L : 0L);
+	curl->easy_setopt(get->easy, CURLOPT_DNS_CACHE_TIMEOUT, ask->fresh ? 0L : 60L);
 	curl->easy_setopt(get->easy, CURLOPT_BUFFERSIZE,
-		range->n > 64 * 1024 ? 256L * 1024 : (long)CURL_MAX_WRITE_SIZE);
+		ask->n > 64 * 1024 ? 256L * 1024 : (long)CURL_MAX_WRITE_SIZE);
 }
 
-bool get_begin(struct range *range, struct fault *fault)
+struct get *get_begin(struct reading *reading, const struct ask *ask)
 {
-	struct stores *stores = range->bucket->stores;
-	struct get *get = get_new(range->bucket);
+	struct store_bucket *bucket = reading->bucket;
+	struct stores *stores = bucket->stores;
+	char *body = malloc(ask->n > 0 ? ask->n : 1);
+	struct get *get = body ? get_new(bucket) : NULL;
 
-	if (!get)
-		return fault_memory(fault);
-	get->range = range;
-	get->asked = (struct verdict_asked){.want = range->kind,
-		.etag = range->etag,
-		.size = range->size,
-		.at = range->at,
-		.n = range->n};
+	if (!get) {
+		free(body);
+		return NULL;
+	}
+	get->body = body;
+	get->reading = reading;
+	get->ended = false;
+	if (ask->etag)
+		snprintf(get->etag, sizeof(get->etag), "%s", ask->etag);
+	get->asked = (struct verdict_asked){.want = ask->want,
+		.etag = ask->etag ? get->etag : NULL,
+		.size = ask->size,
+		.at = ask->at,
+		.n = ask->n};
 	get->answer = (struct answer){.size = STORE_SIZE_UNKNOWN};
 	get->judged = get->timed_out = false;
+	get->large = ask->n > GET_LARGE_BYTES;
 	get->n = get->stall_n = 0;
-	get->serial = range->bucket->credentials->serial;
+	get->serial = bucket->credentials->serial;
 	get->begun_ms = stores_now_ms();
 	get->answered_ms = 0;
-	get->deadline_ms = get->begun_ms + retry_first_byte_ms(&range->tries);
+	get->first_byte_ms = ask->first_byte_ms;
+	get->deadline_ms = get->begun_ms + get->first_byte_ms;
 	get->error[0] = 0;
-	set_request(get);
-	if (stores->curl->multi_add_handle(stores->multi, get->easy) != CURLM_OK) {
-		get_release(get);
-		return fault_memory(fault);
-	}
-	TAILQ_INSERT_TAIL(&stores->gets, get, link);
-	return true;
+	set_request(get, ask);
+	bucket->status.requests++;
+	TAILQ_INSERT_TAIL(&stores->begun, get, link);
+	fetch_wake(stores);
+	return get;
 }
 
-/* ---- the end ---- */
+void get_leave(struct get *get)
+{
+	if (get->ended) {
+		get_release(get);
+		return;
+	}
+	get->reading = NULL;
+	fetch_wake(get->bucket->stores);
+}
+
+/* ---- the end; in the fetch thread ---- */
 
 /* Words for a GET that libcurl ended without an answer. */
 static void judge_network(const struct get *get, CURLcode code, struct verdict *v)
 {
-	const struct curl *curl = get->range->bucket->stores->curl;
+	const struct curl *curl = get->bucket->stores->curl;
 
 	*v = (struct verdict){.kind = VERDICT_HEALS, .code = FAULT_IO, .remedy = ""};
 	if (get->timed_out) {
@@ -228,128 +337,37 @@ static void judge_network(const struct get *get, CURLcode code, struct verdict *
 	fault_line(v->reason);
 }
 
-static void judge(struct get *get, CURLcode code, struct verdict *v)
+void get_judge(struct get *get, CURLcode code)
 {
 	bool answered = get->answer.status >= 200 && !get->timed_out;
 	bool cut_by_us = get->judged && get->verdict.kind != VERDICT_GOOD;
 
 	if (get->answer.too_long ||
-		(answered && (code == CURLE_OK || cut_by_us || get->n > get->range->n))) {
-		if (get->judged && get->verdict.kind != VERDICT_GOOD)
+		(answered && (code == CURLE_OK || cut_by_us || get->n > get->asked.n))) {
+		if (cut_by_us)
 			answer_error(&get->answer, get->error_body, get->n);
-		verdict_answer(&get->asked, &get->answer, get->n, v);
+		verdict_answer(&get->asked, &get->answer, get->n, &get->verdict);
 	} else {
-		judge_network(get, code, v);
+		judge_network(get, code, &get->verdict);
 	}
 }
 
-enum { CLOCK_NEWS_S = 60 };
-
-/* The server's clock minus ours. */
-static void read_clock(const struct get *get, struct outcome *outcome)
-{
-	struct store_bucket *bucket = get->range->bucket;
-
-	if (outcome->verdict.kind != VERDICT_CLOCK || !get->answer.date)
-		return;
-	int64_t offset = get->answer.date - (int64_t)time(NULL);
-
-	/* Other GETs, signed before, bring the same news: one log line. */
-	outcome->fresh_clock = llabs(offset - bucket->clock_offset_s) > CLOCK_NEWS_S;
-	bucket->clock_offset_s = offset;
-	wallet_clock(bucket->wallet, offset);
-	outcome->clock_offset_s = offset;
-}
-
-void get_end(struct get *get, CURLcode code)
-{
-	struct range *range = get->range;
-	struct stores *stores = range->bucket->stores;
-	struct outcome *outcome = &get->outcome;
-
-	*outcome = (struct outcome){
-		.retry_after_s = get->answer.retry_after_s,
-		.status = get->answer.status,
-		.bytes = get->n,
-		.begun_ms = get->begun_ms,
-		.serial = get->serial,
-		.timeout = get->timed_out,
-	};
-
-	stores->curl->multi_remove_handle(stores->multi, get->easy);
-	TAILQ_REMOVE(&stores->gets, get, link);
-	judge(get, code, &outcome->verdict);
-	if (get->answered_ms)
-		outcome->first_byte_ms = (unsigned)(get->answered_ms - get->begun_ms);
-	read_clock(get, outcome);
-	if (get->serial && (outcome->verdict.kind == VERDICT_EXPIRED ||
-				   outcome->verdict.kind == VERDICT_DENIED))
-		wallet_refused(range->bucket->wallet, get->serial);
-	if (outcome->verdict.kind == VERDICT_GOOD) {
-		range->body_n = get->answer.status == 416 ? 0 : get->n;
-		range->answer_size = get->answer.status == 206	 ? get->answer.size
-				     : get->answer.status == 416 ? 0
-				     : get->answer.has_length	 ? get->answer.length
-								 : STORE_SIZE_UNKNOWN;
-		snprintf(range->answer_etag, sizeof(range->answer_etag), "%s", get->answer.etag);
-	}
-	TAILQ_INSERT_TAIL(&stores->ended, get, link);
-}
-
-/* ---- time ---- */
-
-/* While a name is being looked up, libcurl would wait for the end of that. */
-static bool may_end(const struct get *get)
+bool get_may_end(const struct get *get)
 {
 	curl_off_t lookup = 0;
 
-	get->range->bucket->stores->curl->easy_getinfo(
-		get->easy, CURLINFO_NAMELOOKUP_TIME_T, &lookup);
+	get->bucket->stores->curl->easy_getinfo(get->easy, CURLINFO_NAMELOOKUP_TIME_T, &lookup);
 	return lookup > 0 || get->answered_ms;
 }
 
-static bool too_slow(struct get *get, int64_t now_ms)
+bool get_too_slow(struct get *get, int64_t now_ms)
 {
 	if (now_ms < get->deadline_ms)
 		return false;
-	if (get->answered_ms && get->range->n > GET_LARGE_BYTES &&
-		get->n - get->stall_n >= GET_STALL_BYTES) {
+	if (get->answered_ms && get->large && get->n - get->stall_n >= GET_STALL_BYTES) {
 		get->stall_n = get->n;
 		get->deadline_ms = now_ms + GET_STALL_MS;
 		return false;
 	}
-	return may_end(get);
-}
-
-unsigned gets_check(struct stores *stores, int64_t now_ms)
-{
-	struct get *get, *next;
-
-	for (get = TAILQ_FIRST(&stores->gets); get; get = next) {
-		next = TAILQ_NEXT(get, link);
-		if (!too_slow(get, now_ms))
-			continue;
-		get->timed_out = true;
-		get_end(get, CURLE_OPERATION_TIMEDOUT);
-	}
-	return GET_CHECK_MS;
-}
-
-void gets_close(struct stores *stores)
-{
-	struct get *get;
-
-	TAILQ_CONCAT(&stores->gets, &stores->ended, link);
-	while ((get = TAILQ_FIRST(&stores->gets))) {
-		struct range *range = get->range;
-
-		TAILQ_REMOVE(&stores->gets, get, link);
-		if (may_end(get)) {
-			stores->curl->multi_remove_handle(stores->multi, get->easy);
-			get_release(get);
-		} else {
-			stores->leaks = true;
-		}
-		range_end(range); /* all wants were cancelled */
-	}
+	return get_may_end(get);
 }

@@ -1,8 +1,7 @@
 /* Listings, for tools: pages of ListObjectsV2, one after the other. */
 #include "daemon/store/list.h"
 
-#include "daemon/store/ask.h"
-#include "daemon/store/stores.h"
+#include "daemon/store/internal.h"
 
 #include <errno.h>
 #include <expat.h>
@@ -38,7 +37,7 @@ void arc4random_buf(void *to, size_t n)
 /* ---- a page ---- */
 
 /* A page is parsed twice: <EncodingType>, which says how keys are read, may follow them. */
-struct reading {
+struct parsing {
 	const struct store_bucket *bucket;
 	const char *prefix;
 	bool (*each)(void *context, const struct object *object); /* NULL: the first time */
@@ -60,7 +59,7 @@ struct reading {
 #define FAIL(r, ...)                                                                               \
 	((void)((r)->failed || (fault_set((r)->fault, FAULT_DATA, "", __VA_ARGS__), stop(r))))
 
-static bool stop(struct reading *r)
+static bool stop(struct parsing *r)
 {
 	r->failed = true;
 	XML_StopParser(r->parser, XML_FALSE);
@@ -97,7 +96,7 @@ static bool decode(char *text)
 }
 
 /* Passes the object that <Contents> described to the caller. */
-static void give(struct reading *r)
+static void give(struct parsing *r)
 {
 	const struct object object = {.bucket = r->bucket,
 		.key = r->key,
@@ -123,7 +122,7 @@ static void give(struct reading *r)
 }
 
 /* "\"abc\"" without its quotes. */
-static void take_etag(struct reading *r)
+static void take_etag(struct parsing *r)
 {
 	bool quoted = r->n >= 2 && r->text[0] == '"' && r->text[r->n - 1] == '"';
 	size_t n = r->n - 2 * quoted;
@@ -137,7 +136,7 @@ static void take_etag(struct reading *r)
 	r->etag[n] = 0;
 }
 
-static void take_size(struct reading *r)
+static void take_size(struct parsing *r)
 {
 	size_t digits = strspn(r->text, "0123456789");
 
@@ -157,7 +156,7 @@ static const char *bare(const char *name)
 
 static void on_begin(void *context, const char *name, const char **attributes)
 {
-	struct reading *r = context;
+	struct parsing *r = context;
 
 	(void)attributes;
 	if (r->depth == 0 && strcmp(bare(name), "ListBucketResult") != 0)
@@ -175,7 +174,7 @@ static void on_begin(void *context, const char *name, const char **attributes)
 
 static void on_text(void *context, const char *text, int n)
 {
-	struct reading *r = context;
+	struct parsing *r = context;
 
 	if (r->n + (size_t)n >= sizeof(r->text)) {
 		FAIL(r, "the listing has a key of more than %d bytes", LIST_KEY_BYTES);
@@ -189,7 +188,7 @@ static void on_text(void *context, const char *text, int n)
 /* Elements of the page have depth 1, those of an object 2. */
 static void on_end(void *context, const char *name)
 {
-	struct reading *r = context;
+	struct parsing *r = context;
 
 	name = bare(name);
 	if (--r->depth == 1 && strcmp(name, "Contents") == 0) {
@@ -219,13 +218,13 @@ static void on_end(void *context, const char *name)
 static void refuse_doctype(
 	void *context, const char *name, const char *system, const char *public, int has_subset)
 {
-	struct reading *r = context;
+	struct parsing *r = context;
 
 	(void)name, (void)system, (void)public, (void)has_subset;
 	FAIL(r, "the listing has a document type; is this an S3 store?");
 }
 
-static bool parse(struct reading *r, const char *xml, size_t n)
+static bool parse(struct parsing *r, const char *xml, size_t n)
 {
 	r->parser = XML_ParserCreate(NULL);
 	if (!r->parser)
@@ -247,7 +246,7 @@ bool list_page(const char *xml, size_t n, const struct store_bucket *bucket, con
 	bool (*each)(void *context, const struct object *object), void *context,
 	struct list_page *page, struct fault *fault)
 {
-	struct reading r = {.bucket = bucket,
+	struct parsing r = {.bucket = bucket,
 		.prefix = prefix,
 		.context = context,
 		.page = page,

@@ -3,7 +3,7 @@
 #include "daemon/store/answer.h"
 #include "daemon/store/certificates.h"
 #include "daemon/store/curl.h"
-#include "daemon/store/stores.h"
+#include "daemon/store/internal.h"
 #include "proto/version.h"
 
 #include <errno.h>

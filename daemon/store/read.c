@@ -1,6 +1,9 @@
-/* Reads of threads that may block. */
-#include "daemon/store/ask.h"
-#include "daemon/store/stores.h"
+/*
+ * Reads. Each is made by the calling thread, which blocks: credentials, its turn, a GET, and again
+ * after a pause, until a GET succeeds or a fault is final. Threads that want the same bytes share
+ * one GET, and windows are kept in memory for others that come later.
+ */
+#include "daemon/store/internal.h"
 
 #include "proto/phrases.h"
 
@@ -10,197 +13,710 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { READ_BYTES = 8 * 1024 * 1024, LOAD_BYTES = 1024 * 1024, LOADS = 5 };
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
-static _Thread_local uint32_t behalf = STORE_NO_SESSION;
+enum {
+	READ_BYTES = 8 * 1024 * 1024,
+	LOAD_BYTES = 1024 * 1024,
+	LOADS = 5,
+	LOG_MS = 60 * 1000,
+	RECOVERED_MS = 10 * 1000,
+	RECOVERED_WITHIN_MS = 1000,
+	CLOCK_NEWS_S = 60,
+	TICK_MS = 1000,
+};
 
-void store_on_behalf(uint32_t session)
+/* Always false. */
+static bool cancel(struct fault *fault)
 {
-	behalf = session;
+	return fault_errno(fault, ECANCELED, "", "the read was cancelled");
 }
 
-bool store_is_cancelled(struct stores *stores)
+/* Always false. */
+static bool no_memory(struct fault *fault)
 {
-	pthread_mutex_lock(&stores->lock);
-	struct session *session = session_find(stores, behalf);
-	bool cancelled = stores->stopped || (session && session->cancelled);
+	return fault_errno(fault, EREMOTEIO, "memory", PHRASE_MEMORY);
+}
 
+/* xorshift */
+static uint32_t draw(struct stores *stores)
+{
+	uint32_t x = stores->random;
+
+	x ^= x << 13;
+	x ^= x >> 17;
+	x ^= x << 5;
+	return stores->random = x;
+}
+
+/* ---- one GET's consequences for its bucket; with the lock ---- */
+
+static void count_first_byte(struct store_status *status, unsigned ms)
+{
+	unsigned i = 0;
+
+	while (i < STORE_TIMES - 1 && ms > (1u << i))
+		i++;
+	status->first_byte[i]++;
+	status->first_byte_seconds += ms / 1000.0;
+}
+
+static void count(struct store_bucket *bucket, const struct get *get)
+{
+	struct store_status *status = &bucket->status;
+
+	status->bytes += get->n;
+	if (get->answer.status)
+		count_first_byte(status,
+			get->answered_ms ? (unsigned)(get->answered_ms - get->begun_ms) : 0);
+	if (get->verdict.kind == VERDICT_GOOD)
+		return;
+	status->faults[get->timed_out ? 0 : get->answer.status]++;
+	snprintf(status->last, sizeof(status->last), "%.159s", get->verdict.reason);
+	bucket->fault_ms = stores_now_ms();
+}
+
+/* Unlocks meanwhile. */
+static void say(struct stores *stores, const char *line)
+{
+	if (!stores->options.log)
+		return;
 	pthread_mutex_unlock(&stores->lock);
-	return cancelled;
-}
-
-static void wait_for(struct stores *stores, struct want *want)
-{
-	while (want->state != WANT_DONE)
-		pthread_cond_wait(want->ended, &stores->lock);
-}
-
-/* The end of a blocked want, without the lock. */
-static bool finish(struct stores *stores, struct want *want, struct fault *fault)
-{
-	bool done = !want->fault;
-
-	if (!done)
-		*fault = *want->fault;
-	pthread_cond_destroy(want->ended);
-	if (!want->range)
-		return done;
+	stores->options.log(stores->options.log_context, line);
 	pthread_mutex_lock(&stores->lock);
-	want_leave(stores, want);
-	pthread_mutex_unlock(&stores->lock);
-	return done;
 }
 
-/* One GET, which others may share. */
-static bool read_part(struct stores *stores, const struct object *object, uint64_t at, void *to,
-	size_t n, struct fault *fault)
+/* The store answers again: those that wait for it ask within a second. */
+static void wake_others(struct store_bucket *bucket, int64_t now)
 {
-	pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
-	struct want want = {
-		.object = *object, .at = at, .n = n, .session_id = behalf, .ended = &ended};
+	struct stores *stores = bucket->stores;
+	struct reading *r;
 
-	pthread_mutex_lock(&stores->lock);
-	want_arrive(stores, &want);
-	wait_for(stores, &want);
-	pthread_mutex_unlock(&stores->lock);
-	if (!want.fault)
-		memcpy(to, want.range->body + want.offset, n);
-	return finish(stores, &want, fault);
-}
+	TAILQ_FOREACH(r, &stores->readings, link)
+	{
+		int64_t due = now + draw(stores) % RECOVERED_WITHIN_MS;
 
-/* Fetches the piece that has bytes [at, at + n), copies these, and gives it to the cache. */
-static bool fetch_piece(struct stores *stores, const struct object *object, uint64_t at, void *to,
-	size_t n, struct fault *fault)
-{
-	pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
-	uint64_t number = at / object->piece, from = number * object->piece;
-	struct want want = {.object = *object,
-		.at = from,
-		.n = cache_piece_bytes(object->size, object->piece, number),
-		.session_id = behalf,
-		.piece = true,
-		.ended = &ended};
-
-	pthread_mutex_lock(&stores->lock);
-	want_arrive(stores, &want);
-	wait_for(stores, &want);
-	if (!want.fault)
-		want.range->bucket->status.used_bytes -= want.n - n;
-	pthread_mutex_unlock(&stores->lock);
-	if (!want.fault) {
-		const char *body = want.range->body + want.offset;
-
-		memcpy(to, body + (at - from), n);
-		store_cache_put(stores->cache, &object->bucket->place, object, number, body);
+		if (r->bucket != bucket || r->state != READING_PAUSES || !r->heals ||
+			r->due_ms <= due)
+			continue;
+		r->due_ms = due;
+		pthread_cond_signal(&r->wake);
 	}
-	return finish(stores, &want, fault);
 }
 
-/* The pieces of earlier daemons are looked for at the start. False: cancelled. */
-static bool wait_for_cache(struct stores *stores, struct fault *fault)
+static void succeeded(struct store_bucket *bucket, const struct get *get)
 {
-	const struct timespec pause = {0, 20 * 1000 * 1000};
+	int64_t now = stores_now_ms(), failed_ms = now - bucket->fails_since_ms;
+	bool failed = bucket->fails_since_ms != 0;
+	char line[400];
 
-	while (!store_cache_ready(stores->cache)) {
-		if (store_is_cancelled(stores)) {
-			*fault = want_cancelled;
+	bucket->successes++;
+	if (get->begun_ms > bucket->success_begun_ms)
+		bucket->success_begun_ms = get->begun_ms;
+	limit_answered(&bucket->limit, bucket->status.in_flight);
+	bucket->fails_since_ms = 0;
+	if (failed && failed_ms >= RECOVERED_WITHIN_MS)
+		wake_others(bucket, now);
+	if (failed && failed_ms >= RECOVERED_MS) {
+		snprintf(line, sizeof(line), "%.100s: answers again after %" PRId64 " s",
+			bucket->place.name, failed_ms / 1000);
+		say(bucket->stores, line);
+	}
+}
+
+/* The server's clock minus ours. Returns whether that is news: GETs that were signed before bring
+ * the same. */
+static bool read_clock(struct store_bucket *bucket, const struct get *get)
+{
+	int64_t offset = get->answer.date - (int64_t)time(NULL);
+
+	if (get->verdict.kind != VERDICT_CLOCK || !get->answer.date)
+		return false;
+	bool news = llabs(offset - bucket->clock_offset_s) > CLOCK_NEWS_S;
+
+	bucket->clock_offset_s = offset;
+	wallet_clock(bucket->wallet, offset);
+	return news;
+}
+
+/* @key NULL: nothing is logged, because the fault is final. */
+static void failed(struct store_bucket *bucket, const char *key, const struct get *get)
+{
+	int64_t now = stores_now_ms();
+	bool clock = read_clock(bucket, get);
+	char line[400];
+
+	if (get->verdict.overload)
+		limit_overload(&bucket->limit, now);
+	if (get->serial &&
+		(get->verdict.kind == VERDICT_EXPIRED || get->verdict.kind == VERDICT_DENIED))
+		wallet_refused(bucket->wallet, get->serial);
+	if (clock) {
+		snprintf(line, sizeof(line),
+			"%.100s: the clocks differ by %" PRId64
+			" s; requests are signed with the store's time; set this machine's clock",
+			bucket->place.name, bucket->clock_offset_s);
+		say(bucket->stores, line);
+	} else if (key && (bucket->logged_ms == 0 || now - bucket->logged_ms >= LOG_MS)) {
+		bucket->logged_ms = now;
+		snprintf(line, sizeof(line), "%.100s/%.150s: %.120s; retrying", bucket->place.name,
+			key, get->verdict.reason);
+		say(bucket->stores, line);
+	}
+}
+
+/* ---- one object's GETs; with the lock ---- */
+
+/* The GETs of one range so far. */
+struct trying {
+	struct reading *reading;
+	struct ask ask;
+	bool once; /* of store_ask(): what is missing is said at once */
+	struct tries tries;
+	bool denied;
+	int64_t denied_ms; /* when it was first denied */
+};
+
+/* Waits for credentials. False: @fault. */
+static bool wait_for_credentials(struct reading *r, struct fault *fault)
+{
+	struct store_bucket *bucket = r->bucket;
+	struct stores *stores = r->stores;
+
+	for (;;) {
+		struct fault cause = {.text = "credentials"};
+		enum wallet_state state = wallet_get(bucket->wallet, bucket->credentials, &cause);
+		int64_t now = stores_now_ms(), patience = stores->options.patience_ms;
+
+		r->state = READING_WORKS;
+		bucket->waits_for[0] = 0;
+		if (reading_cancelled(r))
+			return cancel(fault);
+		if (state == WALLET_READY)
+			return true;
+		if (state == WALLET_NONE) {
+			*fault = cause;
 			return false;
 		}
-		nanosleep(&pause, NULL);
+		snprintf(bucket->waits_for, sizeof(bucket->waits_for), "%.159s", cause.text);
+		if (patience > 0 && now - r->since_ms > patience)
+			return fault_errno(fault, EREMOTEIO, "", "%s: waited %d s for %s",
+				bucket->place.name, (int)(patience / 1000), bucket->waits_for);
+		reading_wait(r, READING_CREDENTIALS, now + TICK_MS);
 	}
+}
+
+/* Waits until a GET may begin, of which @bytes are kept in memory. False: cancelled. */
+static bool wait_for_turn(struct reading *r, uint64_t bytes)
+{
+	r->bytes = bytes;
+	r->state = READING_TURN;
+	bucket_turns(r->bucket);
+	while (r->state == READING_TURN && !reading_cancelled(r))
+		reading_wait(r, READING_TURN, INT64_MAX);
+	bool may = r->state == READING_MAY;
+
+	r->state = READING_WORKS;
+	return may;
+}
+
+/* Makes one GET. NULL: @fault: cancelled. */
+static struct get *try(struct trying *t, struct fault *fault)
+{
+	struct reading *r = t->reading;
+	struct get *get;
+
+	if (!wait_for_credentials(r, fault))
+		return NULL;
+	if (!wait_for_turn(r, t->ask.n)) {
+		cancel(fault);
+		return NULL;
+	}
+	t->ask.first_byte_ms = retry_first_byte_ms(&t->tries);
+	get = get_begin(r, &t->ask);
+	if (!get) {
+		r->bucket->status.in_flight--;
+		r->bucket->body_bytes -= r->bytes;
+		bucket_turns(r->bucket);
+		no_memory(fault);
+		return NULL;
+	}
+	while (!get->ended && !reading_cancelled(r))
+		reading_wait(r, READING_GET, INT64_MAX);
+	r->state = READING_WORKS;
+	if (get->ended)
+		return get;
+	get_leave(get);
+	cancel(fault);
+	return NULL;
+}
+
+/* A fault that is final: "s3://corpus/x.bin: REASON; REMEDY". Always false. */
+static bool fail(
+	const struct trying *t, const struct verdict *v, const char *more, struct fault *fault)
+{
+	const char *name = t->reading->bucket->place.name, *semicolon = v->remedy[0] ? "; " : "";
+
+	if (v->code == FAULT_IO)
+		return fault_errno(fault, EREMOTEIO, "", "%s/%s: %s%s%s%s", name, t->ask.key,
+			v->reason, more, semicolon, v->remedy);
+	return fault_set(fault, v->code, "", "%s/%s: %s%s%s%s", name, t->ask.key, v->reason, more,
+		semicolon, v->remedy);
+}
+
+/* What the words of a final fault lack: the credentials, or the manifest's side. */
+static void explain(
+	const struct trying *t, const struct get *get, bool others, char *more, size_t more_bytes)
+{
+	char provider[64];
+	int64_t expires_s;
+
+	if (get->verdict.kind == VERDICT_DENIED && others) {
+		snprintf(more, more_bytes,
+			", while other objects are readable: it is missing, or may not be read");
+	} else if (get->verdict.kind == VERDICT_DENIED) {
+		wallet_status(t->reading->bucket->wallet, provider, &expires_s);
+		snprintf(more, more_bytes, " (credentials: %s)", provider[0] ? provider : "none");
+	} else if (get->verdict.kind == VERDICT_OTHER && get->answer.status >= 400 && t->ask.etag) {
+		snprintf(more, more_bytes,
+			"; the manifest has %" PRIu64 " bytes with the ETag \"%.128s\"",
+			t->ask.size, t->ask.etag);
+	}
+}
+
+/* The time since when it is waited for. Nobody waits again for a store that is away. */
+static int64_t waits_since(const struct reading *r, const struct verdict *v)
+{
+	int64_t away = r->bucket->fails_since_ms;
+
+	return v->kind == VERDICT_HEALS && away != 0 && away < r->since_ms ? away : r->since_ms;
+}
+
+/* Judges a GET that failed. Returns when to try again; negative: @fault, it is final. */
+static int64_t judge(struct trying *t, const struct get *get, struct fault *fault)
+{
+	struct reading *r = t->reading;
+	struct store_bucket *bucket = r->bucket;
+	const struct verdict *v = &get->verdict;
+	int64_t patience = bucket->stores->options.patience_ms, now = stores_now_ms();
+	char more[300] = "";
+	struct retry_state state = {
+		/* Tools can be called again, so that an object is missing is said at once. */
+		.listed = t->ask.etag && !t->once && patience == 0,
+		.proven = bucket->successes > 0,
+		.retry_after_s = get->answer.retry_after_s,
+		.random = draw(bucket->stores),
+	};
+
+	if (v->kind == VERDICT_DENIED && !t->denied) {
+		t->denied = true;
+		t->denied_ms = now;
+	}
+	/* GETs that began before prove nothing: the right to read all may have been lost then.
+	 * Wrong keys do not concern one object: servers may learn a new key one by one. */
+	state.others = t->denied && bucket->success_begun_ms > t->denied_ms && !get->verdict.keys;
+	if (get->timed_out)
+		t->tries.timeouts++;
+	r->heals = v->kind == VERDICT_HEALS && get->answer.retry_after_s == 0;
+	r->renews = v->kind == VERDICT_DENIED || v->kind == VERDICT_EXPIRED;
+	t->ask.fresh = v->kind == VERDICT_TORN || get->timed_out || get->answer.status == 0;
+	if (get->answer.status == 412)
+		t->ask.no_match = true; /* the next answer names the ETag */
+	snprintf(r->reason, sizeof(r->reason), "%.95s", v->reason);
+
+	int64_t wait = retry_after(&t->tries, v, &state), end = waits_since(r, v) + patience;
+
+	if (wait == RETRY_STOP) {
+		explain(t, get, state.others, more, sizeof(more));
+		fail(t, v, more, fault);
+		return -1;
+	}
+	if (patience > 0 && now >= end) {
+		snprintf(more, sizeof(more), ", for %" PRId64 " s", patience / 1000);
+		fail(t, v, more, fault);
+		return -1;
+	}
+	return patience > 0 && now + wait > end ? end : now + wait;
+}
+
+/* Makes GETs until one succeeds, which the caller releases. NULL: @fault. */
+static struct get *fetch(struct trying *t, struct fault *fault)
+{
+	struct reading *r = t->reading;
+	struct store_bucket *bucket = r->bucket;
+	struct get *get;
+
+	while ((get = try(t, fault))) {
+		count(bucket, get);
+		if (get->verdict.kind == VERDICT_GOOD) {
+			succeeded(bucket, get);
+			return get;
+		}
+		r->due_ms = judge(t, get, fault);
+		bool again = r->due_ms >= 0;
+
+		bucket->status.retries += again;
+		if (again && bucket->fails_since_ms == 0)
+			bucket->fails_since_ms = stores_now_ms();
+		failed(bucket, again ? t->ask.key : NULL, get);
+		get_release(get);
+		if (!again)
+			return NULL;
+		while (stores_now_ms() < r->due_ms && !reading_cancelled(r))
+			reading_wait(r, READING_PAUSES, r->due_ms);
+		r->state = READING_WORKS;
+	}
+	return NULL;
+}
+
+/* ---- shared bytes; with the lock ---- */
+
+static struct shared **chain_of(struct stores *stores, uint64_t hash)
+{
+	return &stores->chain[hash % STORES_CHAINS];
+}
+
+static bool same_text(const char *a, const char *b)
+{
+	return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+static void forget(struct shared *s)
+{
+	struct shared **at = chain_of(s->bucket->stores, s->hash);
+
+	while (*at && *at != s)
+		at = &(*at)->next;
+	if (*at)
+		*at = s->next;
+}
+
+static void shared_free(struct shared *s)
+{
+	assert(s->references == 0 && !s->fetched);
+	forget(s);
+	if (s->body)
+		s->bucket->body_bytes -= s->n;
+	free(s->body);
+	free(s->fault);
+	free(s);
+}
+
+bool shared_make_room(struct store_bucket *bucket, uint64_t bytes)
+{
+	const struct stores *stores = bucket->stores;
+	uint64_t most = stores->options.memory_bytes / stores->bucket_count;
+
+	while (bucket->body_bytes + bytes > most && !TAILQ_EMPTY(&bucket->kept)) {
+		struct shared *s = TAILQ_FIRST(&bucket->kept);
+
+		TAILQ_REMOVE(&bucket->kept, s, link);
+		shared_free(s);
+	}
+	return bucket->body_bytes + bytes <= most;
+}
+
+void shared_drop(struct store_bucket *bucket)
+{
+	while (!TAILQ_EMPTY(&bucket->kept)) {
+		struct shared *s = TAILQ_FIRST(&bucket->kept);
+
+		TAILQ_REMOVE(&bucket->kept, s, link);
+		shared_free(s);
+	}
+}
+
+static uint64_t hash_of(const struct object *object, uint64_t at, size_t n, bool piece)
+{
+	const uint64_t numbers[] = {(uintptr_t)object->bucket, object->size, at, n, piece};
+	XXH64_hash_t hash = XXH64(object->key, strlen(object->key), 0);
+
+	if (object->etag)
+		hash = XXH64(object->etag, strlen(object->etag), hash);
+	return XXH64(numbers, sizeof(numbers), hash);
+}
+
+/* Finds or makes it, with a reference. NULL: out of memory. */
+static struct shared *share(const struct object *object, uint64_t at, size_t n, bool piece)
+{
+	struct stores *stores = object->bucket->stores;
+	uint64_t hash = hash_of(object, at, n, piece);
+	struct shared **chain = chain_of(stores, hash), *s = *chain;
+
+	for (; s; s = s->next)
+		if (s->hash == hash && s->bucket == object->bucket && s->size == object->size &&
+			s->at == at && s->n == n && s->piece == piece &&
+			same_text(s->key, object->key) && same_text(s->etag, object->etag))
+			break;
+	if (s) {
+		if (s->references++ == 0)
+			TAILQ_REMOVE(&s->bucket->kept, s, link);
+		return s;
+	}
+	size_t key = strlen(object->key) + 1, etag = object->etag ? strlen(object->etag) + 1 : 0;
+
+	s = calloc(1, sizeof(*s) + key + etag);
+	if (!s)
+		return NULL;
+	*s = (struct shared){.bucket = (struct store_bucket *)object->bucket,
+		.key = memcpy(s + 1, object->key, key),
+		.etag = etag ? memcpy((char *)(s + 1) + key, object->etag, etag) : NULL,
+		.hash = hash,
+		.size = object->size,
+		.at = at,
+		.n = n,
+		.piece = piece,
+		.references = 1,
+		.next = *chain};
+	*chain = s;
+	return s;
+}
+
+static void share_end(struct shared *s)
+{
+	assert(s->references > 0);
+	if (--s->references > 0)
+		return;
+	if (s->body && !s->piece) {
+		TAILQ_INSERT_TAIL(&s->bucket->kept, s, link);
+		bucket_turns(s->bucket); /* it can be dropped for others now */
+		return;
+	}
+	struct store_bucket *bucket = s->bucket;
+
+	shared_free(s);
+	bucket_turns(bucket);
+}
+
+static void wake_sharers(const struct shared *s)
+{
+	struct reading *r;
+
+	TAILQ_FOREACH(r, &s->bucket->stores->readings, link)
+	if (r->shared == s)
+		pthread_cond_signal(&r->wake);
+}
+
+/* Waits while another thread fetches it. Afterwards its body is there, or the caller is the one
+ * that fetches it. False: @fault. */
+static bool wait_for_share(struct reading *r, struct shared *s, struct fault *fault)
+{
+	r->shared = s;
+	while (s->fetched && !reading_cancelled(r))
+		reading_wait(r, READING_SHARES, INT64_MAX);
+	r->state = READING_WORKS;
+	r->shared = NULL;
+	if (reading_cancelled(r))
+		return cancel(fault);
+	if (s->failed)
+		return s->fault ? (*fault = *s->fault, false) : no_memory(fault);
+	s->fetched = !s->body;
 	return true;
 }
 
-/* Reads bytes of one piece: from the cache, otherwise by a GET. */
-static bool read_piece(struct stores *stores, const struct object *object, uint64_t at, void *to,
+/* The caller leaves it to others to fetch it. */
+static void leave_share(struct shared *s)
+{
+	s->fetched = false;
+	wake_sharers(s);
+}
+
+/* Fetches its body. False: @fault. */
+static bool fetch_share(struct reading *r, struct shared *s, struct fault *fault)
+{
+	struct trying t = {.reading = r,
+		.ask = {.bucket = s->bucket,
+			.key = s->key,
+			.query = "",
+			.etag = s->etag,
+			.size = s->size,
+			.want = VERDICT_RANGE,
+			.at = s->at,
+			.n = s->n}};
+	struct get *get = fetch(&t, fault);
+
+	if (get) {
+		s->body = get->body;
+		get->body = NULL;
+		get_release(get);
+	} else if (fault->error != ECANCELED) {
+		s->failed = true;
+		s->fault = malloc(sizeof(*fault));
+		if (s->fault)
+			*s->fault = *fault;
+		forget(s);
+	}
+	leave_share(s);
+	return get;
+}
+
+/* ---- reading ---- */
+
+/* Reads bytes by a GET of [from, from + length), which contains them. */
+static bool read_range(struct reading *r, const struct object *object, uint64_t from, size_t length,
+	uint64_t at, void *to, size_t n, struct fault *fault)
+{
+	struct stores *stores = r->stores;
+	struct shared *s = share(object, from, length, false);
+	bool done = s ? wait_for_share(r, s, fault) : no_memory(fault);
+
+	if (done && !s->body)
+		done = fetch_share(r, s, fault);
+	if (done) {
+		pthread_mutex_unlock(&stores->lock);
+		memcpy(to, s->body + (at - from), n);
+		pthread_mutex_lock(&stores->lock);
+	}
+	if (s)
+		share_end(s);
+	return done;
+}
+
+/* Reads from the cache, while the lock is not held. */
+static bool read_cached(
+	struct reading *r, const struct object *object, uint64_t at, void *to, size_t n)
+{
+	pthread_mutex_unlock(&r->stores->lock);
+	bool done = store_cache_read(r->stores->cache, &r->bucket->place, object, at, to, n);
+
+	pthread_mutex_lock(&r->stores->lock);
+	return done;
+}
+
+/* Fetches the piece that contains the bytes, and gives it to the cache. */
+static bool read_by_piece(struct reading *r, const struct object *object, uint64_t at, void *to,
 	size_t n, struct fault *fault)
 {
-	if (!wait_for_cache(stores, fault))
-		return false;
-	if (store_cache_read(stores->cache, &object->bucket->place, object, at, to, n)) {
-		bucket_used(object, n);
+	struct stores *stores = r->stores;
+	uint64_t number = at / object->piece, from = number * object->piece;
+	struct shared *s =
+		share(object, from, cache_piece_bytes(object->size, object->piece, number), true);
+	bool done = s ? wait_for_share(r, s, fault) : no_memory(fault), mine = done && !s->body;
+
+	/* Another thread may have fetched it since this one looked. */
+	if (mine && read_cached(r, object, at, to, n)) {
+		leave_share(s);
+		share_end(s);
 		return true;
 	}
-	return (store_cache_takes(stores->cache) ? fetch_piece : read_part)(
-		stores, object, at, to, n, fault);
+	if (mine)
+		done = fetch_share(r, s, fault);
+	if (done) {
+		pthread_mutex_unlock(&stores->lock);
+		memcpy(to, s->body + (at - from), n);
+		if (mine)
+			store_cache_put(stores->cache, &r->bucket->place, object, number, s->body);
+		pthread_mutex_lock(&stores->lock);
+	}
+	if (s)
+		share_end(s);
+	return done;
+}
+
+/* Reads bytes of one piece. */
+static bool read_piece(struct reading *r, const struct object *object, uint64_t at, void *to,
+	size_t n, struct fault *fault)
+{
+	struct store_cache *cache = r->stores->cache;
+
+	while (!store_cache_ready(cache) && !reading_cancelled(r))
+		reading_wait(r, READING_PAUSES, stores_now_ms() + 20);
+	r->state = READING_WORKS;
+	if (reading_cancelled(r))
+		return cancel(fault);
+	if (read_cached(r, object, at, to, n))
+		return true;
+	return store_cache_takes(cache) ? read_by_piece(r, object, at, to, n, fault)
+					: read_range(r, object, at, n, at, to, n, fault);
+}
+
+/* Reads the first bytes of a range. Returns how many; 0: @fault. */
+static size_t read_some(struct reading *r, const struct object *object, uint64_t at, void *to,
+	size_t n, struct fault *fault)
+{
+	bool piece = r->stores->cache && object->piece > 0, done;
+	uint64_t each = piece ? object->piece : object->block, from = at, end = at + READ_BYTES;
+
+	if (each > 0) {
+		from = at / each * each;
+		end = from + each;
+	}
+	if (end > object->size)
+		end = object->size;
+	if (n > end - at)
+		n = (size_t)(end - at);
+	if (piece)
+		done = read_piece(r, object, at, to, n, fault);
+	else if (each > 0)
+		done = read_range(r, object, from, (size_t)(end - from), at, to, n, fault);
+	else
+		done = read_range(r, object, at, n, at, to, n, fault);
+	return done ? n : 0;
 }
 
 bool store_read(struct stores *stores, const struct object *object, uint64_t at, void *to, size_t n,
 	struct fault *fault)
 {
-	bool pieces = stores->cache && object->piece > 0;
 	char *into = to;
+	size_t some = 1;
 
 	assert(at + n >= at && (object->size == STORE_SIZE_UNKNOWN || at + n <= object->size));
-	while (n > 0) {
-		uint64_t most = pieces ? object->piece - at % object->piece : READ_BYTES;
-		size_t part = n < most ? n : most;
+	while (n > 0 && some > 0) {
+		struct reading r;
 
-		if (!(pieces ? read_piece : read_part)(stores, object, at, into, part, fault))
-			return false;
-		into += part;
-		at += part;
-		n -= part;
+		pthread_mutex_lock(&stores->lock);
+		reading_begin(&r, stores, object->bucket, object->key);
+		some = read_some(&r, object, at, into, n, fault);
+		r.bucket->status.used_bytes += some;
+		reading_end(&r);
+		pthread_mutex_unlock(&stores->lock);
+		into += some;
+		at += some;
+		n -= some;
 	}
-	return true;
+	return n == 0;
 }
 
 /* ---- requests of their own ---- */
 
-static bool ask_start(struct stores *stores, const struct ask *ask, struct want *want)
+/* What a good answer says of the object's size. */
+static uint64_t size_of(const struct answer *a)
 {
-	const struct object object = {
-		.bucket = ask->bucket, .key = ask->key, .etag = ask->etag, .size = ask->size};
-	struct session *session = session_find(stores, want->session_id);
-	struct range *range = NULL;
-
-	if (session && session_line(session, (struct store_bucket *)ask->bucket))
-		range = range_new(&object, ask->query, 0);
-	if (!range) {
-		want->state = WANT_DONE;
-		want->fault = &want_no_memory;
-		return false;
-	}
-	range->kind = ask->want;
-	range->once = true;
-	range->at = ask->at;
-	range->n = ask->n;
-	want->session = session;
-	want->since_ms = range->since_ms;
-	want->at = ask->at;
-	TAILQ_INSERT_TAIL(&session->wants, want, of_session);
-	range_join(range, want);
-	range_wait(range, session, false);
-	if (session->cancelled || stores->stopped) {
-		want_end(stores, want, &want_cancelled);
-		range_abandon(range);
-	}
-	stores_wake(stores);
-	return true;
+	if (a->status == 206)
+		return a->size;
+	if (a->status == 416)
+		return 0;
+	return a->has_length ? a->length : STORE_SIZE_UNKNOWN;
 }
 
 bool store_ask(
 	struct stores *stores, const struct ask *ask, struct asked *answer, struct fault *fault)
 {
-	pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
-	struct want want = {.session_id = behalf, .ended = &ended};
+	struct reading r;
+	struct trying t = {.reading = &r, .ask = *ask, .once = true};
+	struct get *get;
 
 	*answer = (struct asked){.size = STORE_SIZE_UNKNOWN};
 	pthread_mutex_lock(&stores->lock);
-	if (ask_start(stores, ask, &want))
-		wait_for(stores, &want);
-	if (!want.fault) {
-		struct range *range = want.range;
-
-		answer->n = range->body_n;
-		answer->size = range->answer_size;
-		memcpy(answer->etag, range->answer_etag, sizeof(answer->etag));
-		if (ask->want != VERDICT_HEAD)
-			answer->body = range_take_body(range);
+	reading_begin(&r, stores, ask->bucket, ask->key);
+	get = fetch(&t, fault);
+	if (get) {
+		answer->n = get->answer.status == 416 ? 0 : get->n;
+		answer->size = size_of(&get->answer);
+		memcpy(answer->etag, get->answer.etag, sizeof(answer->etag));
+		if (ask->want != VERDICT_HEAD) {
+			answer->body = get->body;
+			get->body = NULL;
+			r.bucket->body_bytes -= ask->n;
+		}
+		get_release(get);
 	}
+	reading_end(&r);
 	pthread_mutex_unlock(&stores->lock);
-	return finish(stores, &want, fault);
+	return get;
 }
 
 bool store_head(struct stores *stores, const struct store_bucket *bucket, const char *key,

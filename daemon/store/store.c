@@ -1,23 +1,284 @@
-#include "daemon/store/stores.h"
+/* The stores of a process, their buckets, and the threads that read. */
+#include "daemon/store/internal.h"
 
 #include "daemon/config/refuse.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
+#include <time.h>
 
-/* ---- the stores of a process ---- */
+enum { CONNECTIONS = 128 };
 
+static _Thread_local uint32_t behalf = STORE_NO_SESSION;
+
+int64_t stores_now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---- threads that read ---- */
+
+void store_on_behalf(uint32_t session)
+{
+	assert(session < STORE_SESSIONS || session == STORE_NO_SESSION);
+	behalf = session;
+}
+
+static bool is_cancelled(const struct stores *stores, uint32_t session)
+{
+	return stores->stopped || (session != STORE_NO_SESSION && stores->cancelled[session]);
+}
+
+bool store_is_cancelled(struct stores *stores)
+{
+	pthread_mutex_lock(&stores->lock);
+	bool cancelled = is_cancelled(stores, behalf);
+
+	pthread_mutex_unlock(&stores->lock);
+	return cancelled;
+}
+
+bool reading_cancelled(const struct reading *reading)
+{
+	return is_cancelled(reading->stores, reading->session);
+}
+
+void reading_begin(struct reading *reading, struct stores *stores,
+	const struct store_bucket *bucket, const char *key)
+{
+	pthread_condattr_t attributes;
+
+	*reading = (struct reading){
+		.stores = stores,
+		.session = behalf,
+		.bucket = (struct store_bucket *)bucket, /* owned by the stores */
+		.key = key,
+		.since_ms = stores_now_ms(),
+	};
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(&reading->wake, &attributes);
+	pthread_condattr_destroy(&attributes);
+	TAILQ_INSERT_TAIL(&stores->readings, reading, link);
+}
+
+void reading_end(struct reading *reading)
+{
+	assert(reading->state == READING_WORKS);
+	TAILQ_REMOVE(&reading->stores->readings, reading, link);
+	pthread_cond_destroy(&reading->wake);
+}
+
+void reading_wait(struct reading *reading, enum reading_state state, int64_t due_ms)
+{
+	struct stores *stores = reading->stores;
+	struct timespec due = {due_ms / 1000, due_ms % 1000 * 1000000};
+
+	reading->state = state;
+	if (due_ms == INT64_MAX)
+		pthread_cond_wait(&reading->wake, &stores->lock);
+	else
+		pthread_cond_timedwait(&reading->wake, &stores->lock, &due);
+}
+
+/* When the session of a reading had its last turn; all that have none share one. */
+static uint64_t *turn_of(const struct reading *r)
+{
+	return &r->stores->turn[r->session < STORE_SESSIONS ? r->session : STORE_SESSIONS];
+}
+
+/* The next one of those that wait for their turn. NULL: none. */
+static struct reading *next_turn(const struct store_bucket *bucket)
+{
+	struct reading *next = NULL, *r;
+
+	TAILQ_FOREACH(r, &bucket->stores->readings, link)
+	if (r->bucket == bucket && r->state == READING_TURN &&
+		(!next || *turn_of(r) < *turn_of(next)))
+		next = r;
+	return next;
+}
+
+void bucket_turns(struct store_bucket *bucket)
+{
+	struct store_status *status = &bucket->status;
+	struct reading *r;
+
+	while (status->in_flight < bucket->limit.now && (r = next_turn(bucket))) {
+		/* A range that is larger than the memory is fetched alone. */
+		if (!shared_make_room(bucket, r->bytes) && status->in_flight > 0)
+			return;
+		*turn_of(r) = ++bucket->stores->turns;
+		r->state = READING_MAY;
+		status->in_flight++;
+		bucket->body_bytes += r->bytes;
+		pthread_cond_signal(&r->wake);
+	}
+}
+
+static void wake_readings(struct stores *stores, uint32_t session)
+{
+	struct reading *r;
+
+	TAILQ_FOREACH(r, &stores->readings, link)
+	if (session == STORE_NO_SESSION || r->session == session)
+		pthread_cond_signal(&r->wake);
+}
+
+void store_allow(struct stores *stores, uint32_t session)
+{
+	pthread_mutex_lock(&stores->lock);
+	stores->cancelled[session] = false;
+	pthread_mutex_unlock(&stores->lock);
+}
+
+void store_cancel(struct stores *stores, uint32_t session)
+{
+	pthread_mutex_lock(&stores->lock);
+	stores->cancelled[session] = true;
+	wake_readings(stores, session);
+	pthread_mutex_unlock(&stores->lock);
+}
+
+void store_stop(struct stores *stores)
+{
+	pthread_mutex_lock(&stores->lock);
+	stores->stopped = true;
+	wake_readings(stores, STORE_NO_SESSION);
+	pthread_mutex_unlock(&stores->lock);
+}
+
+void store_patience(struct stores *stores, int64_t patience_ms)
+{
+	pthread_mutex_lock(&stores->lock);
+	stores->options.patience_ms = patience_ms;
+	pthread_mutex_unlock(&stores->lock);
+}
+
+/* In a thread of the credentials. */
 static void on_credentials(void *context)
 {
 	struct stores *stores = context;
+	struct reading *r;
 
-	atomic_store(&stores->new_credentials, true);
-	if (stores->wake_fd >= 0)
-		eventfd_write(stores->wake_fd, 1);
+	pthread_mutex_lock(&stores->lock);
+	TAILQ_FOREACH(r, &stores->readings, link)
+	{
+		if (r->state == READING_PAUSES && r->renews)
+			r->due_ms = 0;
+		pthread_cond_signal(&r->wake);
+	}
+	pthread_mutex_unlock(&stores->lock);
 }
+
+/* ---- buckets ---- */
+
+static void bucket_free(struct store_bucket *bucket)
+{
+	if (!bucket)
+		return;
+	free(bucket->credentials);
+	free(bucket->certificates.text);
+	free(bucket);
+}
+
+/*
+ * The certificates of a store with `ca:`. libcurl parses a file anew for each connection unless it
+ * is the only source, and a system's file costs 15 ms and a megabyte. So the system's directory is
+ * preferred.
+ */
+static bool bucket_trust(struct store_bucket *bucket, const char *ca, struct fault *fault)
+{
+	const char *system = certificates_system();
+
+	bucket->ca_directory = certificates_directory();
+	if (!bucket->ca_directory && system)
+		certificates_append(&bucket->certificates, system);
+	if (certificates_append(&bucket->certificates, ca))
+		return true;
+	return fault_errno(fault, errno, "ca", "`ca:` %s cannot be read: %s", ca, strerror(errno));
+}
+
+static struct store_bucket *bucket_new(
+	struct stores *stores, const struct url_place *place, struct fault *fault)
+{
+	struct store_bucket *bucket = calloc(1, sizeof(*bucket));
+	const struct config_store *config = place->store;
+
+	if (!bucket || !(bucket->credentials = calloc(1, sizeof(*bucket->credentials)))) {
+		free(bucket);
+		fault_memory(fault);
+		return NULL;
+	}
+	bucket->stores = stores;
+	bucket->place = *place;
+	bucket->limit =
+		limit_new(config && config->connections ? config->connections : CONNECTIONS);
+	TAILQ_INIT(&bucket->kept);
+	snprintf(bucket->status.name, sizeof(bucket->status.name), "%.159s", place->name);
+	if (config && config->ca && !bucket_trust(bucket, config->ca, fault)) {
+		bucket_free(bucket);
+		return NULL;
+	}
+	bucket->wallet = wallets_find(
+		stores->wallets, place, stores->options.log, stores->options.log_context, fault);
+	if (bucket->wallet)
+		return bucket;
+	bucket_free(bucket);
+	return NULL;
+}
+
+static struct store_bucket *find_or_add(
+	struct stores *stores, const struct url_place *place, struct fault *fault)
+{
+	struct store_bucket *bucket, **at = &stores->buckets;
+
+	for (; *at; at = &(*at)->next)
+		if (strcmp((*at)->place.name, place->name) == 0)
+			return *at;
+	if (!stores->running && !fetch_open(stores, fault))
+		return NULL;
+	bucket = bucket_new(stores, place, fault);
+	if (!bucket)
+		return NULL;
+	pthread_mutex_lock(&stores->lock);
+	bucket->number = stores->bucket_count++;
+	*at = bucket;
+	pthread_mutex_unlock(&stores->lock);
+	return bucket;
+}
+
+const struct store_bucket *store_bucket(
+	struct stores *stores, const char *url, const char **key, struct fault *fault)
+{
+	struct url_place place;
+
+	if (!url_place(stores->options.config, url, &place, key, fault))
+		return NULL;
+	pthread_mutex_lock(&stores->adding); /* files are read, and libcurl is loaded */
+	const struct store_bucket *bucket = find_or_add(stores, &place, fault);
+
+	pthread_mutex_unlock(&stores->adding);
+	return bucket;
+}
+
+unsigned store_number(const struct store_bucket *bucket)
+{
+	return bucket->number;
+}
+
+bool store_is_url(const char *path)
+{
+	return url_text_is(path);
+}
+
+/* ---- opening and closing ---- */
 
 /* Opens the cache of the config. False: @fault. */
 static bool open_cache(struct stores *stores, struct fault *fault)
@@ -49,14 +310,13 @@ struct stores *store_open(const struct store_options *options, struct fault *fau
 	}
 	stores->options = *options;
 	stores->epoll_fd = stores->wake_fd = -1;
+	stores->random = (uint32_t)stores_now_ms() ^ (uint32_t)(uintptr_t)stores ^ 0x9e3779b9u;
+	stores->random |= stores->random == 0;
 	pthread_mutex_init(&stores->adding, NULL);
 	pthread_mutex_init(&stores->lock, NULL);
-	TAILQ_INIT(&stores->arrived);
-	TAILQ_INIT(&stores->done);
-	TAILQ_INIT(&stores->resting);
-	TAILQ_INIT(&stores->queued);
-	TAILQ_INIT(&stores->taken);
-	TAILQ_INIT(&stores->spare);
+	TAILQ_INIT(&stores->readings);
+	TAILQ_INIT(&stores->begun);
+	TAILQ_INIT(&stores->gets);
 	stores->wallets = wallets_open(options->config, on_credentials, stores, fault);
 	if (stores->wallets && open_cache(stores, fault))
 		return stores;
@@ -64,195 +324,101 @@ struct stores *store_open(const struct store_options *options, struct fault *fau
 	return NULL;
 }
 
-void store_patience(struct stores *stores, int64_t patience_ms)
-{
-	pthread_mutex_lock(&stores->lock);
-	stores->options.patience_ms = patience_ms;
-	pthread_mutex_unlock(&stores->lock);
-}
-
-void store_stop(struct stores *stores)
-{
-	bool news = false;
-
-	pthread_mutex_lock(&stores->lock);
-	stores->stopped = true;
-	for (unsigned i = 0; i < SESSIONS_CHAINS; i++)
-		for (struct session *s = stores->session[i]; s; s = s->next)
-			news |= wants_cancel(stores, s);
-	pthread_mutex_unlock(&stores->lock);
-	if (news)
-		stores_tell(stores);
-}
-
-static void free_wants(struct stores *stores, struct wants *wants)
-{
-	struct want *want;
-
-	while ((want = TAILQ_FIRST(wants))) {
-		TAILQ_REMOVE(wants, want, link);
-		want_leave(stores, want);
-		free(want);
-	}
-}
-
-static void free_sessions(struct stores *stores)
-{
-	for (unsigned i = 0; i < SESSIONS_CHAINS; i++) {
-		while (stores->session[i]) {
-			struct session *session = stores->session[i];
-
-			stores->session[i] = session->next;
-			while (session->lines) {
-				struct line *line = session->lines;
-
-				session->lines = line->next;
-				free(line);
-			}
-			free(session);
-		}
-	}
-}
-
 void store_close(struct stores *stores)
 {
 	if (!stores)
 		return;
-	store_stop(stores);
-	fetch_end(stores);
+	assert(TAILQ_EMPTY(&stores->readings));
 	wallets_close(stores->wallets);
 	fetch_close(stores);
-	free_wants(stores, &stores->queued);
-	free_wants(stores, &stores->done);
-	free_wants(stores, &stores->taken);
-	free_wants(stores, &stores->spare);
-	for (struct store_bucket *b = stores->buckets; b; b = b->next)
-		ranges_drop(b);
-	free_sessions(stores);
 	store_cache_close(stores->cache);
-	buckets_free(stores);
+	while (stores->buckets) {
+		struct store_bucket *bucket = stores->buckets;
+
+		stores->buckets = bucket->next;
+		shared_drop(bucket);
+		bucket_free(bucket);
+	}
 	pthread_mutex_destroy(&stores->lock);
 	pthread_mutex_destroy(&stores->adding);
 	free(stores);
 }
 
-bool store_is_url(const char *path)
+/* ---- for status and metrics ---- */
+
+static void describe(const struct reading *r, char *text, size_t text_bytes)
 {
-	return url_text_is(path);
+	const struct store_bucket *bucket = r->bucket;
+	const char *reason = "no answer yet", *slash = strrchr(r->key, '/');
+
+	if (bucket->waits_for[0])
+		reason = bucket->waits_for;
+	else if (r->reason[0])
+		reason = r->reason;
+	else if (bucket->fails_since_ms != 0 && bucket->status.last[0])
+		reason = bucket->status.last;
+	snprintf(text, text_bytes, "%s%s%.*s: %s", bucket->place.name, slash ? "/" : "",
+		slash ? (int)(slash - r->key) : 0, r->key, reason);
 }
 
-/* ---- the data thread ---- */
-
-void store_listen(struct stores *stores, void (*news)(void *context), void *context)
+unsigned store_waits(struct stores *stores, uint32_t session, char *text, size_t text_bytes)
 {
+	unsigned seconds = 0;
+	const struct reading *r;
+
 	pthread_mutex_lock(&stores->lock);
-	stores->news = news;
-	stores->news_context = context;
+	TAILQ_FOREACH(r, &stores->readings, link)
+	if (r->session == session)
+		break;
+	if (r)
+		seconds = (unsigned)((stores_now_ms() - r->since_ms) / 1000);
+	if (seconds > 0)
+		describe(r, text, text_bytes);
 	pthread_mutex_unlock(&stores->lock);
+	return seconds;
 }
 
-static struct want *want_new(struct stores *stores)
+bool store_status(struct stores *stores, unsigned i, struct store_status *status)
 {
-	struct want *want = TAILQ_FIRST(&stores->spare);
+	const struct reading *r;
+	struct store_bucket *bucket;
 
-	if (want)
-		TAILQ_REMOVE(&stores->spare, want, link);
-	else
-		want = malloc(sizeof(*want));
-	return want;
+	pthread_mutex_lock(&stores->lock);
+	for (bucket = stores->buckets; bucket && i > 0; i--)
+		bucket = bucket->next;
+	if (bucket) {
+		*status = bucket->status;
+		status->limit = bucket->limit.now;
+		TAILQ_FOREACH(r, &stores->readings, link)
+		status->waiting += r->bucket == bucket;
+		status->last_ago_s =
+			bucket->fault_ms ? (stores_now_ms() - bucket->fault_ms) / 1000 : 0;
+	}
+	pthread_mutex_unlock(&stores->lock);
+	if (bucket)
+		wallet_status(bucket->wallet, status->provider, &status->expires_s);
+	return bucket;
 }
 
-bool store_fetch(struct stores *stores, const struct store_fetch *fetch)
+bool store_cache_status(struct stores *stores, struct store_cache_status *status)
 {
-	struct want *want = want_new(stores);
-
-	if (!want)
+	if (!stores->cache)
 		return false;
-	*want = (struct want){
-		.tag = fetch->tag,
-		.object = fetch->object,
-		.at = fetch->at,
-		.n = fetch->n,
-		.to = fetch->to,
-		.session_id = fetch->session,
-		.state = WANT_QUEUED,
-	};
-	TAILQ_INSERT_TAIL(&stores->queued, want, link);
+	store_cache_state(stores->cache, status);
 	return true;
 }
 
-void store_commit(struct stores *stores)
+bool store_cached(struct stores *stores,
+	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes),
+	void *context)
 {
-	bool news = false;
-	struct want *want;
-
-	if (TAILQ_EMPTY(&stores->queued))
-		return;
-	pthread_mutex_lock(&stores->lock);
-	while ((want = TAILQ_FIRST(&stores->queued))) {
-		TAILQ_REMOVE(&stores->queued, want, link);
-		news |= want_arrive(stores, want);
-	}
-	pthread_mutex_unlock(&stores->lock);
-	if (news)
-		stores_tell(stores);
+	if (!stores->cache)
+		return false;
+	store_cache_list(stores->cache, each, context);
+	return true;
 }
 
-/* Returns the wants of the last take, whose faults the caller has read by now. */
-static void recycle(struct stores *stores)
+uint64_t store_uncache(struct stores *stores, const char *url, uint64_t most)
 {
-	struct want *want;
-
-	while ((want = TAILQ_FIRST(&stores->taken))) {
-		TAILQ_REMOVE(&stores->taken, want, link);
-		want_leave(stores, want);
-		TAILQ_INSERT_TAIL(&stores->spare, want, link);
-	}
-}
-
-unsigned store_take(struct stores *stores, struct store_done *done, unsigned max)
-{
-	struct want *want;
-	unsigned n = 0;
-
-	pthread_mutex_lock(&stores->lock);
-	recycle(stores);
-	while (n < max && (want = TAILQ_FIRST(&stores->done))) {
-		TAILQ_REMOVE(&stores->done, want, link);
-		TAILQ_INSERT_TAIL(&stores->taken, want, link);
-		done[n++] = (struct store_done){.tag = want->tag, .fault = want->fault};
-	}
-	pthread_mutex_unlock(&stores->lock);
-	TAILQ_FOREACH(want, &stores->taken, link)
-	if (!want->fault && want->range)
-		memcpy(want->to, want->range->body + want->offset, want->n);
-	return n;
-}
-
-/* ---- sessions ---- */
-
-void store_allow(struct stores *stores, uint32_t session)
-{
-	pthread_mutex_lock(&stores->lock);
-	struct session *found = session_find(stores, session);
-
-	if (found)
-		found->cancelled = false;
-	pthread_mutex_unlock(&stores->lock);
-}
-
-void store_cancel(struct stores *stores, uint32_t session)
-{
-	bool news = false;
-
-	pthread_mutex_lock(&stores->lock);
-	struct session *found = session_find(stores, session);
-
-	if (found) {
-		found->cancelled = true; /* those of `queued` end when they arrive */
-		news = wants_cancel(stores, found);
-	}
-	pthread_mutex_unlock(&stores->lock);
-	if (news)
-		stores_tell(stores);
+	return stores->cache ? store_cache_drop(stores->cache, url, most) : 0;
 }

@@ -1,10 +1,10 @@
 /*
  * Objects in stores: S3, compatible services, and HTTPS servers. A range of an object is read by
- * signed GETs, which are repeated until they succeed or a fault is final. Equal and neighbouring
- * ranges share one GET, and answers stay in memory for peers.
+ * signed GETs, which are repeated until one succeeds or a fault is final. The calling thread blocks
+ * meanwhile. Equal ranges share one GET, and answers stay in memory for peers.
  *
- * One thread, the fetch thread, makes all GETs of a process. It begins with the first bucket, and
- * libcurl is loaded then, so a process without objects pays nothing.
+ * One more thread, the fetch thread, runs libcurl for all GETs of a process. It begins with the
+ * first bucket, and libcurl is loaded then, so a process without objects pays nothing.
  *
  * A fault that can heal (the store does not answer, or asks to slow down) is waited for, without
  * limit or for options.patience_ms, and store_waits() reports it. Any other fault is final:
@@ -29,6 +29,8 @@ struct store_bucket; /* a bucket of one, or a directory of an HTTPS server; owne
 
 enum {
 	STORE_ETAG_BYTES = 128,
+	STORE_BLOCK_BYTES = 64 << 10, /* a good struct object.block: nodes that share an object
+					 fetch little that others use */
 	/* Numbers of sessions are below this: those of the daemon, then the openings of shards that
 	 * its reader shares among sessions. */
 	STORE_SESSIONS = 2 * LIMIT_SESSIONS,
@@ -41,6 +43,8 @@ struct object {
 	const char *etag; /* without quotes; NULL: any */
 	uint64_t size;	  /* bytes */
 	uint32_t piece;	  /* > 0: read in pieces of so many bytes, through the cache */
+	uint32_t block;	  /* > 0: what follows is read soon, so a GET fetches a whole aligned block
+			     of so many bytes */
 };
 
 struct store_options {
@@ -79,40 +83,12 @@ const struct store_bucket *store_bucket(
 /* The number of a bucket, as in store_status(). It never changes. Any thread. */
 unsigned store_number(const struct store_bucket *bucket);
 
-/* ---- the data thread: without waiting ---- */
-
-struct store_fetch {
-	uint64_t tag;	      /* the caller's; returned exactly once */
-	uint32_t session;     /* for store_cancel() and fairness */
-	struct object object; /* its strings are valid until the tag is returned */
-	uint64_t at;
-	size_t n;
-	void *to; /* @n bytes; written only inside store_take(), after all checks */
-};
-
-struct store_done {
-	uint64_t tag;
-	const struct fault *fault; /* NULL: read. Valid until the next store_take() */
-};
-
-/* Sets the function that is called, in any thread, when store_take() has something. It must not
- * call the store. Afterwards the former one is no longer called. */
-void store_listen(struct stores *stores, void (*news)(void *context), void *context);
-/* Queues a copy of @fetch. False: out of memory; its tag is not returned. */
-bool store_fetch(struct stores *stores, const struct store_fetch *fetch);
-/* Starts all queued fetches; those of one commit are merged where they are neighbours. */
-void store_commit(struct stores *stores);
-/* Copies the bodies that have arrived, and returns up to @max tags in @done. */
-unsigned store_take(struct stores *stores, struct store_done *done, unsigned max);
-
-/* ---- sessions: the data thread ---- */
+/* ---- sessions: any thread ---- */
 
 /* A session begins: its reads are no longer cancelled. */
 void store_allow(struct stores *stores, uint32_t session);
-/*
- * Cancels all reads of the session, those of blocked threads included, until store_allow(). GETs in
- * flight end by themselves, and their answers are kept.
- */
+/* Cancels all reads of the session until store_allow(): threads return at once from what they wait
+ * for, except from the disk of the cache. GETs in flight are ended. */
 void store_cancel(struct stores *stores, uint32_t session);
 
 /* ---- pool threads and tools: these block ---- */

@@ -38,18 +38,18 @@ def asked(proxy, begin):
 
 def test_memory_bounds_what_is_in_flight(job, bigger, proxy):
     """An eighth of `memory:`. With more of it, all that a ring waits for is asked for."""
-    wide, least = {"seq_len": 65_535}, 24 << 20
+    wide, least = {"seq_len": 32_767}, 24 << 20
     for memory in (least, 512 << 20):
         url = f"lab://{BUCKET}/big/"
         config = job.config({"train": stream(url, manifest=bigger.manifest, **wide)}, memory=memory)
         daemon = job.daemon(config)
-        reader = Reader.attach(daemon, micro=4, slots=2)
-        for _ in range(12):  # more and more GETs are in flight
+        reader = Reader.attach(daemon, micro=8, slots=6)
+        for _ in range(6):  # more and more GETs are in flight
             reader.next(60)
         reader.close()
         begin = len(proxy.requests)
         proxy.inject("hang", Fault(hang=True), 1 << 30, windows)
-        reader = Reader.attach(daemon, micro=4, slots=11, position=48)
+        reader = Reader.attach(daemon, micro=8, slots=11, position=96)
         more_requests(proxy, 5)
         if memory == least:
             time.sleep(1)

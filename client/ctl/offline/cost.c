@@ -91,10 +91,18 @@ static struct cost window_cost(const struct reads *r)
 		frames += (double)d->table.window_tokens * d->token_bytes / (double)d->frame_bytes;
 		read = frames * (double)d->frame_bytes / d->token_bytes * r->token_bytes;
 	}
-	return (struct cost){.gets = r->windows * frames,
+	struct cost cost = {.gets = r->windows * frames,
 		.bytes = r->windows * read,
 		.used = r->windows * window,
 		.exact = r->exact};
+
+	/* Windows that follow each other share blocks. */
+	if (d->plain && r->order->shuffle == ORDER_NONE && window < STORE_BLOCK_BYTES) {
+		cost.gets = ceil(
+			r->windows * (double)d->table.stride * r->token_bytes / STORE_BLOCK_BYTES);
+		cost.exact = false;
+	}
+	return cost;
 }
 
 /* The probability that one of @n windows is among those of which each is taken with probability
