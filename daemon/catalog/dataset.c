@@ -1,6 +1,6 @@
 #include "daemon/catalog/dataset_objects.h"
-#include "daemon/shard/cache.h"
 #include "daemon/shard/list.h"
+#include "daemon/shard/mds_index.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -38,6 +38,12 @@ void dataset_keep_annotations(const struct dataset *d, uint64_t s, const struct 
 		d->sides[s] = sides;
 	if (d->indexed)
 		d->indexed[s] = dataset_is_indexed(facts) ? DATASET_INDEXED : DATASET_UNINDEXED;
+}
+
+void dataset_settle_rows(struct dataset *d)
+{
+	if (d->format->mixes_rows && d->sample_tokens == 0)
+		d->hint.joined = true;
 }
 
 void dataset_source(const struct dataset *dataset, struct cursor_source *source)
@@ -124,7 +130,7 @@ void dataset_close(struct dataset *dataset)
 	if (dataset->objects)
 		shard_list_free(&dataset->objects->sides);
 	free(dataset->objects);
-	cache_free(dataset->hint.cache);
+	mds_indexes_free(dataset->hint.indexes);
 }
 
 /* ---- shards by number and by name ---- */

@@ -175,6 +175,11 @@ void dataset_source(const struct dataset *dataset, struct cursor_source *source)
 
 struct dataset_identity dataset_identify(const struct stat *st);
 bool dataset_is_indexed(const struct shard_facts *facts);
+/*
+ * Call it when sample_tokens is known of all shards. If the format mixes rows and one shard has
+ * others than windows, all are opened with their samples joined.
+ */
+void dataset_settle_rows(struct dataset *dataset);
 /* A hash of the identities of the shard's side files; 0: there are none. */
 uint32_t dataset_sides(const struct shard_facts *facts);
 /*

@@ -1,9 +1,9 @@
 #include "daemon/catalog/dataset_files.h"
 
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/shard/cache.h"
 #include "daemon/shard/formats.h"
 #include "daemon/shard/list.h"
+#include "daemon/shard/mds_index.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
@@ -84,7 +84,7 @@ static bool agree(const struct opening *o, const struct shard_format *format,
 			" bytes, but the first shard, %s, has tokens of %" PRIu32
 			"; all shards of a dataset must have one width",
 			path, shard->token_bytes, dataset_shard_name(d, 0), d->token_bytes);
-	if (d->sample_tokens != shard->sample_tokens)
+	if (!format->mixes_rows && d->sample_tokens != shard->sample_tokens)
 		return opening_refuse(o, o->source->path_line, "path",
 			"%s: has samples of %" PRIu64
 			" tokens (0: no samples), but the first shard, %s, of %" PRIu64
@@ -115,6 +115,8 @@ static void gather(const struct opening *o, uint64_t s, const struct shard_facts
 	d->plain = d->plain && shard->plain && shard->data_at <= UINT32_MAX;
 	d->is_signed |= shard->type == SHARD_I32;
 	d->padding += shard->padding;
+	if (d->format->mixes_rows && shard->sample_tokens == 0)
+		d->sample_tokens = 0;
 	if (shard->frame_bytes > d->frame_bytes)
 		d->frame_bytes = shard->frame_bytes;
 	if (shard->note[0] && (!d->note[0] || s < d->note_shard)) {
@@ -241,11 +243,12 @@ static bool describe_shards(const struct opening *o, const struct shard_format *
 		parallel_for(n, parallel_reads(n), describe_each, &all, o->fault) < n)
 		return false;
 	keep_data_at(d);
+	dataset_settle_rows(d);
 	return true;
 }
 
-/* The cache holds indexes that shards share. It is kept for opening them. */
-static bool describe_with_cache(const struct opening *o, const struct shard_format *format)
+/* Shards share indexes, which are kept for opening them. */
+static bool describe_with_indexes(const struct opening *o, const struct shard_format *format)
 {
 	struct dataset *d = o->dataset;
 
@@ -253,8 +256,8 @@ static bool describe_with_cache(const struct opening *o, const struct shard_form
 	d->data_at_of = calloc(d->table.shards, sizeof(*d->data_at_of));
 	if (!d->table.tokens || !d->data_at_of)
 		return opening_refuse_memory(o);
-	d->hint.cache = cache_new(d->root);
-	if (!d->hint.cache)
+	d->hint.indexes = mds_indexes_new(d->root);
+	if (!d->hint.indexes)
 		return opening_refuse_memory(o);
 	return describe_shards(o, format);
 }
@@ -265,5 +268,5 @@ bool dataset_from_files(const struct opening *o)
 	struct shard_list list = {0};
 
 	return opening_format(o, &format) && list_files(o, &list) && opening_allocate(o, &list) &&
-	       describe_with_cache(o, format);
+	       describe_with_indexes(o, format);
 }

@@ -2,9 +2,9 @@
 
 #include "daemon/catalog/dataset_objects.h"
 #include "daemon/shard/bounds.h"
-#include "daemon/shard/cache.h"
 #include "daemon/shard/list.h"
 #include "daemon/shard/mask.h"
+#include "daemon/shard/mds_index.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -86,13 +86,13 @@ static bool list_annotations(const struct opening *o)
 	uint32_t id = 0;
 	char path[PATH_MAX + 1];
 
-	d->marked = asked && (d->objects->sides.count > 0 || d->format->extent);
+	d->marked = asked && (d->objects->sides.count > 0 || d->format->indexed);
 	d->unindexed = 0;
 	if (!d->hint.loss_mask)
 		return true;
 	dataset_shard_path(d, 0, path, sizeof(path));
 	d->masks = mask_side_id(d->format, &d->hint, path) != 0;
-	d->bounds = !d->format->document && bounds_side_id(d->hint.objects, path, &id, &fault) &&
+	d->bounds = !d->format->indexed && bounds_side_id(d->hint.objects, path, &id, &fault) &&
 		    id != 0;
 	return d->masks || !d->hint.label_mask ||
 	       opening_refuse(o, o->source->label_mask_line, "label_mask",
@@ -163,14 +163,17 @@ bool dataset_from_manifest(const struct opening *o)
 	m.plain_at = NULL;
 	bool stored = m.bucket, fine = opening_allocate(o, &m.list);
 
-	d->hint.cache = fine ? cache_new(d->root) : NULL;
+	if (fine)
+		dataset_settle_rows(d);
+
+	d->hint.indexes = fine ? mds_indexes_new(d->root) : NULL;
 	if (fine && !stored)
 		d->plain_at = calloc(d->table.shards, sizeof(*d->plain_at));
 	if (stored) {
 		fine = fine && (dataset_objects_take(d, &m, o->stores) || opening_refuse_memory(o));
 		d->hint.objects = fine ? &d->objects->objects : NULL;
 	}
-	fine = fine && ((d->hint.cache && d->plain_at) || opening_refuse_memory(o));
+	fine = fine && ((d->hint.indexes && d->plain_at) || opening_refuse_memory(o));
 	if (!o->source->has_dtype)
 		d->hint.type = (enum shard_type)d->types[0];
 	for (uint64_t s = 0; fine && s < d->table.shards; s++)

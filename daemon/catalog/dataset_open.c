@@ -25,6 +25,9 @@ static bool add_up(const struct opening *o)
 			return opening_refuse(o, o->source->path_line, "path",
 				"more than 2^64 tokens in total; must be fewer");
 	}
+	/* The numbers of tokens do not tell whether samples are windows or joined. */
+	if (d->format->mixes_rows && d->sample_tokens == 0)
+		d->list = order_derive(d->list, d->table.shards);
 	d->digest =
 		dataset_is_part(d) ? order_derive(d->list, o->source->lo, o->source->hi) : d->list;
 	return true;

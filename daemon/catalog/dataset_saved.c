@@ -1,7 +1,7 @@
 #include "daemon/catalog/dataset_saved.h"
 
-#include "daemon/shard/cache.h"
 #include "daemon/shard/formats.h"
+#include "daemon/shard/mds_index.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -91,6 +91,6 @@ bool dataset_from_saved(const struct opening *o)
 	d->samples = NULL;
 	d->hint.column = o->source->column;
 	d->hint.label_mask = d->label_mask;
-	d->hint.cache = cache_new(d->root);
-	return d->hint.cache || opening_refuse_memory(o);
+	d->hint.indexes = mds_indexes_new(d->root);
+	return d->hint.indexes || opening_refuse_memory(o);
 }

@@ -252,7 +252,9 @@ static bool check_samples(const struct reading *r, struct line *l)
 			"tokens is %" PRIu64 "; must be a multiple of %s, %" PRIu64, f->tokens,
 			f->sample_tokens ? "sample_tokens" : "row_tokens", whole);
 	sample = shard_sample(f, r->hint);
-	if (m->format && sample != m->sample_tokens)
+	if (l->format->mixes_rows && m->format && sample != m->sample_tokens)
+		sample = 0;
+	else if (m->format && sample != m->sample_tokens)
 		return refuse(r, "sample_tokens",
 			"sample_tokens is %" PRIu64
 			" (0: none), but that of the first shard, %s, is %" PRIu64

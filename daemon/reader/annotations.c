@@ -19,20 +19,18 @@ bool annotations_in_files(const struct dataset *d, const struct shard *shard)
 static bool write_documents(const struct dataset *d, const struct shard *shard, uint64_t token,
 	uint64_t n, const void *tokens, const struct annotations *to, struct fault *fault)
 {
-	int64_t count = 0;
+	uint32_t count = 0;
 
 	if (shard && shard->facts.documents != SHARD_UNKNOWN)
-		count = shard_documents(shard, token, n, to->start, (uint32_t)n, fault);
+		count = shard_documents(shard, token, n, to->start, (uint32_t)n);
 	else if (d->has_eos)
 		count = documents_find(to->start, tokens, (uint32_t)n, d->token_bytes, d->eos);
 	else if (d->sample_tokens == 0)
 		return fault_set(fault, FAULT_DATA, "",
 			"the ends of its documents are unknown: it has no index, and the stream "
 			"has no eos; set eos, the token that ends a document");
-	if (count < 0)
-		return false;
-	assert((uint64_t)count <= n);
-	*to->count = (uint32_t)count;
+	assert(count <= n);
+	*to->count = count;
 	return true;
 }
 

@@ -275,7 +275,7 @@ void read_start(struct reader *reader, struct read *read)
 	read->staged = false;
 	read->tries = 0;
 	if (file->nowait && !decode_needs_files(read)) {
-		read->place = shard_find(file->shard, read->window.token);
+		read->place = shard_find(file->shard, read->window.token, read->window.tokens);
 		read_push(read, READ_FOUND, &reader->found);
 	} else {
 		decode_start(reader, read, decode_read);

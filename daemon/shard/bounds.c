@@ -1,7 +1,7 @@
 #include "daemon/shard/bounds.h"
 
 #include "daemon/shard/bytes_object.h"
-#include "daemon/shard/spans.h"
+#include "daemon/shard/map.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ enum { COMMENT = 10 /* its offset in a gzip header */, COMMENT_MOST = 100 };
 enum { CHUNK = 64 * 1024, FIELD_MOST = 24 /* more digits than any number below 2^64 */ };
 
 struct bounds {
-	struct spans spans; /* of all tokens */
+	struct map map; /* of all tokens, each a byte */
 	uint64_t documents, tokens, outside;
 	uint32_t id;
 };
@@ -117,7 +117,7 @@ bool bounds_rows(const struct bytes *shard, uint64_t tokens, uint64_t *row_token
 		       name_of(path), *row_tokens, *padding, tokens);
 }
 
-/* ---- spans ---- */
+/* ---- documents and gaps ---- */
 
 /* Adds a document and the gap before it. */
 static bool add_document(struct bounds *b, uint64_t start, uint64_t end)
@@ -125,17 +125,17 @@ static bool add_document(struct bounds *b, uint64_t start, uint64_t end)
 	b->documents++;
 	if (start == end)
 		return true;
-	b->outside += start - b->spans.end;
-	return spans_add(&b->spans, start, true) && spans_add(&b->spans, end, false);
+	b->outside += start - b->map.tokens;
+	return map_add(&b->map, b->map.tokens, start - b->map.tokens, true) &&
+	       map_add(&b->map, start, end - start, false);
 }
 
 static bool finish(struct bounds *b)
 {
-	b->outside += b->tokens - b->spans.end;
-	if (!spans_add(&b->spans, b->tokens, true))
-		return false;
-	spans_trim(&b->spans);
-	return true;
+	uint64_t left = b->tokens - b->map.tokens;
+
+	b->outside += left;
+	return map_add(&b->map, b->map.tokens, left, true) && map_done(&b->map);
 }
 
 uint32_t bounds_id(const struct bounds *b)
@@ -155,12 +155,12 @@ uint64_t bounds_outside(const struct bounds *b)
 
 uint64_t bounds_bytes(const struct bounds *b)
 {
-	return sizeof(*b) + spans_bytes(&b->spans);
+	return sizeof(*b) + map_bytes(&b->map);
 }
 
 uint64_t bounds_next(const struct bounds *b, uint64_t token)
 {
-	return spans_find(&b->spans, token).end;
+	return map_find(&b->map, token).end;
 }
 
 void bounds_mask(const struct bounds *b, uint64_t token, uint64_t n, uint8_t *to)
@@ -169,7 +169,7 @@ void bounds_mask(const struct bounds *b, uint64_t token, uint64_t n, uint8_t *to
 
 	if (n == 0)
 		return;
-	for (struct span s = spans_find(&b->spans, token);; span_step(&s)) {
+	for (struct map_span s = map_find(&b->map, token);; map_step(&b->map, &s)) {
 		uint64_t last = s.end < end ? s.end : end;
 
 		if (s.gap)
@@ -391,6 +391,7 @@ bool bounds_open(
 
 	if (b) {
 		b->tokens = tokens;
+		b->map.width = 1;
 		b->id = file->id;
 		fine = read_file(&r, file) && bytes_settled(file, fault);
 	} else {
@@ -408,6 +409,6 @@ void bounds_close(struct bounds *b)
 {
 	if (!b)
 		return;
-	spans_free(&b->spans);
+	map_free(&b->map);
 	free(b);
 }

@@ -217,14 +217,18 @@ void bytes_forget(const struct bytes *b)
 		b->ops->forget(b);
 }
 
+bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault)
+{
+	return (n > 0 && n <= b->size && b->ops->head && b->ops->head(b, to, n)) ||
+	       bytes_read(b, 0, to, n, fault);
+}
+
 size_t bytes_head(const struct bytes *b, void *to, size_t n)
 {
 	struct fault fault;
 
 	n = n < b->size ? n : (size_t)b->size;
-	if (n > 0 && b->ops->head && b->ops->head(b, to, n))
-		return n;
-	if (bytes_read(b, 0, to, n, &fault))
+	if (bytes_begin(b, to, n, &fault))
 		return n;
 	if (b->unread && b->unread->code == FAULT_NONE)
 		*b->unread = fault;

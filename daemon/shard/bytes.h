@@ -95,9 +95,11 @@ bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n);
 bool bytes_check(const struct bytes *b, struct fault *fault);
 /* Drops cached bytes, so that the next read comes from the disk. */
 void bytes_forget(const struct bytes *b);
+/* Like bytes_read() of the first @n bytes, without decoding the rest of a large frame. */
+bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault);
 /*
- * Reads the first @n bytes, or all of a shorter file, to recognise its format. Returns how many; 0:
- * they cannot be read.
+ * The same for the first @n bytes, or all of a shorter file, to recognise its format. Returns how
+ * many; 0: they cannot be read.
  */
 size_t bytes_head(const struct bytes *b, void *to, size_t n);
 

@@ -5,7 +5,7 @@
  * agree with the size of the shard; values that are missing are derived from the others.
  */
 #include "daemon/shard/format.h"
-#include "daemon/shard/spans.h"
+#include "daemon/shard/map.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
@@ -21,10 +21,6 @@ enum {
 		<< 16, /* bytes; indexes up to this size are checked when the shard is described */
 };
 
-struct shard_index {
-	struct spans spans; /* of all tokens; empty documents are left out */
-};
-
 /* The values in .ds.metadata. */
 struct metadata {
 	bool has_width, has_count;
@@ -34,20 +30,6 @@ struct metadata {
 static bool datatrove_recognise(const struct bytes *b)
 {
 	return bytes_ending(b->path, ".ds");
-}
-
-/*
- * Opens the shard's side file, whose name has @ending instead of .ds; *@b is NULL if there is none.
- */
-static bool open_side(
-	const struct bytes *shard, const char *ending, struct bytes **b, struct fault *fault)
-{
-	char path[PATH_MAX];
-
-	*b = NULL;
-	if (!bytes_side_path(shard->path, ".ds", ending, path, sizeof(path)))
-		return true; /* a shard of another name has no side files */
-	return bytes_open_side(shard, path, b, fault);
 }
 
 /* ---- metadata ---- */
@@ -113,10 +95,13 @@ static bool parse_metadata(const char *text, size_t n, struct metadata *m, struc
 
 static bool read_metadata(const struct bytes *b, struct metadata *m, struct fault *fault)
 {
+	char path[PATH_MAX];
 	struct bytes *file;
 
 	*m = (struct metadata){0};
-	if (!open_side(b, ".ds.metadata", &file, fault))
+	if (!bytes_side_path(b->path, ".ds", ".ds.metadata", path, sizeof(path)))
+		return true; /* a shard of another name has no side files */
+	if (!bytes_open_side(b, path, &file, fault))
 		return false;
 	if (!file)
 		return true;
@@ -138,31 +123,62 @@ static bool read_metadata(const struct bytes *b, struct metadata *m, struct faul
 	return fine;
 }
 
-/* ---- describing ---- */
+/* ---- the index ---- */
 
-/* Reads the number of documents and the end of the last one. @index may be NULL. */
-static bool read_ends(
-	const struct bytes *index, struct shard_facts *facts, uint64_t *last, struct fault *fault)
+/* Adds document @i, which ends before token @end. */
+static bool take_end(struct map *map, uint64_t i, uint64_t at, uint64_t end, uint64_t tokens,
+	struct fault *fault)
 {
-	uint8_t end[8];
+	if (end < at)
+		return fault_set(fault, FAULT_DATA, "",
+			".ds.index: document %" PRIu64 " ends at token %" PRIu64
+			", before the previous one (%" PRIu64 "); ends must ascend",
+			i, end, at);
+	if (end > tokens)
+		return fault_set(fault, FAULT_DATA, "",
+			".ds.index: document %" PRIu64 " ends at token %" PRIu64
+			"; the file has %" PRIu64,
+			i, end, tokens);
+	return !map || map_add(map, at * map->width, end - at, false) || fault_memory(fault);
+}
 
-	*last = 0;
-	if (!index)
-		return true;
-	if (index->size % 8 != 0)
+/* Reads the ends of all documents, and adds them to @map unless it is NULL. */
+static bool read_ends(
+	const struct bytes *index, uint64_t tokens, struct map *map, struct fault *fault)
+{
+	uint64_t count = index->size / 8, last = 0;
+	uint8_t ends[8 * AT_ONCE];
+
+	for (uint64_t i = 0; i < count; i++) {
+		uint64_t left = count - i, n = left < AT_ONCE ? left : AT_ONCE, end;
+
+		if (i % AT_ONCE == 0 && !bytes_read(index, 8 * i, ends, 8 * n, fault))
+			return false;
+		end = bytes_u64(ends + 8 * (i % AT_ONCE));
+		if (!take_end(map, i, last, end, tokens, fault))
+			return false;
+		last = end;
+	}
+	return last == tokens || fault_set(fault, FAULT_DATA, "", ".ds.index: " PHRASE_CHANGED);
+}
+
+/* Reads the end of the last document. @index may be NULL. */
+static bool last_end(const struct bytes *index, uint64_t *last, struct fault *fault)
+{
+	uint8_t end[8] = {0};
+
+	if (index && index->size % 8 != 0)
 		return fault_set(fault, FAULT_DATA, "",
 			".ds.index: %" PRIu64
 			" bytes is not a multiple of 8: the file is truncated",
 			index->size);
-	facts->index = index->id;
-	facts->documents = index->size / 8;
-	if (facts->documents == 0)
-		return true;
-	if (!bytes_read(index, index->size - 8, end, 8, fault))
+	if (index && index->size > 0 && !bytes_read(index, index->size - 8, end, 8, fault))
 		return false;
 	*last = bytes_u64(end);
 	return true;
 }
+
+/* ---- the shard ---- */
 
 /*
  * The width of a token: that of a manifest or the metadata; otherwise the file's size divided by
@@ -182,16 +198,15 @@ static uint64_t width_of(const struct bytes *b, const struct shard_hint *hint,
 	return shard_type_bytes(hint->type);
 }
 
-static bool describe(const struct bytes *b, const struct bytes *index,
-	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
+static bool datatrove_scan(const struct bytes *b, const struct bytes *index,
+	const struct shard_hint *hint, struct shard_facts *facts, struct map *map,
+	struct fault *fault)
 {
 	struct metadata m = {0};
 	uint64_t last;
 
-	facts->plain = true;
 	/* A manifest has what the metadata say. */
-	if ((!hint->listed && !read_metadata(b, &m, fault)) ||
-		!read_ends(index, facts, &last, fault))
+	if ((!hint->listed && !read_metadata(b, &m, fault)) || !last_end(index, &last, fault))
 		return false;
 	uint64_t width = width_of(b, hint, &m, last);
 
@@ -208,140 +223,38 @@ static bool describe(const struct bytes *b, const struct bytes *index,
 			".ds.metadata: token count is %" PRIu64 "; the file has %" PRIu64
 			" tokens of %" PRIu64 " bytes",
 			m.count, facts->tokens, width);
-	if (facts->documents != SHARD_UNKNOWN && last != facts->tokens)
+	if (map)
+		map->width = (uint32_t)width;
+	if (!index)
+		return !map || map_add(map, 0, facts->tokens, false) || fault_memory(fault);
+	facts->documents = index->size / 8;
+	if (last != facts->tokens)
 		return fault_set(fault, FAULT_DATA, "",
 			".ds.index: the last document%s ends at token %" PRIu64
 			"; the file has %" PRIu64 " tokens of %" PRIu64 " bytes",
-			facts->documents == 0 ? " (there is none)" : "", last, facts->tokens,
-			width);
-	return true;
-}
-
-/* ---- documents ---- */
-
-/* Adds document @i, which ends before token @end. */
-static bool take_end(
-	struct spans *spans, uint64_t i, uint64_t end, uint64_t tokens, struct fault *fault)
-{
-	if (end < spans->end)
-		return fault_set(fault, FAULT_DATA, "",
-			".ds.index: document %" PRIu64 " ends at token %" PRIu64
-			", before the previous one (%" PRIu64 "); ends must ascend",
-			i, end, spans->end);
-	if (end > tokens)
-		return fault_set(fault, FAULT_DATA, "",
-			".ds.index: document %" PRIu64 " ends at token %" PRIu64
-			"; the file has %" PRIu64,
-			i, end, tokens);
-	return spans_add(spans, end, false) || fault_memory(fault);
-}
-
-static bool load(
-	struct spans *spans, const struct bytes *file, uint64_t tokens, struct fault *fault)
-{
-	uint64_t count = file->size / 8;
-	uint8_t ends[8 * AT_ONCE];
-
-	for (uint64_t i = 0; i < count; i++) {
-		uint64_t left = count - i, n = left < AT_ONCE ? left : AT_ONCE;
-
-		if (i % AT_ONCE == 0 && !bytes_read(file, 8 * i, ends, 8 * n, fault))
-			return false;
-		if (!take_end(spans, i, bytes_u64(ends + 8 * (i % AT_ONCE)), tokens, fault))
-			return false;
-	}
-	if (!spans_add(spans, tokens, false)) /* the tokens after the last document */
-		return fault_memory(fault);
-	spans_trim(spans);
-	return true;
-}
-
-/* Whether the index is the one that was described. */
-static bool same_index(
-	const struct bytes *file, const struct shard_facts *facts, struct fault *fault)
-{
-	return (file ? file->id : 0) == facts->index ||
-	       fault_set(fault, FAULT_DATA, "", ".ds.index: " PHRASE_CHANGED_OPENING);
-}
-
-/* Rejects a shard with a damaged small index, even if documents are not requested. */
-static bool check_small(const struct bytes *index, uint64_t tokens, struct fault *fault)
-{
-	struct spans spans = {0};
-	bool fine = index->size > SMALL || load(&spans, index, tokens, fault);
-
-	spans_free(&spans);
-	return fine;
-}
-
-static bool datatrove_describe(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, struct fault *fault)
-{
-	struct bytes *index;
-
-	if (!open_side(b, ".ds.index", &index, fault))
-		return false;
-	bool fine = describe(b, index, hint, facts, fault) &&
-		    (!index || check_small(index, facts->tokens, fault));
-
-	bytes_close(index);
-	return fine;
-}
-
-static void datatrove_close(struct shard_index *index)
-{
-	spans_free(&index->spans);
-	free(index);
-}
-
-static struct shard_index *datatrove_open(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, struct fault *fault)
-{
-	struct shard_index *index = calloc(1, sizeof(*index));
-	struct bytes *file = NULL;
-
-	(void)hint;
-	if (!index) {
-		fault_memory(fault);
-		return NULL;
-	}
-	if (!open_side(b, ".ds.index", &file, fault) || !same_index(file, facts, fault) ||
-		(file && !(load(&index->spans, file, facts->tokens, fault) &&
-				 bytes_settled(file, fault)))) {
-		datatrove_close(index);
-		index = NULL;
-	} else {
-		facts->index_bytes = sizeof(*index) + spans_bytes(&index->spans);
-	}
-	bytes_close(file);
-	return index;
-}
-
-static uint64_t datatrove_document(
-	const struct shard_index *index, uint64_t token, struct fault *fault)
-{
-	(void)fault;
-	return spans_find(&index->spans, token).end;
+			index->size == 0 ? " (there is none)" : "", last, facts->tokens, width);
+	/* A damaged small index is refused even if documents are not requested. */
+	return (!map && index->size > SMALL) || read_ends(index, facts->tokens, map, fault);
 }
 
 /* A merged .ds.metadata sums up all shards of a directory; no shard has its name. */
-static const struct shard_companion datatrove_companions[] = {
+static const struct shard_companion companions[] = {
 	{.ending = ".ds.index", .shard = ".ds", .kind = "a datatrove index"},
 	{.ending = ".ds.loss", .shard = ".ds", .kind = "a datatrove loss mask"},
 	{.ending = ".ds.metadata", .shard = "*.ds", .kind = "datatrove's metadata", .unread = true},
 	{0},
 };
 
-static const struct shard_mask datatrove_mask = {".ds", ".ds.loss"};
+static const struct shard_side_name index_name = {".ds", ".ds.index"},
+				    mask_name = {".ds", ".ds.loss"};
 
 const struct shard_format shard_datatrove = {
 	.name = "datatrove",
 	.recognise = datatrove_recognise,
 	.raw = true,
-	.describe = datatrove_describe,
-	.companions = datatrove_companions,
-	.open = datatrove_open,
-	.close = datatrove_close,
-	.document = datatrove_document,
-	.mask = &datatrove_mask,
+	.scan = datatrove_scan,
+	.indexed = true,
+	.index = &index_name,
+	.mask = &mask_name,
+	.companions = companions,
 };

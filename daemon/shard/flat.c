@@ -26,11 +26,13 @@ static bool flat_recognise(const struct bytes *b)
 	       (!b->plain && is_bare(b->path));
 }
 
-static bool flat_describe(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, struct fault *fault)
+static bool flat_scan(const struct bytes *b, const struct bytes *index,
+	const struct shard_hint *hint, struct shard_facts *facts, struct map *map,
+	struct fault *fault)
 {
 	uint32_t width = shard_type_bytes(hint->type);
 
+	(void)index, (void)map;
 	if (b->size % width != 0)
 		return fault_set(fault, FAULT_DATA, "",
 			"%" PRIu64 " bytes is not a multiple of %" PRIu32 " (dtype %s); %s",
@@ -53,6 +55,6 @@ const struct shard_format shard_flat = {
 	.name = "flat",
 	.recognise = flat_recognise,
 	.raw = true,
-	.describe = flat_describe,
+	.scan = flat_scan,
 	.companions = flat_companions,
 };

@@ -3,8 +3,8 @@
  *
  * To add a format:
  *
- * 1. Write one file with recognise() and describe(). Add open(), close() and extent() if tokens are
- *    not contiguous, and document() if the format keeps documents.
+ * 1. Write one file with recognise() and scan(). If the format keeps documents, or tokens are not
+ *    contiguous, it is `indexed`, and scan() adds spans to a map.
  * 2. Declare it at the end of format.h and add a line to the table in formats.c, whose order is the
  *    one in which formats are tried.
  * 3. Name it in daemon/shard/README.md and config/tokend.yaml.

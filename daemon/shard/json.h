@@ -1,7 +1,6 @@
 /*
- * Parses JSON files with jansson. Rejects duplicate keys, NUL, more than 2,048 levels and values
- * over 1 MiB, so that memory stays in proportion to the text. Faults are FAULT_DATA or
- * FAULT_MEMORY; syntax errors give the byte.
+ * Parses JSON with jansson. Rejects duplicate keys, NUL and more than 2,048 levels. Faults are
+ * FAULT_DATA or FAULT_MEMORY; syntax errors give the byte.
  */
 #ifndef TOKEND_SHARD_JSON_H
 #define TOKEND_SHARD_JSON_H
@@ -13,18 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Parses one object, which must end with the text. NULL: @fault. */
+/* Parses one object, which must end with the text. The caller frees it. NULL: @fault. */
 json_t *json_object_of(const char *text, size_t n, struct fault *fault);
-
-/* Called with item @number of the array, which is freed afterwards. False: @fault. */
-typedef bool json_visit(void *context, uint64_t number, json_t *value, struct fault *fault);
-/*
- * Parses an object whose member @array is a long array: calls @visit with each item, and keeps
- * none. *@rest gets the other members, with null in place of objects and arrays. The caller frees
- * it with json_decref(), after a failure too. False: @fault.
- */
-bool json_each(const char *text, size_t n, const char *array, json_visit *visit, void *context,
-	json_t **rest, struct fault *fault);
 
 /* Gets the integer @key, 0 to @most. False: @fault, which names @where and @key. */
 bool json_number_in(const json_t *object, const char *where, const char *key, uint64_t most,

@@ -58,12 +58,13 @@ static bool llmc_recognise(const struct bytes *b)
 	       (n == sizeof(head) && is_damaged(b, head));
 }
 
-static bool llmc_describe(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, struct fault *fault)
+static bool llmc_scan(const struct bytes *b, const struct bytes *index,
+	const struct shard_hint *hint, struct shard_facts *facts, struct map *map,
+	struct fault *fault)
 {
 	uint8_t head[HEADER_BYTES];
 
-	(void)hint;
+	(void)index, (void)hint, (void)map;
 	if (b->size < sizeof(head))
 		return fault_set(fault, FAULT_DATA, "",
 			"its size is %" PRIu64
@@ -109,5 +110,5 @@ static bool llmc_describe(const struct bytes *b, const struct shard_hint *hint,
 const struct shard_format shard_llmc = {
 	.name = "llmc",
 	.recognise = llmc_recognise,
-	.describe = llmc_describe,
+	.scan = llmc_scan,
 };

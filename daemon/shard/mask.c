@@ -23,7 +23,7 @@ static bool mask_path(const struct shard_format *format, const char *path,
 {
 	to[0] = 0;
 	if (!hint->label_mask) {
-		if (format->mask && !bytes_side_path(path, format->mask->shard, format->mask->mask,
+		if (format->mask && !bytes_side_path(path, format->mask->shard, format->mask->side,
 					    to, to_bytes))
 			to[0] = 0;
 		return true;

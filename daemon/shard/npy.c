@@ -329,13 +329,14 @@ bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, struct faul
 	return true;
 }
 
-static bool npy_describe(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, struct fault *fault)
+static bool npy_scan(const struct bytes *b, const struct bytes *index,
+	const struct shard_hint *hint, struct shard_facts *facts, struct map *map,
+	struct fault *fault)
 {
 	struct header h;
 	uint64_t bytes;
 
-	(void)hint;
+	(void)index, (void)hint, (void)map;
 	if (!read_header(b, &h, &facts->data_at, fault) || !type_of(&h, &facts->type, fault))
 		return false;
 	if (h.dimensions < 1 || h.dimensions > 2)
@@ -363,5 +364,5 @@ static bool npy_describe(const struct bytes *b, const struct shard_hint *hint,
 const struct shard_format shard_npy = {
 	.name = "npy",
 	.recognise = is_npy,
-	.describe = npy_describe,
+	.scan = npy_scan,
 };

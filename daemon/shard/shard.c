@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,10 +103,10 @@ static bool describe_annotations(const struct shard_format *format, const struct
 	bool asked = hint->documents || hint->loss_mask;
 	struct mask *mask = NULL;
 
-	if (asked && !format->document &&
+	if (asked && !format->indexed &&
 		!bounds_side_id(hint->objects, b->path, &facts->bounds, fault))
 		return false;
-	if (!format->document && !describe_rows(b, hint, facts, fault) && asked)
+	if (!format->indexed && !describe_rows(b, hint, facts, fault) && asked)
 		return false;
 	if (hint->loss_mask && !mask_open(format, b, hint, facts->tokens, &mask, fault))
 		return false;
@@ -153,21 +154,53 @@ static bool check_content(const struct shard_format *format, const struct bytes 
 	return !kind || foreign_refuse(kind, fault);
 }
 
-/* A manifest has all facts of a plain shard whose format has no index. */
+/* Opens the index next to a shard, if its format has one; *@index is NULL if there is none. */
+static bool open_index(const struct shard_format *format, const struct bytes *b,
+	struct bytes **index, struct fault *fault)
+{
+	char path[PATH_MAX];
+
+	*index = NULL;
+	if (!format->index || !bytes_side_path(b->path, format->index->shard, format->index->side,
+				      path, sizeof(path)))
+		return true;
+	if (!bytes_open_side(b, path, index, fault))
+		return false;
+	if (*index)
+		(*index)->path = NULL; /* it is here only */
+	return true;
+}
+
+/* An object that `tokctl inspect` listed is not read before it is opened. */
+static bool describe_listed(const struct shard_format *format, const struct bytes *index,
+	const struct shard_facts *listed, struct shard_facts *facts)
+{
+	facts->type = listed->type;
+	facts->tokens = listed->tokens;
+	facts->data_at = listed->data_at;
+	facts->sample_tokens = listed->sample_tokens;
+	facts->plain = listed->plain || !format->indexed;
+	if (format->indexed && (index || !format->index) && !listed->sample_tokens)
+		facts->documents = 0; /* they are counted when it is opened */
+	return true;
+}
+
 static bool describe(const struct shard_format *format, const struct bytes *b,
 	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
 {
 	const struct shard_facts *listed = hint->listed;
+	struct bytes *index;
 
-	*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = !format->extent};
-	if (listed && listed->plain && b->plain && !format->open) {
-		facts->type = listed->type;
-		facts->tokens = listed->tokens;
-		facts->data_at = listed->data_at;
-		facts->sample_tokens = listed->sample_tokens;
-		return true;
-	}
-	return format->describe(b, hint, facts, fault);
+	*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = true};
+	if (!open_index(format, b, &index, fault))
+		return false;
+	facts->index = index ? index->id : 0;
+	bool fine = listed && (listed->plain || format->indexed)
+			    ? describe_listed(format, index, listed, facts)
+			    : format->scan(b, index, hint, facts, NULL, fault);
+
+	bytes_close(index);
+	return fine;
 }
 
 struct bytes *shard_source(
@@ -244,6 +277,35 @@ static bool open_annotations(
 	       fault_set(fault, FAULT_DATA, "", "its loss mask " PHRASE_CHANGED_OPENING);
 }
 
+/* Reads the format's index, or what its shards have instead. */
+static bool open_map(struct shard *shard, const struct shard_hint *hint, struct fault *fault)
+{
+	const struct shard_format *format = shard->format;
+	struct shard_facts *facts = &shard->facts, now = {.documents = SHARD_UNKNOWN};
+	struct map *map = &shard->map;
+
+	map->joins = !hint->documents;
+	if (!format->indexed)
+		return true;
+	if (!open_index(format, shard->bytes, &shard->index, fault) ||
+		!format->scan(shard->bytes, shard->index, hint, &now, map, fault))
+		return false;
+	if (!map_done(map))
+		return fault_memory(fault);
+	if (now.tokens != facts->tokens || now.type != facts->type ||
+		(shard->index ? shard->index->id : 0) != facts->index || map->tokens != now.tokens)
+		return fault_set(fault, FAULT_DATA, "",
+			"%s" PHRASE_CHANGED_OPENING ": it has %" PRIu64
+			" tokens of %s, and had %" PRIu64 " of %s",
+			format->index ? "its index " : "", now.tokens, shard_type_name(now.type),
+			facts->tokens, shard_type_name(facts->type));
+	facts->documents = now.documents;
+	facts->plain = !map->scattered;
+	facts->data_at = map->scattered ? 0 : map->data_at;
+	facts->index_bytes = map_bytes(map);
+	return !shard->index || bytes_settled(shard->index, fault);
+}
+
 struct shard *shard_open_bytes(const struct shard_format *format, struct bytes *b,
 	const struct shard_hint *hint, const struct shard_facts *facts, struct fault *fault)
 {
@@ -259,12 +321,9 @@ struct shard *shard_open_bytes(const struct shard_format *format, struct bytes *
 	shard->facts = *facts;
 	shard->bytes = b;
 	b->unread = &unread;
-	if (format->open) {
-		shard->index = format->open(b, hint, &shard->facts, fault);
-		if (!shard->index) {
-			tell_unread(&unread, fault);
-			goto fail;
-		}
+	if (!open_map(shard, hint, fault)) {
+		tell_unread(&unread, fault);
+		goto fail;
 	}
 	if (!within(b, &shard->facts, fault) || !open_annotations(shard, hint, fault))
 		goto fail;
@@ -295,8 +354,8 @@ void shard_close(struct shard *shard)
 {
 	if (!shard)
 		return;
-	if (shard->index)
-		shard->format->close(shard->index);
+	map_free(&shard->map);
+	bytes_close(shard->index);
 	bounds_close(shard->bounds);
 	mask_close(shard->mask);
 	bytes_close(shard->bytes);
@@ -305,9 +364,8 @@ void shard_close(struct shard *shard)
 
 unsigned shard_sides(const struct shard *shard, struct shard_side *side)
 {
-	const struct bytes *index =
-		shard->format->side && shard->index ? shard->format->side(shard->index) : NULL;
-	const struct bytes *mask = shard->mask ? mask_file(shard->mask) : NULL;
+	const struct bytes *index = shard->index,
+			   *mask = shard->mask ? mask_file(shard->mask) : NULL;
 	unsigned n = 0;
 
 	if (index && index->fd >= 0)
@@ -352,33 +410,27 @@ static bool get(const struct reading *r, uint64_t byte, void *to, size_t n)
 	return r->wait ? bytes_read(b, byte, to, n, r->fault) : bytes_try(b, byte, to, n);
 }
 
-/* Contiguous tokens from @byte on, after @lead bytes that the format checks. */
+/* Contiguous tokens from @byte on. */
 struct row {
 	uint64_t token, tokens, byte;
-	uint32_t lead;
 };
 
 /* Finds the row that begins with @token, at most @most tokens of it. */
-static bool row_at(const struct reading *r, uint64_t token, uint64_t most, struct row *row)
+static void row_at(const struct reading *r, uint64_t token, uint64_t most, struct row *row)
 {
 	const struct shard *shard = r->shard;
 	const struct shard_facts *facts = &shard->facts;
 
-	*row = (struct row){token, most, facts->data_at + token * shard_type_bytes(facts->type), 0};
-	if (!shard->format->extent || facts->plain)
-		return true;
+	*row = (struct row){token, most, facts->data_at + token * shard_type_bytes(facts->type)};
+	if (!shard->map.scattered)
+		return;
 	uint64_t tokens = r->place.tokens;
 
 	if (tokens > 0 && token == r->place.token)
 		row->byte = r->place.byte;
 	else
-		tokens = shard->format->extent(shard->index, token, &row->byte, r->fault);
-	if (tokens == 0)
-		return false;
+		tokens = map_extent(&shard->map, token, most, &row->byte);
 	row->tokens = tokens < most ? tokens : most;
-	if (facts->lead_bytes && token % facts->sample_tokens == 0)
-		row->lead = facts->lead_bytes;
-	return true;
 }
 
 /* Whether tokens are served without conversion or checks. */
@@ -392,10 +444,7 @@ static bool convert(const struct reading *r, const struct row *row, const char *
 {
 	const struct shard *shard = r->shard;
 	const struct shard_facts *facts = &shard->facts;
-	const uint8_t *lead = (const uint8_t *)from - row->lead;
 
-	if (row->lead > 0 && !shard->format->check(shard->index, row->token, lead, r->fault))
-		return false;
 	if (as_is(facts)) {
 		memcpy(to, from, row->tokens * facts->token_bytes);
 		return true;
@@ -415,7 +464,7 @@ static uint64_t read_rows(const struct reading *r, struct row *row, uint64_t n, 
 	char chunk[CHUNK_BYTES];
 	struct row rows[ROWS_AT_ONCE];
 	uint32_t width = shard_type_bytes(facts->type), count = 0;
-	uint64_t from = row->byte - row->lead, end, done = 0;
+	uint64_t from = row->byte, end, done = 0;
 
 	do {
 		uint64_t most = (CHUNK_BYTES - (row->byte - from)) / width;
@@ -426,9 +475,8 @@ static uint64_t read_rows(const struct reading *r, struct row *row, uint64_t n, 
 		rows[count++] = *row;
 		if (done == n || row->tokens == most || count == ROWS_AT_ONCE)
 			break;
-		if (!row_at(r, row->token + row->tokens, n - done, row))
-			return 0;
-	} while (row->byte - row->lead >= end && row->byte - end <= GAP_MOST &&
+		row_at(r, row->token + row->tokens, n - done, row);
+	} while (row->byte >= end && row->byte - end <= GAP_MOST &&
 		 row->byte + width <= from + CHUNK_BYTES);
 	if (!get(r, from, chunk, end - from))
 		return 0;
@@ -448,10 +496,9 @@ static bool read_tokens(const struct reading *r, uint64_t token, uint64_t n, cha
 		struct row row;
 		uint64_t done;
 
-		if (!row_at(r, token, n, &row))
-			return false;
+		row_at(r, token, n, &row);
 		done = row.tokens;
-		if (as_is(facts) && row.lead == 0 && row.tokens == n) {
+		if (as_is(facts) && row.tokens == n) {
 			if (!get(r, row.byte, to, n * facts->token_bytes))
 				return false;
 		} else {
@@ -483,23 +530,18 @@ bool shard_read(
 	return read_tokens(&r, token, n, to);
 }
 
-struct shard_place shard_find(const struct shard *shard, uint64_t token)
+struct shard_place shard_find(const struct shard *shard, uint64_t token, uint64_t n)
 {
-	const struct shard_facts *facts = &shard->facts;
 	struct shard_place place = {.token = token};
-	struct fault fault;
 
-	if (shard->format->extent && !facts->plain && !facts->looks && token < facts->tokens)
-		place.tokens = shard->format->extent(shard->index, token, &place.byte, &fault);
+	if (shard->map.scattered && token < shard->facts.tokens)
+		place.tokens = map_extent(&shard->map, token, n, &place.byte);
 	return place;
 }
 
 bool shard_as_is(const struct shard *shard, const struct shard_place *place, uint64_t n)
 {
-	const struct shard_facts *facts = &shard->facts;
-
-	return place->tokens >= n && shard->bytes->plain && facts->lead_bytes == 0 &&
-	       stored_as_served(facts);
+	return place->tokens >= n && shard->bytes->plain && stored_as_served(&shard->facts);
 }
 
 bool shard_try(const struct shard *shard, struct shard_place place, uint64_t n, void *to)
@@ -507,18 +549,18 @@ bool shard_try(const struct shard *shard, struct shard_place place, uint64_t n, 
 	struct fault fault;
 	const struct reading r = {shard, place, false, &fault};
 
-	return !shard->facts.looks && within_shard(shard, place.token, n) &&
-	       read_tokens(&r, place.token, n, to);
+	return within_shard(shard, place.token, n) && read_tokens(&r, place.token, n, to);
 }
 
-uint64_t shard_boundary(const struct shard *shard, uint64_t token, struct fault *fault)
+uint64_t shard_boundary(const struct shard *shard, uint64_t token)
 {
-	return shard->bounds ? bounds_next(shard->bounds, token)
-			     : shard->format->document(shard->index, token, fault);
+	return shard->bounds	      ? bounds_next(shard->bounds, token)
+	       : shard->map.spans > 0 ? map_find(&shard->map, token).end
+				      : shard->facts.tokens;
 }
 
-int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at,
-	uint32_t max, struct fault *fault)
+uint32_t shard_documents(
+	const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at, uint32_t max)
 {
 	uint64_t end = shard->facts.tokens, boundary = token;
 	uint32_t count = 0;
@@ -527,19 +569,8 @@ int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, u
 		return 0;
 	end = n < end - token ? token + n : end;
 	while (count < max && boundary < end) {
-		uint64_t next = shard_boundary(shard, boundary, fault);
-
-		if (next == 0)
-			return -1;
-		if (next >= end)
-			break;
-		if (next <= boundary) /* would never end */
-			return fault_set(fault, FAULT_DATA, "",
-				       "its document index has no boundary after token %" PRIu64,
-				       boundary),
-			       -1;
-		boundary = next;
-		if (boundary - token > UINT32_MAX)
+		boundary = shard_boundary(shard, boundary);
+		if (boundary >= end || boundary - token > UINT32_MAX)
 			break;
 		at[count++] = (uint32_t)(boundary - token);
 	}

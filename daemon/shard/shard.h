@@ -10,16 +10,18 @@
 #define TOKEND_SHARD_H
 
 #include "daemon/shard/formats.h"
+#include "daemon/shard/map.h"
 
 /* An open shard. */
 struct shard {
 	const struct shard_format *format;
 	struct shard_facts facts;
-	struct bytes *bytes;	   /* owned */
-	struct shard_index *index; /* owned; NULL if the format has none */
-	struct bounds *bounds;	   /* owned; document bounds, or NULL */
-	struct mask *mask;	   /* owned; loss mask, or NULL */
-	struct shard *next;	   /* for the caller's lists */
+	struct bytes *bytes;   /* owned */
+	struct bytes *index;   /* owned; its index, or NULL */
+	struct map map;	       /* of formats with an index */
+	struct bounds *bounds; /* owned; document bounds, or NULL */
+	struct mask *mask;     /* owned; loss mask, or NULL */
+	struct shard *next;    /* for the caller's lists */
 };
 
 /*
@@ -85,11 +87,11 @@ bool shard_read(
  */
 struct shard_place {
 	uint64_t token;
-	uint64_t byte, tokens; /* contiguous tokens from @byte on; 0: not known, shard_try() looks
-				  them up */
+	uint64_t byte, tokens; /* contiguous tokens from @byte on; 0: all are contiguous */
 };
 
-struct shard_place shard_find(const struct shard *shard, uint64_t token);
+/* For a window of @n tokens. */
+struct shard_place shard_find(const struct shard *shard, uint64_t token, uint64_t n);
 /*
  * Whether the @n tokens from @place on are contiguous in the file, in the width in which they are
  * served. Then the caller may read them from place->byte on, and must check i32 for negative ones.
@@ -104,16 +106,13 @@ bool shard_as_is(const struct shard *shard, const struct shard_place *place, uin
 bool shard_try(const struct shard *shard, struct shard_place place, uint64_t n, void *to);
 /*
  * Writes the document boundaries b with token < b < token + n to @at, ascending, as offsets from
- * @token, at most @max of them. Returns their number (0 if facts.documents is SHARD_UNKNOWN), or -1
- * and @fault.
+ * @token, at most @max of them. Returns their number (0 if facts.documents is SHARD_UNKNOWN). The
+ * hint must have had documents set.
  */
-int64_t shard_documents(const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at,
-	uint32_t max, struct fault *fault);
-/*
- * Returns the next document boundary after @token (< facts.tokens), at most facts.tokens, or 0 and
- * @fault. Call it only if facts.documents is not SHARD_UNKNOWN.
- */
-uint64_t shard_boundary(const struct shard *shard, uint64_t token, struct fault *fault);
+uint32_t shard_documents(
+	const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at, uint32_t max);
+/* Returns the next document boundary after @token (< facts.tokens), at most facts.tokens. */
+uint64_t shard_boundary(const struct shard *shard, uint64_t token);
 /*
  * Writes a byte for each of tokens [token, token + n): 1 if it may be a label, 0 if the mask
  * excludes it or it is not in a document. Call it only if the hint had loss_mask set. Faults as

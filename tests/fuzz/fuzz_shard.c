@@ -7,8 +7,8 @@
  * length (u16; 65535: there is none) and its bytes; the rest is the shard. A .csv.gz is in it
  * uncompressed, unless it begins with gzip's magic.
  */
-#include "daemon/shard/cache.h"
 #include "daemon/shard/frames.h"
+#include "daemon/shard/mds_index.h"
 #include "daemon/shard/sample.h"
 #include "daemon/shard/shard.h"
 #include "tests/fuzz/input.h"
@@ -127,20 +127,14 @@ static void read_documents(const struct shard *shard)
 {
 	static uint32_t all[TOKENS_MOST], one[1];
 	uint64_t tokens = shard->facts.tokens;
-	struct fault fault = {0};
-	int64_t n = shard_documents(shard, 0, tokens, all, TOKENS_MOST, &fault);
+	uint32_t n = shard_documents(shard, 0, tokens, all, TOKENS_MOST);
 	uint64_t at = 0;
 
-	if (n < 0)
-		check_failure(&fault);
-	for (int64_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < n; i++) {
 		assert(all[i] > at && all[i] < tokens);
 		if (i < 64) {
-			int64_t next = shard_documents(shard, at, tokens - at, one, 1, &fault);
-
-			assert(next == 1 ? at + one[0] == all[i] : fail_happened());
-			next = (int64_t)shard_boundary(shard, at, &fault);
-			assert(next == all[i] || (next == 0 && fail_happened()));
+			assert(shard_documents(shard, at, tokens - at, one, 1) == 1);
+			assert(at + one[0] == all[i] && shard_boundary(shard, at) == all[i]);
 		}
 		at = all[i];
 	}
@@ -186,7 +180,7 @@ static void read_tokens(const struct shard *shard, const uint8_t *data, size_t s
 		assert(here || !fine || fail_happened());
 		assert(!fine || !here || changes ||
 			memcmp(some, all + at * width, count * width) == 0);
-		if (shard_try(shard, shard_find(shard, at), count, some) && fine)
+		if (shard_try(shard, shard_find(shard, at, count), count, some) && fine)
 			assert(changes || memcmp(some, all + at * width, count * width) == 0);
 	}
 	assert(!shard_read(shard, tokens, 1, some, &fault));
@@ -216,7 +210,7 @@ static void set_hint(struct shard_hint *hint, uint8_t one, uint8_t two)
 		.column = one & 128 ? "tokens" : NULL,
 		.budget_bytes = budgets[two & 3],
 		.token_bytes = two & 4 ? 4 : 0,
-		.documents = target->annotations,
+		.documents = target->annotations || (one & 32),
 		.loss_mask = target->annotations};
 	if (target->annotations && (one & 32)) {
 		hint->label_mask = masks;
@@ -226,7 +220,7 @@ static void set_hint(struct shard_hint *hint, uint8_t one, uint8_t two)
 	hint->frames = frames && (two & 32) ? frames_share(frames) : frames;
 	if (hint->frames && hint->frames != frames)
 		frames_slow(hint->frames, two & 64);
-	hint->cache = two & 8 ? cache_new(scratch) : NULL;
+	hint->indexes = two & 8 ? mds_indexes_new(scratch) : NULL;
 }
 
 static void describe_and_open(const char *path, int fd, const struct shard_hint *hint,
@@ -279,7 +273,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	set_hint(&hint, one, two);
 	describe_and_open(path, fd, &hint, in.at, in.n, two);
 	fail_end();
-	cache_free(hint.cache);
+	mds_indexes_free(hint.indexes);
 	if (frames)
 		frames_bytes(frames);
 	if (hint.frames != frames)

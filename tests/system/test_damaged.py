@@ -158,7 +158,6 @@ def broken(name, file, damages, directory):
 HEADER, N = 34, 4  # of the .idx: where it ends, sequences
 POINTERS, BOUNDARIES = HEADER + 4 * N, HEADER + 12 * N
 NODES = number(3, 0, 6, 0)
-PLACE = "must be a file name, or DIRECTORY/NAME below the index's own directory"
 TABLES = {
     ("flat", "a.bin"): [("19 bytes is not a multiple of 2", more(b"x"))],
     ("npy", "a.npy"): [
@@ -234,18 +233,17 @@ TABLES = {
     ],
     ("mds-documents", "shard.00000.mds"): [("shape makes 1", sub(b"\4\2\1", b"\4\1\1"))],
     ("mds", "index.json"): [
-        ("invalid JSON at byte 0: '{' is missing", whole(b"[]")),
+        ("is an array; must be a JSON object", whole(b"[]")),
         ("duplicate object key", sub(b'"version": 2', b'"version": 2, "version": 2')),
         ("is not among the 0 shards of ", whole(b'{"shards": [], "version": 2}')),
-        ("shards[0].format is 'csv'; must be mds", sub(b'"mds"', b'"csv"')),
         ("number of samples is 3; index.json: shards[0].samples is 4",
          sub(b'"samples": 3', b'"samples": 4')),
-        *((PLACE, sub(b"shard.00000.mds", name)) for name in (b"", b"a/../x", b"/x", b"a/b/x")),
+        ("shards[0].raw_data.bytes is", sub(b'"bytes": ', b'"bytes": 9')),
+        *(("there is no such file", sub(b"shard.00000.mds", name)) for name in (b"", b"a/../x")),
         ("shards[0] is 'x?.mds', but there is no such file", sub(b"shard.00000", b"x\\n")),
         ("allowed without JSON_ALLOW_NUL", sub(b"shard.00000", b"x\\u0000")),
-        ("hashes in index.json is", sub(b'"hashes": {}', b'"hashes": {"xxh64": "%016d"}' % 0)),
         ("maximum parsing depth reached", whole(b'{"shards": ' + b"[" * (3 << 20))),
-        ("is longer than 1048576 bytes", whole(b'{"shards": ["' + b"x" * (3 << 20))),
+        ("invalid JSON", whole(b'{"shards": ["' + b"x" * (3 << 20))),
     ],
     ("zstd", "a.bin.zst"): [  # from the end: 9 bytes of the footer, 8 of each frame before it
         *((f"number of frames is {n}", at(-9, n)) for n in (1, 4, (1 << 32) - 1)),
@@ -336,15 +334,6 @@ def test_tokens_of_more_than_32_bits_are_refused(directory):
     for kind, value in (("<u8", 1 << 32), ("<u8", (1 << 64) - 1), ("<i8", 1 << 32)):
         numpy.save(directory / "a.npy", numpy.array([1, 2, 3, value, 4], kind))
         assert f"token 3 is {value}; must be 0 to" in facts(directory / "a.npy", refused=True)
-
-
-def test_samples_of_a_large_shard_are_checked_when_read(directory):
-    rows = numpy.ones((100, 4000), "<i4")
-    rows[:, 0] = numpy.arange(100)
-    shard_writers.mds(directory, rows, None)
-    path = directory / "shard.00000.mds"
-    path.write_bytes(sub(b"\5\xa0\x0f\x3c\0", b"\5\x9f\x0f\x3c\0")(path.read_bytes()))
-    assert "sample 60: shape makes 3999 tokens of 4 bytes" in facts(path, refused=True)
 
 
 def test_files_of_mds_that_its_index_does_not_list(directory):

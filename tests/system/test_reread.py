@@ -8,7 +8,6 @@ until those bytes are dropped from the cache.
 
 import os
 import re
-import shutil
 import subprocess
 
 import numpy
@@ -18,7 +17,7 @@ import pyzstd
 from lib import TOKCTL, Daemon, has, run
 from lib.injected import injected
 from lib.preload import Preload
-from lib.shard_writers import mds, raw, seekable
+from lib.shard_writers import raw, seekable
 from lib.web import metric
 
 SEQ_LEN, TOKENS = 128, 200_000
@@ -87,16 +86,6 @@ def zstd_tool(path, tokens):
             f.write(subprocess.run(command, input=part.tobytes(), stdout=-1, check=True).stdout)
 
 
-def mds_hashed(rows):
-    def write(path, tokens):
-        directory = os.path.dirname(path)
-        shutil.rmtree(directory)
-        windows = numpy.resize(tokens, (rows, WINDOW))
-        mds(directory, windows, 1 << 24, compression="zstd", hashes=["xxh64"])
-
-    return write
-
-
 def middle_of(path):
     return os.path.getsize(path) // 2 + 777
 
@@ -105,31 +94,12 @@ def end_of(path):
     return os.path.getsize(path) - 5
 
 
-def unnoticed_in(path):
-    """A byte whose flipped bit decodes to something else: only the hash shows it."""
-    with open(path, "rb") as f:
-        packed = f.read()
-    content = pyzstd.decompress(packed)
-    for byte in range(len(packed) // 2, len(packed)):
-        flipped = packed[:byte] + bytes([packed[byte] ^ 0x10]) + packed[byte + 1 :]
-        try:
-            other = pyzstd.decompress(flipped)
-        except pyzstd.ZstdError:
-            continue
-        if other != content and len(other) == len(content):
-            return byte
-    raise RuntimeError(f"{path}: every flipped bit is noticed")
-
-
 SUMS = {pyzstd.CParameter.checksumFlag: 1}
-# name: (writer, shard, the byte with the flip, rows of MDS, words of the error for a permanent
-# flip)
+# name: (writer, shard, the byte with the flip, words of the error for a permanent flip)
 CASES = {
-    "sums": (seekable(".bin.zst", raw, 16_384, SUMS), "a.bin.zst", middle_of, 0, "bytes "),
-    "no table": (zstd_tool, "a.bin.zst", middle_of, 0, "bytes "),
-    "table": (seekable(".bin.zst", raw, 16_384), "a.bin.zst", end_of, 0, "seek table"),
-    "small": (mds_hashed(50), "shard.00000.mds.zstd", unnoticed_in, 50, "hashes in index.json is"),
-    "large": (mds_hashed(1000), "shard.00000.mds.zstd", middle_of, 1000, "hashes in index.json is"),
+    "sums": (seekable(".bin.zst", raw, 16_384, SUMS), "a.bin.zst", middle_of, "bytes "),
+    "no table": (zstd_tool, "a.bin.zst", middle_of, "bytes "),
+    "table": (seekable(".bin.zst", raw, 16_384), "a.bin.zst", end_of, "seek table"),
 }
 
 
@@ -137,11 +107,11 @@ class Scene:
     """A daemon that serves a shard in which a bit flips."""
 
     def __init__(self, place, name, permanent):
-        write, shard, byte, rows, _ = CASES[name]
+        write, shard, byte, _ = CASES[name]
         tokens = numpy.random.default_rng(4).integers(0, 4000, TOKENS).astype("<u2")
         write(place.file(name, "a"), tokens)
         windows = [tokens[i : i + WINDOW] for i in range(0, TOKENS - SEQ_LEN, SEQ_LEN)]
-        self.rows = numpy.resize(tokens, rows * WINDOW) if rows else numpy.concatenate(windows)
+        self.rows = numpy.concatenate(windows)
         self.path = os.path.realpath(place.file(name, shard))
         self.byte = byte(self.path)
         self.flip = Preload(place, FLIP, WORDS)

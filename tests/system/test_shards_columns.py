@@ -98,40 +98,51 @@ def every_kind(n):
     integers, i32, text = list(range(n)), pa.int32(), pa.string()
     words = [f"a word longer than what a view holds {i}" for i in integers]
     lists, pairs = [[i] * (i % 3) for i in integers], [(i, i) for i in integers]
-    ids = pa.array([i % 2 for i in integers], pa.int8())
-    children = [pa.array(integers, i32), pa.array(words, text)]
     return {
         "bool": pa.array([i % 2 == 0 for i in integers]),
         "holes": pa.array([None if i % 2 else i for i in integers], i32),
         "string": pa.array(words, text),
         "large string": pa.array(words, pa.large_string()),
-        "string view": pa.array(words, pa.string_view()),
         "fixed": pa.array([b"abc"] * n, pa.binary(3)),
         "list": pa.array(lists, pa.list_(i32)),
         "fixed list": pa.array(pairs, pa.list_(i32, 2)),
-        "list view": pa.array(lists, pa.list_view(i32)),
         "map": pa.array([[("a", i)] for i in integers], pa.map_(text, i32)),
         "struct": pa.array([{"x": x} for x in lists], pa.struct({"x": pa.list_(i32)})),
         "null": pa.nulls(n),
-        "sparse": pa.UnionArray.from_sparse(ids, children),
-        "runs": pa.RunEndEncodedArray.from_arrays(pa.array([n], i32), pa.array([1], pa.int8())),
         "words": pa.DictionaryArray.from_arrays(pa.array(integers, i32), pa.array(["x"] * 400)),
     }
 
 
-@pytest.mark.parametrize("version", [pa.ipc.MetadataVersion.V4, pa.ipc.MetadataVersion.V5])
-@pytest.mark.parametrize("writer", [*WRITERS, "legacy"])
-def test_other_columns_are_ignored(directory, version, writer):
-    """Before the tokens and after. Streams of the old framing are not read."""
-    legacy, batches = writer == "legacy", []
-    options = pa.ipc.IpcWriteOptions(metadata_version=version, use_legacy_format=legacy)
-    documents = [DOCUMENTS[i] for i in (0, 2, 5)]
+@pytest.mark.parametrize("writer", WRITERS)
+def test_other_columns_are_ignored(directory, writer):
+    """Before the tokens and after."""
+    documents, batches = [DOCUMENTS[i] for i in (0, 2, 5)], []
     for document in documents:
         before = every_kind(len(document))
         after = {f"{name} after": column for name, column in before.items()}
         batches.append(pa.record_batch({**before, "tokens": pa.array(document, U32), **after}))
-    path = write(directory / "a.arrow", batches, "file" if legacy else writer, options=options)
-    check(path, documents, "-c", "tokens")
+    check(write(directory / "a.arrow", batches, writer), documents, "-c", "tokens")
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_arrow_added_later_or_wrote_before_is_refused(directory, writer):
+    path, ids, i32 = directory / "a.arrow", pa.array([0, 1], pa.int8()), pa.int32()
+    tokens = pa.array([1, 2], U32)
+    for other in (
+        pa.array(["x", "y"], pa.string_view()),
+        pa.array([[1], []], pa.list_view(i32)),
+        pa.UnionArray.from_sparse(ids, [ids, tokens]),
+        pa.RunEndEncodedArray.from_arrays(pa.array([2], i32), pa.array([1], i32)),
+    ):
+        write(path, [pa.record_batch({"a": other, "tokens": tokens})], writer)
+        assert "next to which no tokens can be read" in facts(path, "-c", "tokens", refused=True)
+    for how, words in (
+        ({"metadata_version": pa.ipc.MetadataVersion.V4}, "version is 3; must be 4 (V5)"),
+        ({"use_legacy_format": True}, "ARROW1" if writer == "stream" else "before Arrow 1.0"),
+    ):
+        batch, options = pa.record_batch({"tokens": tokens}), pa.ipc.IpcWriteOptions(**how)
+        write(path, [batch], writer, options=options)
+        assert words in facts(path, refused=True)
 
 
 def test_the_column_of_arrow(directory):
@@ -205,7 +216,9 @@ def mds(out, columns, samples, **options):
 
 def alike(path, rows, *options):
     """Samples of one length."""
-    check(path, rows, "-f", "mds", *options, sample_tokens=numpy.shape(rows)[1], documents=None)
+    tokens = numpy.shape(rows)[1]
+    about = {"sample_tokens": tokens, "documents": None}
+    check(path, rows, "-f", "mds", "-w", str(tokens), *options, **about)
 
 
 FORMS = {  # name: (encoding, value of a row)
@@ -230,7 +243,7 @@ def test_encodings_of_mds(directory, form, compression):
         path = mds(directory / dtype.name, columns, samples, compression=compression)
         if form == "bytes" and dtype.itemsize < 8:
             options = ["-t", type_name(kind)]
-        alike(path, rows, "-w", "96", *options)
+        alike(path, rows, *options)
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
@@ -333,10 +346,14 @@ def test_raw_and_compressed_files_of_mds(directory):
 
 
 def test_small_shards_of_documents(directory):
-    """All samples of a shard may have one length by chance. Its index tells that others differ."""
+    """All samples of a shard may have one length by chance, and some may be empty."""
     samples = [RANDOM.integers(0, 1000, n).astype("<i4") for n in (400, 300, 500, 200, 700)]
     *_, last = rows_in_shards(directory / "d", samples)
     check(last, samples[-1:], "-w", "65", sample_tokens=0)
-    alike(last, samples[-1:], "-w", "700")
-    (directory / "d/index.json").unlink()
-    assert "set seq_len: 700 and extra: 0" in facts(last, "-w", "65", refused=True)
+    alike(last, samples[-1:])
+    even = mds(directory / "f", {"tokens": "ndarray:int32"}, [{"tokens": samples[0]}] * 3)
+    assert "set seq_len: 400 and extra: 0" in facts(even, "-w", "65")["note"]
+    nothing = RANDOM.integers(0, 1000, 0).astype("<i8")  # as an empty line of text becomes
+    rows = [nothing if i == 7 else RANDOM.integers(0, 1000, 64).astype("<i8") for i in range(61)]
+    path = mds(directory / "e", {"tokens": "bytes"}, [{"tokens": r.tobytes()} for r in rows])
+    check(path, rows, "-w", "64", sample_tokens=0, documents=61)

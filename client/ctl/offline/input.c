@@ -104,7 +104,7 @@ struct ctl_input ctl_input_at(const struct ctl_place *p, const struct ctl_input 
 {
 	struct ctl_input own = *input;
 
-	own.hint.cache = p->cache;
+	own.hint.indexes = p->indexes;
 	own.hint.objects = p->remote ? &p->objects : NULL;
 	return own;
 }

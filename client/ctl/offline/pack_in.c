@@ -88,7 +88,7 @@ static void find_losses(const struct pack_in *in, const struct shard *shard, str
 	uint32_t id;
 
 	ctl_place_file(s->place, s->shard, file);
-	bool listed = !shard->format->document &&
+	bool listed = !shard->format->indexed &&
 		      (!bounds_side_id(input.hint.objects, file, &id, &fault) || id != 0);
 
 	s->loses[PACK_DOCUMENTS] =
@@ -291,8 +291,8 @@ static bool read_tokens(struct pack_reader *r, const struct pack_how *how, uint6
 
 /* Adds the ends of documents in (token, token + n] of the open source, relative to @token and plus
  * @lead. @tokens: those of the range. */
-static bool read_ends(struct pack_reader *r, uint64_t token, uint64_t n, const uint32_t *tokens,
-	uint32_t lead, uint32_t *at, uint64_t *count, struct fault *fault)
+static void read_ends(struct pack_reader *r, uint64_t token, uint64_t n, const uint32_t *tokens,
+	uint32_t lead, uint32_t *at, uint64_t *count)
 {
 	const struct pack_in *in = r->in;
 	bool ends = token + n == r->source->tokens;
@@ -304,17 +304,12 @@ static bool read_ends(struct pack_reader *r, uint64_t token, uint64_t n, const u
 				at[(*count)++] = lead + (uint32_t)i + 1;
 	} else {
 		/* up to and with a boundary at the end of the range */
-		int64_t got = shard_documents(
-			r->shard, token, n + !ends, at + before, (uint32_t)n, fault);
-
-		if (got < 0)
-			return fail(r->source, fault);
-		for (*count += (uint64_t)got; before < *count; before++)
+		*count += shard_documents(r->shard, token, n + !ends, at + before, (uint32_t)n);
+		for (; before < *count; before++)
 			at[before] += lead;
 	}
 	if (ends)
 		at[(*count)++] = lead + (uint32_t)n;
-	return true;
 }
 
 bool pack_read(struct pack_reader *r, const struct pack_how *how, uint64_t token, uint64_t n,
@@ -331,10 +326,10 @@ bool pack_read(struct pack_reader *r, const struct pack_how *how, uint64_t token
 
 		if (some == 0)
 			continue;
-		if (!use(r, s, fault) || !read_tokens(r, how, from, some, to + done, fault) ||
-			(at && !read_ends(
-				       r, from, some, to + done, (uint32_t)done, at, count, fault)))
+		if (!use(r, s, fault) || !read_tokens(r, how, from, some, to + done, fault))
 			return false;
+		if (at)
+			read_ends(r, from, some, to + done, (uint32_t)done, at, count);
 		done += some;
 	}
 	for (uint64_t i = 0; how->token_bytes == 2 && i < n; i++)
@@ -382,8 +377,7 @@ bool pack_in_boundary(
 	if (fine && s->unindexed) {
 		fine = after_eos(&r, at - 1, &at, fault);
 	} else if (fine) {
-		at = shard_boundary(r.shard, at - 1, fault);
-		fine = at > 0 || fail(s, fault);
+		at = shard_boundary(r.shard, at - 1);
 	}
 	*boundary = s->begin + at;
 	if (fine)

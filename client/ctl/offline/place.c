@@ -5,7 +5,7 @@
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/config/url_text.h"
-#include "daemon/shard/cache.h"
+#include "daemon/shard/mds_index.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -311,8 +311,8 @@ bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path
 	if (names)
 		p->shards = p->list.count;
 	if (fine) {
-		p->cache = cache_new(p->list.root);
-		fine = p->cache || fault_memory(fault);
+		p->indexes = mds_indexes_new(p->list.root);
+		fine = p->indexes || fault_memory(fault);
 	}
 	if (!fine)
 		ctl_place_close(p);
@@ -322,7 +322,7 @@ bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path
 void ctl_place_close(struct ctl_place *p)
 {
 	shard_list_free(&p->list);
-	cache_free(p->cache);
+	mds_indexes_free(p->indexes);
 	*p = (struct ctl_place){.path = NULL};
 }
 

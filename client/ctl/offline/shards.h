@@ -38,11 +38,11 @@ bool ctl_stores_needed(const struct config *config, const char *stream);
  * directory (daemon/shard/list.h).
  */
 struct ctl_place {
-	const char *path;	/* as given; borrowed */
-	struct shard_list list; /* links in the root are resolved; a URL has no last '/' */
-	uint64_t first, shards; /* those of the list that the path means */
-	size_t prefix;		/* a file's path is so many bytes of `path`, and its name */
-	struct cache *cache;	/* of files that shards share */
+	const char *path;	     /* as given; borrowed */
+	struct shard_list list;	     /* links in the root are resolved; a URL has no last '/' */
+	uint64_t first, shards;	     /* those of the list that the path means */
+	size_t prefix;		     /* a file's path is so many bytes of `path`, and its name */
+	struct mds_indexes *indexes; /* that shards share */
 
 	/* in a store */
 	bool remote;

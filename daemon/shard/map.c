@@ -1,0 +1,165 @@
+/*
+ * A span is stored as 4 · tokens, plus 2 for a gap, plus 1 if it does not follow the previous one
+ * in the file. Then the number of bytes between the two comes next, with its sign as the lowest
+ * bit. Numbers are stored in seven bits a byte, low bits first. An anchor for every STRIDE-th span
+ * tells a search where to start.
+ */
+#include "daemon/shard/map.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum { STRIDE = 64, CODE_MOST = 20 /* bytes */ };
+
+/* Where a span begins: its first token, the end of the previous one in the file, and its code. */
+struct map_anchor {
+	uint64_t token, byte, code;
+};
+
+static bool resize(struct map *m, uint64_t bytes, uint64_t anchors)
+{
+	uint8_t *code = realloc(m->code, bytes);
+
+	m->code = code ? code : m->code;
+	struct map_anchor *grown = reallocarray(m->anchor, anchors, sizeof(*grown));
+
+	m->anchor = grown ? grown : m->anchor;
+	if (!code || !grown)
+		return false;
+	m->bytes_room = bytes;
+	m->anchors_room = anchors;
+	return true;
+}
+
+static void put(struct map *m, uint64_t value)
+{
+	for (; value >= 0x80; value >>= 7)
+		m->code[m->bytes++] = (uint8_t)(value | 0x80);
+	m->code[m->bytes++] = (uint8_t)value;
+}
+
+static uint64_t take(const uint8_t **code)
+{
+	uint64_t value = 0;
+	unsigned shift = 0;
+
+	for (; **code & 0x80; shift += 7)
+		value |= (uint64_t)(*(*code)++ & 0x7f) << shift;
+	return value | (uint64_t) * (*code)++ << shift;
+}
+
+static bool encode(struct map *m, uint64_t at, uint64_t tokens, bool gap)
+{
+	uint64_t skipped = at - m->byte, anchor = m->spans / STRIDE;
+
+	if ((m->bytes_room - m->bytes < CODE_MOST || anchor >= m->anchors_room) &&
+		!resize(m, m->bytes_room + m->bytes_room / 2 + 64,
+			m->anchors_room + m->anchors_room / 2 + 1))
+		return false;
+	if (m->spans == 0)
+		m->data_at = at;
+	m->scattered |= m->spans > 0 && skipped != 0;
+	if (m->spans++ % STRIDE == 0)
+		m->anchor[anchor] = (struct map_anchor){m->tokens, m->byte, m->bytes};
+	put(m, tokens << 2 | (uint64_t)gap << 1 | (skipped != 0));
+	if (skipped != 0)
+		put(m, skipped >> 63 ? ~skipped << 1 | 1 : skipped << 1);
+	m->tokens += tokens;
+	m->byte = at + tokens * m->width;
+	return true;
+}
+
+bool map_add(struct map *m, uint64_t at, uint64_t tokens, bool gap)
+{
+	assert(m->width > 0 && tokens < UINT64_C(1) << 61);
+	if (tokens == 0)
+		return true;
+	if (!m->joins)
+		return encode(m, at, tokens, gap);
+	if (m->last > 0 && at == m->last_at + m->last * m->width) {
+		m->last += tokens;
+		return true;
+	}
+	if (m->last > 0 && !encode(m, m->last_at, m->last, false))
+		return false;
+	m->last_at = at;
+	m->last = tokens;
+	return true;
+}
+
+bool map_done(struct map *m)
+{
+	if (m->last > 0 && !encode(m, m->last_at, m->last, false))
+		return false;
+	m->last = 0;
+	if (m->spans > 0)
+		(void)resize(m, m->bytes, (m->spans - 1) / STRIDE + 1);
+	return true;
+}
+
+void map_free(struct map *m)
+{
+	free(m->code);
+	free(m->anchor);
+}
+
+uint64_t map_bytes(const struct map *m)
+{
+	return m->bytes_room + m->anchors_room * sizeof(*m->anchor);
+}
+
+/* @byte: the end of the span before in the file. */
+static void step(struct map_span *span, uint64_t byte)
+{
+	uint64_t code = take(&span->next), skipped = code & 1 ? take(&span->next) : 0;
+
+	span->begin = span->end;
+	span->end += code >> 2;
+	span->gap = code >> 1 & 1;
+	span->at = byte + (skipped & 1 ? ~(skipped >> 1) : skipped >> 1);
+}
+
+void map_step(const struct map *m, struct map_span *span)
+{
+	step(span, span->at + (span->end - span->begin) * m->width);
+}
+
+struct map_span map_find(const struct map *m, uint64_t token)
+{
+	uint64_t lo = 0, hi = (m->spans - 1) / STRIDE + 1;
+
+	assert(token < m->tokens);
+	while (hi - lo > 1) { /* the last anchor at or before @token */
+		uint64_t mid = lo + (hi - lo) / 2;
+
+		if (m->anchor[mid].token > token)
+			hi = mid;
+		else
+			lo = mid;
+	}
+	struct map_span span = {.end = m->anchor[lo].token, .next = m->code + m->anchor[lo].code};
+
+	step(&span, m->anchor[lo].byte);
+	while (span.end <= token)
+		map_step(m, &span);
+	return span;
+}
+
+uint64_t map_extent(const struct map *m, uint64_t token, uint64_t most, uint64_t *byte)
+{
+	struct map_span span;
+
+	*byte = m->data_at + token * m->width;
+	if (!m->scattered)
+		return m->tokens - token;
+	span = map_find(m, token);
+	*byte = span.at + (token - span.begin) * m->width;
+	while (span.end - token < most && span.end < m->tokens) {
+		uint64_t end = span.at + (span.end - span.begin) * m->width;
+
+		map_step(m, &span);
+		if (span.at != end)
+			return span.begin - token;
+	}
+	return span.end - token;
+}
