@@ -2,7 +2,7 @@
 
 #include "daemon/shard/objects.h"
 #include "daemon/shard/reread.h"
-#include "daemon/shard/zstd_decode.h"
+#include "daemon/shard/zstd.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -46,6 +46,7 @@ struct frames {
 	uint64_t buckets, slots; /* a power of two */
 	struct slot ends;	 /* of the unused slots: .newer is the oldest, .older the newest */
 	struct zstd_decoder *idle;
+	struct slot *dropped; /* to be freed without the lock, by unlock() */
 };
 
 struct frames *frames_new(uint64_t budget_bytes)
@@ -160,6 +161,27 @@ static void slot_free(struct slot *slot)
 	free(slot);
 }
 
+static void drop(struct frames *frames, struct slot *slot)
+{
+	if (slot) {
+		slot->next = frames->dropped;
+		frames->dropped = slot;
+	}
+}
+
+/* Freeing megabytes takes long, and the data thread may wait for the lock. */
+static void unlock(struct frames *frames)
+{
+	struct slot *slot = frames->dropped;
+
+	frames->dropped = NULL;
+	pthread_mutex_unlock(&frames->lock);
+	for (struct slot *next; slot; slot = next) {
+		next = slot->next;
+		slot_free(slot);
+	}
+}
+
 /* Removes a slot that is not in the list of unused slots from the cache. */
 static void take_out(struct frames *frames, struct slot *slot)
 {
@@ -210,7 +232,7 @@ static void shrink(struct frames *frames)
 	while (frames->used - frames->stuck > frames->budget) {
 		struct slot *oldest = take_oldest(frames);
 
-		slot_free(oldest);
+		drop(frames, oldest);
 		if (!oldest && !drop_idle(frames))
 			return;
 	}
@@ -223,7 +245,7 @@ static void let_go(struct frames *frames, struct slot *slot)
 		return;
 	if (slot->state == FAILED) {
 		take_out(frames, slot);
-		slot_free(slot);
+		drop(frames, slot);
 	} else {
 		slot->older = frames->ends.older;
 		slot->newer = &frames->ends;
@@ -281,7 +303,7 @@ static bool make_room(struct frames *frames, uint64_t size, struct slot **spare)
 		struct slot *oldest = take_oldest(frames);
 
 		if (oldest) {
-			slot_free(*spare);
+			drop(frames, *spare);
 			*spare = oldest;
 			continue;
 		}
@@ -317,8 +339,8 @@ static void count_filling(struct frames *share, int64_t bytes)
 }
 
 /* Frees @spare, but reuses its memory if it has the right size. */
-static struct slot *slot_new(
-	const struct zstd_source *s, uint64_t frame, uint64_t size, struct slot *spare)
+static struct slot *slot_new(struct frames *frames, const struct zstd_source *s, uint64_t frame,
+	uint64_t size, struct slot *spare)
 {
 	struct slot *slot = calloc(1, sizeof(*slot));
 
@@ -332,7 +354,7 @@ static struct slot *slot_new(
 		slot->data = spare->data;
 		spare->data = NULL;
 	}
-	slot_free(spare);
+	drop(frames, spare);
 	return slot;
 }
 
@@ -369,21 +391,6 @@ static bool decode_again(
 	return false;
 }
 
-static void keep_head(struct zstd_frame *f, const struct slot *slot)
-{
-	f->kept = (uint8_t)(slot->size < ZSTD_KEPT_MOST ? slot->size : ZSTD_KEPT_MOST);
-	memcpy(f->head, slot->data, f->kept);
-}
-
-/* Called with the lock. */
-static bool copy_head(const struct zstd_frame *f, uint64_t from, void *to, size_t n)
-{
-	if (from + n > f->kept)
-		return false;
-	memcpy(to, f->head + from, n);
-	return true;
-}
-
 /*
  * Decodes into a slot, for which other threads may wait. Called with the lock; releases it while
  * decoding.
@@ -394,7 +401,7 @@ static void fill(struct frames *frames, const struct zstd_source *s, struct slot
 	int64_t filling = (int64_t)(cost_of(slot->size) + d->counted);
 
 	count_filling(s->share, filling);
-	pthread_mutex_unlock(&frames->lock);
+	unlock(frames);
 	struct fault fault;
 	bool fine = zstd_decode(d, s, slot->frame, slot->size, &slot->data, &fault) ||
 		    (fault.code == FAULT_DATA && decode_again(d, s, slot, &fault));
@@ -404,8 +411,6 @@ static void fill(struct frames *frames, const struct zstd_source *s, struct slot
 	pthread_mutex_lock(&frames->lock);
 	count_filling(s->share, -filling);
 	put_decoder(frames, d);
-	if (fine)
-		keep_head(&s->frame[slot->frame], slot);
 	slot->state = fine ? READY : FAILED;
 	pthread_cond_broadcast(&slot->decoded);
 }
@@ -424,11 +429,11 @@ static bool wait_for(struct frames *frames, const struct zstd_source *s, pthread
 		pthread_cond_wait(cond, &frames->lock);
 		return true;
 	}
-	clock_gettime(CLOCK_REALTIME, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_nsec += CANCEL_MS * 1000000L;
 	until.tv_sec += until.tv_nsec / 1000000000L;
 	until.tv_nsec %= 1000000000L;
-	pthread_cond_timedwait(cond, &frames->lock, &until);
+	pthread_cond_clockwait(cond, &frames->lock, CLOCK_MONOTONIC, &until);
 	return !store_is_cancelled(objects->stores) ||
 	       fault_errno(fault, ECANCELED, "", "cancelled");
 }
@@ -459,14 +464,17 @@ static struct slot *slot_of(struct frames *frames, const struct zstd_source *s, 
 			return NULL;
 		if (!may_fill(s->share, cost_of(size) + d->counted) ||
 			!make_room(frames, size, &spare)) {
-			slot_free(spare);
+			drop(frames, spare);
 			put_decoder(frames, d);
 			shrink(frames);
-			if (!wait_for(frames, s, &frames->let_go, fault))
+			if (frames->dropped) { /* before it waits */
+				unlock(frames);
+				pthread_mutex_lock(&frames->lock);
+			} else if (!wait_for(frames, s, &frames->let_go, fault))
 				return NULL;
 			continue;
 		}
-		slot = slot_new(s, frame, size, spare);
+		slot = slot_new(frames, s, frame, size, spare);
 		if (!slot) {
 			put_decoder(frames, d);
 			return NULL;
@@ -501,7 +509,7 @@ uint64_t frames_bytes(struct frames *frames)
 	pthread_mutex_lock(&frames->lock);
 	uint64_t used = frames->used;
 
-	pthread_mutex_unlock(&frames->lock);
+	unlock(frames);
 	return used;
 }
 
@@ -512,21 +520,17 @@ bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, voi
 	uint64_t size = s->frame[frame + 1].begin - s->frame[frame].begin;
 
 	pthread_mutex_lock(&frames->lock);
-	if (copy_head(&s->frame[frame], from, to, n)) {
-		pthread_mutex_unlock(&frames->lock);
-		return true;
-	}
 	struct slot *slot = slot_of(frames, s, frame, size, fault);
 
 	if (!slot) {
-		pthread_mutex_unlock(&frames->lock);
+		unlock(frames);
 		return false;
 	}
 	bool fine = slot->state == READY;
 
 	if (fine) {
 		/* A slot in use does not change. */
-		pthread_mutex_unlock(&frames->lock);
+		unlock(frames);
 		memcpy(to, slot->data + from, n);
 		pthread_mutex_lock(&frames->lock);
 	} else {
@@ -535,7 +539,7 @@ bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, voi
 			*fault = *slot->fault;
 	}
 	let_go(frames, slot);
-	pthread_mutex_unlock(&frames->lock);
+	unlock(frames);
 	return fine;
 }
 
@@ -545,19 +549,18 @@ bool frames_try(const struct zstd_source *s, uint64_t frame, uint64_t from, void
 	uint64_t size = s->frame[frame + 1].begin - s->frame[frame].begin;
 
 	pthread_mutex_lock(&frames->lock);
-	bool kept = copy_head(&s->frame[frame], from, to, n);
-	struct slot *slot = kept ? NULL : *place(frames, &s->identity, frame, size);
+	struct slot *slot = *place(frames, &s->identity, frame, size);
 	bool ready = slot && slot->state == READY;
 
 	if (ready)
 		use(slot);
-	pthread_mutex_unlock(&frames->lock);
+	unlock(frames);
 	if (!ready)
-		return kept;
+		return false;
 	memcpy(to, slot->data + from, n);
 	pthread_mutex_lock(&frames->lock);
 	let_go(frames, slot);
-	pthread_mutex_unlock(&frames->lock);
+	unlock(frames);
 	return true;
 }
 
@@ -568,12 +571,11 @@ void frames_drop(const struct zstd_source *s)
 		uint64_t size = s->frame[i + 1].begin - s->frame[i].begin;
 		struct slot *slot = *place(s->frames, &s->identity, i, size);
 
-		s->frame[i].kept = 0;
 		if (!slot || slot->users > 0)
 			continue;
 		use(slot);
 		take_out(s->frames, slot);
-		slot_free(slot);
+		drop(s->frames, slot);
 	}
-	pthread_mutex_unlock(&s->frames->lock);
+	unlock(s->frames);
 }

@@ -12,7 +12,7 @@ from seeds import broken
 
 FORMATS = {  # of the corpus
     "auto": "flat npy llmc-u32 datatrove megatron arrow zstd zstd-llmc zstd-i64 mds",
-    "zstd": "zstd zstd-frames",
+    "zstd": "zstd zstd-frame",
     "npy": "npy npy-rows npy-i64 npy-i32",
     "llmc": "llmc llmc-u32",
     "datatrove": "datatrove datatrove-u32",

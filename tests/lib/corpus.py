@@ -114,13 +114,10 @@ def masked(writer, save):
     return with_masks
 
 
-def zstd_frames(path, tokens):
-    """As written by `zstd PART…; cat`: frames without a seek table."""
-    content = tokens.tobytes()
+def zstd_frame(path, tokens):
+    """As written by `zstd FILE`: one frame, which states its size."""
     with open(path + ".bin.zst", "wb") as f:
-        for part in range(3):
-            a, b = len(content) * part // 3, len(content) * (part + 1) // 3
-            f.write(pyzstd.compress(content[a:b], {pyzstd.CParameter.checksumFlag: 1}))
+        f.write(pyzstd.compress(tokens.tobytes(), {pyzstd.CParameter.checksumFlag: 1}))
 
 
 def scattered(path, shard, dtype):
@@ -275,7 +272,7 @@ FORMATS = {
         "flat", listed(seekable(".bin.zst", raw, 1000), ".bin.zst"), bounds="listed",
         mask="listed",
     ),
-    "zstd-frames": Format("flat", tokens(zstd_frames, ".bin.zst")),
+    "zstd-frame": Format("flat", tokens(zstd_frame, ".bin.zst")),
     "zstd-llmc": Format("llmc", tokens(seekable(".bin.zst", llmc, 4096), ".bin.zst")),
     "npy-i32": Format("npy", plain(".npy", npy), "<i4"),
     "llmc-u32": Format("llmc", plain(".bin", llmc), "<u4"),

@@ -40,7 +40,12 @@ def of_windows(request):
 
 
 def zstd(tokens):
-    return subprocess.run(["zstd", "-q", "-c"], input=tokens, capture_output=True, check=True)
+    return subprocess.run(
+        ["zstd", "-q", "-c", f"--stream-size={len(tokens)}"],
+        input=tokens,
+        capture_output=True,
+        check=True,
+    )
 
 
 class Site:

@@ -13,12 +13,11 @@ import time
 
 import numpy
 import pytest
-import zstandard
 
 from lib import MODES, Client, Daemon, Refused, Witness, datasets, mode_name, rank_rows, rows_at
 from lib import wait_for
 from lib.injected import injected
-from lib.shard_writers import megatron
+from lib.shard_writers import megatron, raw, seekable
 
 SEQ_LEN, TOKENS, SHARDS = 512, 40_000, 4
 WINDOW = SEQ_LEN + 1
@@ -50,9 +49,7 @@ def indexed(place, name, number):
 def compressed(place, name, number):
     for i in range(SHARDS):
         shard = place.file(name, f"{i}.bin")
-        with open(shard, "rb") as f, open(f"{shard}.zst", "wb") as to:
-            for part in iter(lambda f=f: f.read(8192), b""):
-                to.write(zstandard.compress(part))
+        seekable(".zst", raw, 8192)(shard, numpy.fromfile(shard, "<u2"))
         os.unlink(shard)
     return place.file(name, f"{number}.bin.zst")
 

@@ -151,7 +151,7 @@ DAMAGED = {
     "no mask": ("datatrove", None, lose("/a/0.ds.loss"),
                 "had its loss mask when it was listed and has none now"),
     "no list": ("olmo", None, lose("/a/0.csv.gz"), "had its list of document bounds when it was"),
-    "new list": ("zstd-frames", None, change("/a/0.csv.gz", gzip.compress(b"0,9\n")),
+    "new list": ("zstd-frame", None, change("/a/0.csv.gz", gzip.compress(b"0,9\n")),
                  "had no list of document bounds when it was listed and has one now"),
     "other index": ("megatron", None, replace("/a/0.idx"),
                     "its index changed after the shard was listed"),

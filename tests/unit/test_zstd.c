@@ -26,8 +26,38 @@ static void fill_content(void)
 
 struct file {
 	uint8_t at[CONTENT * 2];
-	size_t n;
+	size_t n, frames, entry[1000][2];
 };
+
+static void put(struct file *f, size_t at, size_t value)
+{
+	for (int i = 0; i < 4; i++)
+		f->at[at + (size_t)i] = (uint8_t)(value >> 8 * i);
+}
+
+/* Adds a frame of @bytes, which decodes to @n. */
+static void put_entry(struct file *f, size_t bytes, size_t n)
+{
+	f->n += bytes;
+	f->entry[f->frames][0] = bytes;
+	f->entry[f->frames++][1] = n;
+}
+
+/* The seek table of zstd's contrib/seekable_format. */
+static void put_table(struct file *f)
+{
+	put(f, f->n, 0x184d2a5e);
+	put(f, f->n + 4, 8 * f->frames + 9);
+	f->n += 8;
+	for (size_t i = 0; i < f->frames; i++, f->n += 8) {
+		put(f, f->n, f->entry[i][0]);
+		put(f, f->n + 4, f->entry[i][1]);
+	}
+	put(f, f->n, f->frames);
+	f->at[f->n + 4] = 0;
+	put(f, f->n + 5, 0x8f92eab1);
+	f->n += 9;
+}
 
 /* Compresses the first @length bytes to frames of up to @most bytes, some without their size, as
  * stream compressors write. */
@@ -36,7 +66,7 @@ static void make(struct file *f, size_t length, size_t most)
 	static struct rng rng = {9};
 	ZSTD_CCtx *c = ZSTD_createCCtx();
 
-	f->n = 0;
+	f->n = f->frames = 0;
 	for (size_t at = 0, n; at < length; at += n) {
 		n = rng_below(&rng, most + 1);
 		n = n < length - at ? n : length - at;
@@ -45,9 +75,10 @@ static void make(struct file *f, size_t length, size_t most)
 			ZSTD_compress2(c, f->at + f->n, sizeof(f->at) - f->n, content + at, n);
 
 		assert_false(ZSTD_isError(bytes));
-		f->n += bytes;
+		put_entry(f, bytes, n);
 	}
 	ZSTD_freeCCtx(c);
+	put_table(f);
 }
 
 static struct bytes *open_bytes(const char *path, struct frames *frames, int *fd)
