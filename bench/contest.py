@@ -124,7 +124,6 @@ def figures(middle):
         "busy_torch": ratio("tokend", "busy", torch),
         "busy_workers": ratio("tokend", "busy", best(middle, "busy", False)),
         "int32": ratio("tokend, int32", "rate", inthread),
-        "view": ratio("tokend, views", "rate", inthread),
         "c_fio": ratio("tokend in C, stored width", "rate", ("fio, io_uring", None)),
         "cpu_all": ratio("tokend", "all", torch),
         "cpu_thread": ratio("tokend", "thread", torch),
@@ -168,7 +167,7 @@ def memory(directory, args):
     file, ours, torch, private = directory / "tokens.bin", {}, {}, {}
     for world in (1, TRAINERS):
         with Daemon(directory, train_stream(file)) as daemon:
-            about = {"loader": "tokend_pair", "socket": daemon.socket, "file": file}
+            about = {"loader": "tokend", "socket": daemon.socket, "file": file}
             runs = grown(world, daemon=daemon.process.pid, **about)
             private[world] = daemon.memory()
         ours[world] = sum(run["memory"] for run in runs) + medians(runs)["daemon"]

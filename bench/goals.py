@@ -13,7 +13,6 @@ contest | busy_inthread   | ≥ 3   | × | with every core busy ÷ the best with
 contest | busy_torch      | ≥ 3   | × | the same ÷ torch's DataLoader without workers
 contest | busy_workers    | ≥ 50  | × | with every core busy ÷ the best with workers
 contest | int32           | ≥ 8   | × | into int32 ÷ the best int64 loader without workers
-contest | view            | ≥ 12  | × | as views ÷ the best int64 loader without workers
 contest | c_fio           | ≥ 0.8 | × | C client, stored width ÷ fio's hot random reads, io_uring
 cold | cold_fio           | ≥ 0.9 | × | cold random windows ÷ fio's direct reads
 cold | device_direct      | ≤ 1.1 |   | device bytes per byte delivered, direct
@@ -30,7 +29,7 @@ steps | step_p50_us       | ≤ 15  | µs | all of next() in steps of 20 ms, p50
 steps | step_p999_us      | ≤ 60  | µs | the same, p99.9
 steps | step_max_us       | ≤ 400 | µs | the same, the longest
 ready | next_c_ns         | ≤ 30  | ns | a ready next() in C
-ready | next_python_us    | ≤ 2.5 | µs | a ready next() in Python, views, without a copy
+ready | next_python_us    | ≤ 20  | µs | a ready next() in Python: input_ids and labels
 stalls | stall_2s         | ≤ 1.1 | × | wait in a stall of 2 s ÷ what the ring makes inevitable
 rate | rate_core_share    | ≤ 0.15 | % | 8 trainers × 90,000 tokens/s: share of a core
 order | window_ns_1       | ≤ 60  | ns | position → window, one dataset

@@ -95,7 +95,7 @@ def rate(args):
         assert tuple(tokens.shape) in ((MICRO, WIN), (MICRO, SEQ)), tokens.shape
         if time.monotonic() > args.begun + 2:
             break
-    del tokens  # a view holds a slot of the ring
+    del tokens
     found = take(batches, args)
     found["taken"] = warm * BATCH_TOKENS + found["rate"] * args.seconds
     if getattr(args, "busy", False):
@@ -144,36 +144,20 @@ def waits(args):
 
 
 def tokend(args, **options):
+    """input_ids and labels, each a tensor of its own."""
     from tokend import Loader
 
     begins(args)
     begin = getattr(args, "position", None)
-    begin = "begin" if begin is None else begin
-    options = {"tokens": True, "start": begin, "run": str(os.getpid())} | options
-    loader = Loader("train", MICRO, socket=args.socket, **options)
-    return (batch["tokens"] for batch in loader)
-
-
-def tokend_pair(args):
-    """input_ids and labels, each a tensor of its own: the default of Loader."""
-    from tokend import Loader
-
-    begins(args)
     rank, world = getattr(args, "rank", (0, 1))
-    options = {"slots": getattr(args, "slots", 0), "run": str(os.getpid()) if world == 1 else "w"}
+    options |= {"slots": getattr(args, "slots", 0), "start": "begin" if begin is None else begin}
+    options["run"] = str(os.getpid()) if world == 1 else "w"
     loader = Loader("train", MICRO, socket=args.socket, rank=rank, world=world, **options)
     return (batch["labels"] for batch in loader)
 
 
 def tokend_int32(args):
-    import torch
-
-    return tokend(args, dtype=torch.int32)
-
-
-def tokend_view(args):
-    """The slots of the ring themselves, uint16, without a copy."""
-    return tokend(args, tokens=False, view=True, hold=1)
+    return tokend(args, dtype={"input_ids": "int32", "labels": "int32"})
 
 
 # ---- the trainer's own code ----
@@ -440,9 +424,7 @@ LIMITS = (
 )
 OURS = (
     ("tokend", None, True, tokend, None, {}),
-    ("tokend, input_ids and labels", None, False, tokend_pair, None, {}),
     ("tokend, int32", None, True, tokend_int32, None, {"dtype": "int32"}),
-    ("tokend, views", None, True, tokend_view, None, {"dtype": "uint16"}),
     ("tokend in C, stored width", None, True, in_c, None, {"width": "stored"}),
     ("tokend in C, int64", None, False, in_c, None, {"width": "int64"}),
 )

@@ -15,7 +15,7 @@ from lib.fuse import READ, Hanging  # noqa: E402
 
 TRAINERS, TOKENS_S = 8, 90_000
 CONTESTANTS = {
-    "tokend": ("tokend_pair", None),
+    "tokend": ("tokend", None),
     "torch DataLoader, 0 workers": ("torch_dataloader", 0),
     "torch DataLoader, 2 workers": ("torch_dataloader", 2),
 }
@@ -62,7 +62,7 @@ def stalled(mount, warm, count, **about):
     """
     steps, spans = int(count * (STALL_S + PAUSE_S) / loaders.STEP_S) + 50, []
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        about |= {"loader": "tokend_pair", "steps": steps, "warm": warm}
+        about |= {"loader": "tokend", "steps": steps, "warm": warm}
         trainer = pool.submit(fresh, loaders.__file__, "waits", **about)
         while not (warm.exists() or trainer.done()):
             time.sleep(0.01)

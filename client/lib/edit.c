@@ -212,8 +212,7 @@ void undo_forget(struct tokend *t)
 			*at = m->older;
 			mapping_close(m, true);
 		}
-		if (k->fd >= 0)
-			close(k->fd);
+		link_close(k->fd);
 	}
 	*k = (struct undo){.fd = -1};
 }

@@ -80,8 +80,7 @@ void handle_tell(const struct tokend *t, const char *line)
 
 void handle_lose(struct tokend *t)
 {
-	if (t->fd >= 0)
-		close(t->fd);
+	link_close(t->fd);
 	t->fd = -1;
 	t->saving = 0;
 }
@@ -299,8 +298,8 @@ void tokend_detach(struct tokend *t)
 		mapping_close(m, ours);
 	}
 	if (ours) {
-		if (t->undo.mapping && t->undo.fd >= 0)
-			close(t->undo.fd);
+		if (t->undo.mapping)
+			link_close(t->undo.fd);
 		start_end(t);
 		handle_lose(t);
 		search_end(&t->search);

@@ -181,6 +181,14 @@ int link_open(const char *path, enum link_peer as, void *buffer, struct fault *f
 	return -1;
 }
 
+void link_close(int fd)
+{
+	if (fd < 0)
+		return;
+	shutdown(fd, SHUT_RDWR);
+	close(fd);
+}
+
 void packet_close(struct packet *packet)
 {
 	for (unsigned i = 0; i < packet->fds; i++)

@@ -50,6 +50,8 @@ uint64_t process_number(void);
 int process_start(pid_t *pid, char *const argv[], int fd);
 /* Receives the next packet, after closing the former one's descriptors that were not kept. */
 enum link_event link_receive(int fd, struct packet *packet);
+/* Ends a connection, also if a forked child has it too. @fd -1: nothing. */
+void link_close(int fd);
 /* Closes the descriptors that were not kept. */
 void packet_close(struct packet *packet);
 /*

@@ -189,7 +189,7 @@ def test_the_trainer_says_what_it_waits_for(site):
 
 def test_a_wait_for_a_store_has_a_limit(site):
     """The error names the store. The cursor is that of the last batch, and next() continues."""
-    with site.loader("far", run="limited", start=350_000, slots=1, max_wait=0.5) as far:
+    with site.loader("far", run="limited", start=350_000, slots=1, deadline=0.5) as far:
         site.proxy.inject("503", BUSY, times=1 << 30)
 
         def is_named():

@@ -90,7 +90,7 @@ class Trainer:
         import tokend
 
         o = self.options
-        more = {name: o[name] for name in ("agree", "peer") if name in o}
+        more = {name: o[name] for name in ("group", "peer") if name in o}
         if "data_rank" in o:
             more |= {"rank": o["data_rank"], "world": o["data_world"]}
             more["group"] = self.distributed.group.WORLD
@@ -161,6 +161,5 @@ def main(options, log):
 
     if options.get("tells") == "acting":
         control.Control._obey = told
-    control.FIRST_WAIT_S = options.get("first_wait", control.FIRST_WAIT_S)
     control.EVERY_S = options.get("every", control.EVERY_S)  # between two looks for a request
     trainer.train()

@@ -134,8 +134,8 @@ dist.barrier()
     assert said[1].endswith("Error [6, 7]\n")
 
 
-def test_agree_false_compares_nothing(daemon):
-    options = {"start": ["begin", 4096], "agree": False, "calls": False}
+def test_without_a_group_nothing_is_compared(daemon):
+    options = {"start": ["begin", 4096], "group": False, "calls": False}
     with Job(daemon.directory, [daemon.socket] * 2, steps=1, **options) as job:
         job.wait()
         assert job.positions() == [0, 1, 2, 3, 4100, 4101, 4102, 4103]

@@ -108,8 +108,6 @@ def defined(daemon, stream, plan, micro, **asked):
         batch |= {"labels": ahead, "shift_labels": labels}
     if asked.get("loss_mask"):
         batch["loss_mask"] = (labels != -100).astype(numpy.float32)
-    if asked.get("attention_mask"):
-        batch["attention_mask"] = numpy.repeat(valid[:, None].astype(int), SEQ, 1)
     if asked.get("documents"):
         ids, starts = documents_of(stored, EOS[stream], valid)
         batch["position_ids"] = ids
@@ -119,9 +117,6 @@ def defined(daemon, stream, plan, micro, **asked):
         batch = {name: sliced(value, *asked["cp"]) for name, value in batch.items()}
     if asked.get("documents"):
         batch |= {"cu_seqlens": starts, "max_seqlen": int(numpy.diff(starts).max())}
-    if asked.get("tokens"):
-        batch["tokens"], batch["padding"] = rows, ~valid
-        del batch["input_ids"], batch["labels"]
     dtype = asked.get("dtype", {})
     for name, kind in (dtype if type(dtype) is dict else {"input_ids": dtype}).items():
         for key in (name, f"shift_{name}"):
@@ -152,7 +147,7 @@ KINDS = [
     {"framework": "numpy"},
     {"provenance": True, "dtype": "int32"},
     {"provenance": True, "framework": "numpy", "dtype": INT32},
-    {"attention_mask": True, "dtype": {"labels": "int32"}},
+    {"dtype": {"labels": "int32"}},
     {"shift_labels": True},
     {"cp": (0, 2, "contiguous")},
     {"cp": (3, 4, "zigzag"), "framework": "numpy", "shift_labels": True},
@@ -177,7 +172,6 @@ CASES = [
     *((stream, kind) for kind in OF_DOCUMENTS for stream in ("packed", "packed-end")),
     *(("packed-wide", {"documents": True, "dtype": kind}) for kind in ("int32", INT32)),
     *((stream, kind) for kind in OF_MASKS for stream in ("packed", "packed-whole")),
-    *((stream, {"tokens": True}) for stream in ("train", "ahead", "wide", "finite")),
 ]
 
 
@@ -280,7 +274,7 @@ Y, ARGUMENT, REFUSED = transforms.in_place, tokend.ArgumentError, tokend.Refused
         ({"start": "../x"}, REFUSED, "tag"),
         ({"start": {"epoch": 3}}, ARGUMENT, r"start: .* its keys are \['epoch'\]"),
         ({"deadline": "3"}, ValueError, "deadline: '3'"),
-        ({"max_wait": 0}, ValueError, "max_wait: 0"),
+        ({"deadline": 0}, ValueError, "deadline: 0"),
         ({"framework": "jax"}, ValueError, "framework"),
         ({"group": 3}, TypeError, "group: 3"),
         ({"mesh": 3, "rank": None, "world": None}, TypeError, "mesh: 3"),
@@ -290,16 +284,9 @@ Y, ARGUMENT, REFUSED = transforms.in_place, tokend.ArgumentError, tokend.Refused
         ({"dtype": numpy.uint16}, ARGUMENT, "dtype: .* cannot hold all tokens"),
         ({"documents": True}, ARGUMENT, ".*documents: true and eos"),
         ({"loss_mask": True}, ARGUMENT, "loss_mask: the stream carries no loss mask"),
-        ({"documents": True, "attention_mask": True}, ValueError, "documents, attention_mask"),
-        ({"tokens": True, "stream": "whole"}, ARGUMENT, "tokens: .* set extra: 1"),
         ({"cp": (0, 3, "zigzag")}, ARGUMENT, "cp: seq_len 64"),
         ({"transform": 3}, TypeError, "transform: 3"),
-        ({"workers": 2, "transform": lambda *row: row[0]}, ARGUMENT, "transform: .* top level"),
-        ({"prefetched": True}, ARGUMENT, "prefetched: True"),
-        ({"view": True}, ValueError, "hold: None"),
-        ({"view": True, "hold": 4, "slots": 4}, tokend.HeldError, "hold: .* use slots=5"),
-        ({"view": True, "hold": 1, "dtype": "int32"}, ValueError, "view: .* without dtype"),
-        ({"strict": True}, ValueError, "strict: needs a named run"),
+        ({"workers": 2}, ValueError, "workers: 2 without a transform"),
     ],
     ids=lambda value: str(value)[:40],
 )

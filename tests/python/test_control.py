@@ -235,20 +235,6 @@ def test_requests_on_two_nodes_are_carried_out_on_both_or_on_none(daemon):
         injected(35, 4)
 
 
-def test_a_process_that_never_calls_control_stops_nobody(daemon):
-    options = {"calls": [True, False], "first_wait": 0.5}
-    with Job(daemon.directory, [daemon.socket] * 2, steps=FOR_EVER, **options) as job:
-        job.wait_for_steps(20)
-        wait_until(lambda: "not every process" in job.said(0), "the warning")
-        said = answer(ask(daemon, "mix", "web=1", "code=1", "--timeout", 3), status=1)
-        assert "not every process" in said or "rank 1" in said
-        job.wait_for_steps(max(job.steps()) + 100)
-        assert same_on_all(job) == []
-        assert gap(job.positions(min(job.steps()) - 1)) == []
-        cursors = [bytes.fromhex(job.of(rank, "cursor")[-1]) for rank in range(2)]
-        assert [len(tokend.Cursor(cursor).segments) for cursor in cursors] == [1, 1]
-
-
 def test_a_rank_that_takes_more_batches_than_the_others_is_noticed(daemon):
     with Job(daemon.directory, [daemon.socket] * 2, steps=FOR_EVER, evaluates=[3, 0]) as job:
         for rank in (0, 1):

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import tokend
-import tokend.mesh
 
 NEED_A_TRAINER = ("tokend.integrations.", "tokend.__main__")
 

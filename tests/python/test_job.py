@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from tokend import Loader, job
+from tokend import Loader, parallel
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8"}
 MPI = {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "6", "PMIX_RANK": "5"}
@@ -44,8 +44,8 @@ def alone(monkeypatch):
 def test_the_innermost_launcher_counts(alone, environment, expected):
     for name, value in environment.items():
         alone.setenv(name, value)
-    assert job.coordinate(None, None) == expected
-    assert job.coordinate(1, 4) == (1, 4)
+    assert parallel.coordinate(None, None) == expected
+    assert parallel.coordinate(1, 4) == (1, 4)
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_a_rank_without_a_world_is_refused(alone, environment, named):
     for name, value in environment.items():
         alone.setenv(name, value)
     with pytest.raises(ValueError, match=named) as refused:
-        job.coordinate(None, None)
+        parallel.coordinate(None, None)
     assert "rank= and world=" in str(refused.value)
-    assert job.coordinate(1, 4) == (1, 4)
+    assert parallel.coordinate(1, 4) == (1, 4)
 
 
 def launched():
-    found = job.launched()
+    found = parallel.launched()
     return found.launcher, found.rank, found.world
 
 
@@ -128,13 +128,13 @@ def test_a_world_of_jaxs_devices_is_refused(daemon, alone):
 
 
 def test_the_run_has_the_launchers_name(alone):
-    assert job.token() is None
+    assert parallel.token() is None
     for name, value in (("TORCHELASTIC_RUN_ID", "none"), ("SLURM_JOB_ID", "77")):
         alone.setenv(name, value)
-    assert job.token() == "77"
+    assert parallel.token() == "77"
     alone.setenv("TORCHELASTIC_RUN_ID", "abc")
-    assert job.token() == "abc"
+    assert parallel.token() == "abc"
     alone.setenv("TORCHELASTIC_RUN_ID", str(uuid.uuid4()))  # torchrun's, another at each start
-    assert job.token() == "77"
+    assert parallel.token() == "77"
     alone.delenv("SLURM_JOB_ID")
-    assert job.token() is None
+    assert parallel.token() is None

@@ -105,8 +105,8 @@ def test_a_wider_dataset_joins_a_running_stream(place):
             daemon = Daemon(place, config)
         for _ in range(12):
             check(next(job))
-        assert (job.datasets, job.fresh().datasets) == (["old"], ["old", "new"])
-        added = job.cursor.add("new", like=job.fresh()).mix({"old": 1, "new": 1}, at=1024)
+        assert job.datasets == ["old"] and job.set_mix({"old": 1, "new": 1}) == 1024
+        added = job.cursor
     seen = set()
     with loader(start=192) as job:
         job.seek(added)

@@ -8,12 +8,9 @@ import os
 import random
 import threading
 
-import numpy
-import pytest
 import torch
-from loading import SEQ, check, check_run, make, python, rows_of
+from loading import SEQ, check, check_run, make, python
 
-import tokend
 
 MICRO = 4
 NAMES = ["web", "code"]
@@ -150,34 +147,3 @@ print(len(os.listdir("/proc/self/task")) - threads, private() - before)
 def test_a_rank_needs_no_thread_and_little_memory(served):
     threads, kib = map(int, python(LITTLE, served.socket).stdout.split())
     assert threads == 0 and kib < 8 * 1024, kib
-
-
-@pytest.mark.parametrize(
-    ("stream", "framework", "dtype"), [("wide", "torch", "uint32"), ("train", "numpy", "uint16")]
-)
-def test_a_loader_lends_the_slots_of_its_ring(daemon, stream, framework, dtype):
-    """The same few addresses, unchanged while held; a batch outlives a seek, loader and daemon."""
-    plan = daemon.plan(stream, 0, 30 * MICRO)
-
-    def right(batch, at):
-        tokens = batch["tokens"]
-        assert str(tokens.dtype).removeprefix("torch.") == dtype
-        tokens = tokens.numpy() if framework == "torch" else tokens
-        return numpy.array_equal(tokens, rows_of(daemon, plan[MICRO * at :][:MICRO]))
-
-    with make(daemon, stream, slots=4, view=True, hold=2, framework=framework) as loader:
-        addresses, held = set(), []
-        for at, batch in zip(range(10), loader, strict=False):
-            held = [*held[-1:], batch]
-            assert all(right(b, at - len(held) + 1 + i) for i, b in enumerate(held))
-            array = batch["tokens"]
-            addresses.add(array.data_ptr() if framework == "torch" else array.ctypes.data)
-        assert len(addresses) <= 4 and "labels" not in batch
-        held.append(next(loader))
-        with pytest.raises(tokend.HeldError, match="use hold=3, slots=4"):
-            next(loader)
-        del batch, held[0], array
-        loader.seek(position=4 * 20)
-        held.append(next(loader))
-        daemon.kill()
-    assert [right(batch, at) for batch, at in zip(held, (9, 10, 20), strict=True)] == [True] * 3

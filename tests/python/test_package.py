@@ -9,11 +9,7 @@ import re
 import subprocess
 import sys
 
-import pytest
 from lib import PACKAGE, REPO, run
-from lib.pythons import find_python
-
-OLD = [version for version in ("3.6", "3.7", "3.8", "3.9") if find_python(version)]
 
 
 def python(*arguments, interpreter=sys.executable):
@@ -33,11 +29,10 @@ def test_an_import_needs_no_other_package():
     done = python(
         "-c",
         "import sys, tokend\n"
-        "assert set(tokend.__all__) <= set(dir(tokend))\n"
         "assert all(hasattr(tokend, name) for name in tokend.__all__)\n"
         "assert not hasattr(tokend, 'no_such_name')\n"
         "from tokend import *; Loader, Cursor, TransformError\n"
-        "import tokend.mesh, tokend.transform, tokend.device, tokend.throughput\n"
+        "import tokend.parallel, tokend.transform, tokend.device, tokend.throughput\n"
         "print({'torch', 'numpy', 'yaml', 'transformers'} & set(sys.modules))\n",
     )
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
@@ -47,16 +42,6 @@ def test_version():
     done = python("-m", "tokend", "--version")
     version = re.search(r'TOKEND_VERSION "(.*)"', (REPO / "proto/version.h").read_text())[1]
     assert (done.returncode, done.stdout) == (0, f"tokend {version}\n"), done.stderr
-
-
-@pytest.mark.skipif(not OLD, reason="no Python older than 3.10")
-def test_an_old_python_is_refused_in_one_line():
-    for version in OLD:
-        done = python("-m", "tokend", interpreter=find_python(version))
-        said = r"tokend: \S+ is Python 3\.\d+\.\d+; use 3.10 or later\n"
-        assert done.returncode == 1 and re.fullmatch(said, done.stderr), done.stderr
-        done = python("-c", "import tokend", interpreter=find_python(version))
-        assert done.stderr.splitlines()[-1].startswith("ImportError: tokend: "), done.stderr
 
 
 # ---- types: pyright's strict mode accepts what users write ----
@@ -74,41 +59,38 @@ OF_TORCH = [
     ),
 ]
 KINDS = """
-from typing import Any, assert_type
+from typing import assert_type
 
-import numpy
 import torch
 from tokend import Batch, Loader
 from torch.distributed.checkpoint.stateful import Stateful
 
-Array = numpy.ndarray[Any, Any]
-
 
 def of_each_kind(name: str, flag: bool) -> None:
     with Loader("train", 8) as loader:
-        assert_type(loader, Loader[Batch[torch.Tensor]])
         stateful: Stateful = loader
         stateful.load_state_dict(state_dict=loader.state_dict())
-    assert_type(Loader("train", 8, framework="numpy", rank=0, world=1), Loader[Batch[Array]])
-    assert_type(next(Loader("train", 8, documents=True, provenance=True))["max_seqlen"], int)
-    assert_type(next(Loader("train", 8, loss_mask=True))["loss_mask"], torch.Tensor)
+        assert_type(next(loader), Batch)
+    assert_type(next(iter(Loader("train", 8, framework="numpy", rank=0, world=1))), Batch)
+    for batch in Loader("train", 8, documents=True, provenance=True):
+        assert_type(batch["max_seqlen"], int)
     asked = Loader("train", 8, documents=flag, framework=name, dtype={"labels": torch.int32})
     asked.reset(loader.state_dict())
-    step(Loader("train", 8, documents=True))
+    step(asked)
 
 
 def step(loader: Loader) -> None:
     one(next(loader))
 
 
-def one(batch: Batch[torch.Tensor]) -> torch.Tensor:
+def one(batch: Batch) -> torch.Tensor:
     return batch["input_ids"]
 """
 WRONG = """
 import torch
 from tokend import Loader
 
-next(Loader("train", 8))["cu_seqlens"]
+next(Loader("train", 8))["cu_seq_lens"]
 Loader("train", 8, wrong=1)
 held: Loader[int] = Loader("train", 8)
 """

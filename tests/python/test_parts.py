@@ -105,7 +105,7 @@ def test_a_cursor_of_another_part_is_refused(parts):
     parts.config.write_text(parts.config.read_text().replace("[0, 0.9]", "[0, 0.95]"))
     parts.stop()
     parts.start()
-    with pytest.raises(tokend.TokendError, match=r"web: part: the cursor has \[0, 0.9\], the st"):
+    with pytest.raises(tokend.RefusedError, match=r"web: part: the cursor has \[0, 0.9\], the st"):
         make(parts, "some", start=cursor)
 
 

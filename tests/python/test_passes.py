@@ -147,48 +147,6 @@ def test_all_processes_reset_together(served):
 # ---- warnings ----
 
 
-def warned_of(daemon, loop, stream="finite", **more):
-    with make(daemon, stream, 5, **more) as loader:
-        return warned(lambda: loop(loader))
-
-
-@torch.no_grad()
-def evaluate(loader):
-    for _ in range(3):
-        first(2, loader)
-        assert len(loader) == len(list(loader)) == WHOLE, "it begins again"
-
-
-def evaluate_within(loader):
-    for _ in range(2):
-        next(loader)
-        with torch.no_grad():
-            first(3, loader)
-
-
-def train(loader):
-    for _ in range(3):
-        list(loader)
-
-
-@pytest.mark.parametrize(
-    ("loop", "stream", "text"),
-    [
-        (evaluate, "finite", "call reset() before it"),
-        (evaluate_within, "train", "evaluate with another Loader"),
-        (train, "finite", "set epochs: to their number"),
-        (torch.no_grad()(train), "finite", None),
-        (torch.no_grad()(evaluate_within), "train", None),
-    ],
-)
-def test_a_loop_that_loses_or_repeats_rows_is_warned_of_once(served, loop, stream, text):
-    texts = warned_of(served, loop, stream)
-    assert len(texts) == (text is not None), texts
-    assert not text or text in texts[0]
-    if loop is not evaluate:
-        assert warned_of(served, loop, stream, framework="numpy") == [], "it has no gradients"
-
-
 def test_a_batch_of_padding_only_under_gradients_warns(served):
     def taken(rank=1, **more):
         with make(served, "finite", 8, rank=rank, world=2, **more) as loader:
@@ -205,7 +163,7 @@ def test_a_batch_of_padding_only_under_gradients_warns(served):
 def test_a_record_separates_the_passes_of_ranks_that_are_passes_apart(served, directory):
     """Rank 1 begins after rank 0's last pass. Each reset() begins a pass, too."""
     for rank in range(2):
-        more = {"rank": rank, "world": 2, "record": directory, "prefetched": 2, "run": "job"}
+        more = {"rank": rank, "world": 2, "record": directory, "run": "job"}
         with make(served, "finite", 5, **more) as loader:
             for _ in range(2):
                 assert len(list(loader)) == 47
@@ -214,7 +172,7 @@ def test_a_record_separates_the_passes_of_ranks_that_are_passes_apart(served, di
             first(3, loader)
     names = sorted(file.name.split(".")[0:2] for file in directory.iterdir())
     assert names == [["job", "0-0"], ["job", "1-0"]]
-    rows = (WINDOWS, WINDOWS, 50, 10)  # a reset() commits what the loop holds
+    rows = (WINDOWS, WINDOWS, 50, 30)
     passes = [[i, n, 0, 0, 0] for i, n in enumerate(rows)]
     assert verify(served, "finite", directory) == (0, passes)
     code, part = verify(served, "finite", directory, "--from", 100, "--to", 200)
@@ -238,8 +196,8 @@ def test_a_full_disk_loses_no_batch(served, directory):
     """No batch is trained on without a record. The call may be repeated, also at the end."""
     records, got = directory / "records", []
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with make(served, "finite", start=448, record=records, prefetched=2) as loader:
-        for steps in (3, 2):
+    with make(served, "finite", start=448, record=records) as loader:
+        for steps in (3, 1):
             got += positions(next(loader) for _ in range(steps))
             (file,) = records.iterdir()
             resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size, hard))
@@ -249,8 +207,7 @@ def test_a_full_disk_loses_no_batch(served, directory):
                         next(loader)
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        while loader.position < WINDOWS:
-            assert next(loader, None) is None
+        got += positions(loader)
     assert got == list(range(448, WINDOWS))
     code, passes = verify(served, "finite", records, "--from", 448)
     assert (code, passes) == (0, [[0, 20, 0, 0, 0]])
@@ -264,7 +221,7 @@ LOOP = """
 import os, signal, sys, tokend
 
 socket, records, save, trained, way = sys.argv[1:]
-more = {"record": records, "framework": "numpy", "prefetched": int(way == "prefetched")}
+more = {"record": records, "framework": "numpy"}
 loader = tokend.Loader("train", 2, socket=socket, **more)
 if os.path.exists(save):
     loader.load_state_dict({"cursor": bytes.fromhex(open(save).read())})
@@ -286,7 +243,7 @@ for step in range(100):
 """
 
 
-@pytest.mark.parametrize("way, lost", [("naive", 6), ("prefetched", 0), ("commit", 0)])
+@pytest.mark.parametrize("way, lost", [("naive", 6), ("commit", 0)])
 def test_the_remedies_lose_nothing_in_a_loop_that_fetches_ahead(served, directory, way, lost):
     for _ in range(4):
         done = python(LOOP, served.socket, *(directory / n for n in ("records", "save", "t")), way)
@@ -295,21 +252,3 @@ def test_the_remedies_lose_nothing_in_a_loop_that_fetches_ahead(served, director
     assert len(rows) == len(set(rows)) == 80 and max(rows) == 79 + lost
     recorded = verify(served, "train", directory / "records")
     assert recorded == (0, [[0, 80 + lost + (2 if lost else 0), 0, 0, 0]])
-
-
-def test_the_state_is_that_of_n_batches_before(served):
-    with make(served, prefetched=2) as loader:
-        for start in (0, 1000):
-            loader.seek(position=start)
-            for taken in range(6):
-                assert loader.position == loader.cursor.position == start + 4 * max(0, taken - 2)
-                next(loader)
-        loader.set_mix({"web": 1})  # and a seek to here: held batches stay held
-        loader.seek(micro_batch=3)
-        next(loader)
-        assert (loader.position, loader.taken) == (1020, 1027)
-        with pytest.raises(tokend.ArgumentError, match="commit: "):
-            loader.commit()
-    with make(served, "finite", 2, start=460, prefetched=2) as loader:
-        assert len(list(loader)) == 4 and loader.position == 466
-        assert next(loader, None) is None and loader.position == 468

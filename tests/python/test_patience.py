@@ -36,7 +36,8 @@ def client(daemon, **more):
 def take(client):
     """The positions of the next batch."""
     rows = numpy.empty((2, 4), numpy.int64)
-    assert client.next_into(0, rows.ctypes.data) is not None
+    found = client.look_into(0, 8, 0, 0, 8, 0, 0, *(row.ctypes.data for row in rows))
+    client.takes = (found[1],)
     return rows[0].tolist()
 
 

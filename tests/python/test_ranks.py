@@ -49,7 +49,7 @@ for case in json.loads(cases):
                 saw["at"] = batches[0]["position_ids"][0].tolist()
     except Exception as error:
         saw = {"error": type(error).__name__, "text": str(error)}
-    saw["warned"] = [text for text in warned if text.startswith("mesh: ")]
+    saw["warned"] = [text for text in warned if text.startswith("tokend: mesh: ")]
     print(json.dumps(saw), flush=True)
 dist.barrier()  # nobody ends the group while another is within a gather
 dist.destroy_process_group()
@@ -67,11 +67,7 @@ OF_EIGHT = [  # a mesh of eight processes, and their ranks
     # the order of ranks is that of the mesh
     ({"names": ["dp", "tp"], "of": [[7, 0], [6, 1], [5, 2], [4, 3]]}, [0, 1, 2, 3, 3, 2, 1, 0]),
 ]
-LESS = [  # these slices leave a data dim out; zebra is none that is known
-    ({"names": ["dp", "zebra"], "shape": [4, 2]}, PAIRS),
-    ({"names": DATA, "shape": [4, 2], "slice": ["dp_shard"]}, [0, 1] * 4),
-    ({"names": ["data", "ep", "tp"], "shape": [2, 2, 2], "slice": ["ep"]}, [0, 0, 1, 1] * 2),
-]
+LESS = [({"names": ["dp", "zebra"], "shape": [4, 2]}, PAIRS)]  # no dim that is known
 REFUSED = [
     ({"names": ["dp_cp", "tp"], "shape": [4, 2]}, "dim 'dp_cp' of .* joins data and peer dims"),
     ({"names": ["dp"], "of": [0, 1, 2, 3]}, "does not contain this process, global rank 4"),
@@ -131,7 +127,7 @@ def test_processes_of_a_jax_mesh(served, monkeypatch, names, processes, places):
     for at, process in numpy.ndenumerate(numpy.array(processes)):
         devices[at] = types.SimpleNamespace(process_index=int(process))
     mesh = types.SimpleNamespace(axis_names=names, devices=devices)
-    keys = {"socket": served.socket, "mesh": mesh, "agree": False}
+    keys = {"socket": served.socket, "mesh": mesh, "group": False}
     for mine, place in enumerate(places if type(places) is list else [None]):
         jax = types.SimpleNamespace(process_index=lambda mine=mine: mine)
         monkeypatch.setitem(sys.modules, "jax", jax)
@@ -149,12 +145,11 @@ MEETING = """
 import json, os, sys, time, warnings
 import torch, torch.distributed as dist
 import tokend
-from tokend import meeting
-from torch.distributed.device_mesh import init_device_mesh
+from tokend import group
 
 socket, meet, rank, scenario = sys.argv[1:]
 rank, said = int(rank), []
-meeting.WARN_S = 0.5
+group.WARN_S = 0.5
 
 
 def begin():
@@ -188,17 +183,9 @@ with warnings.catch_warnings(record=True) as caught:
         begin()
         time.sleep(1.5 * rank)
         take(make(deadline=60))
-    elif scenario == "mesh":
-        begin()
-        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
-        with make(mesh=mesh) as loader:
-            take(loader)
-        with make() as loader:
-            take(loader)
-            take(loader)
     else:  # made before the group
         os.environ.update(RANK=str(rank), WORLD_SIZE="2")
-        loader = make(agree=scenario != "apart")
+        loader = make(group=False if scenario == "apart" else None)
         begin()
         if rank == 0 and scenario != "fits":
             loader.seek(position=80)
@@ -218,9 +205,9 @@ def met(daemon, scenario):
 
 def test_a_loader_made_by_rank_0_alone_is_refused_and_the_next_works(served):
     (error, alone, together, (warning,)), (other, _) = met(served, "alone")
-    assert error.startswith("tokend.Loader: rank 1 of 2 did not come within 3 s; ")
-    assert warning.startswith("tokend.Loader: has waited 0.5 s for rank 1 of 2; ")
-    remedy = "for a loader of this process alone pass rank=0, world=1"
+    assert error.startswith("group: rank 1 of 2 did not come within 3 s; ")
+    assert warning.startswith("tokend: group: has waited 0.5 s for rank 1 of 2; ")
+    remedy = "for a loader of this process alone pass group=False, rank=0, world=1"
     assert remedy in error and remedy in warning and alone == [0, 1], "the remedy works"
     assert (together, other) == ([0, 1], [2, 3])
 
@@ -235,13 +222,6 @@ def test_a_loader_made_before_the_group_is_compared_before_its_first_batch(serve
     assert [said[0] for said in met(served, "apart")] == [[80, 81], [2, 3]]
     one, two = (said[0] for said in met(served, "differs"))
     assert one == two and "next: 0 | 80" in one
-
-
-def test_peers_of_a_mesh_that_is_not_passed_are_warned(served):
-    for rank, (peer, first, second, (text,)) in enumerate(met(served, "mesh")):
-        at = 2 * rank
-        assert (peer, first, second) == ([0, 1], [at, at + 1], [at + 4, at + 5])
-        assert "one of 2 along dim 'tp' of a DeviceMesh" in text and f"rank {rank} of 2" in text
 
 
 # ---- other libraries around a loader; tests/trainers runs the real ones ----
@@ -269,53 +249,6 @@ def test_workers_of_a_dataloader_are_refused_unless_they_are_ranks(served):
 @pytest.mark.parametrize("more", [{}, {"batch_size": 2, "num_workers": 1}], ids=str)
 def test_a_dataloader_over_a_loader_is_refused(served, more):
     with make(served) as loader:
-        with pytest.raises(TypeError, match="tokend.Loader: replaces a DataLoader"):
+        with pytest.raises(TypeError, match="a Loader replaces a DataLoader"):
             next(iter(DataLoader(loader, **more)))
         assert loader.position == 0
-
-
-DEAL = """
-class State:
-    def __init__(self, processes):
-        self.num_processes = processes
-
-class DataLoaderDispatcher:
-    def __init__(self, dataset, processes):
-        self.dataset, self.state = dataset, State(processes)
-    def __iter__(self):
-        yield from self.dataset
-
-class DataLoaderShard(DataLoaderDispatcher):
-    pass
-
-class Stateful(DataLoaderDispatcher):  # around torchdata's StatefulDataLoader
-    def __init__(self, dataset, processes):
-        super().__init__(iter(dataset), processes)
-
-Stateful.__name__ = "DataLoaderDispatcher"
-"""
-
-
-@pytest.mark.parametrize(
-    ("kind", "processes", "refused"),
-    [
-        ("DataLoaderDispatcher", 2, True),
-        ("Stateful", 2, True),
-        ("DataLoaderDispatcher", 1, False),
-        ("DataLoaderShard", 2, False),
-    ],
-)
-def test_accelerate_may_not_deal_out_one_ranks_batches(
-    served, monkeypatch, kind, processes, refused
-):
-    accelerate = types.ModuleType("accelerate.data_loader")  # the loader looks at this name
-    exec(compile(DEAL, "accelerate", "exec"), accelerate.__dict__)
-    monkeypatch.setitem(sys.modules, "accelerate", types.ModuleType("accelerate"))
-    with make(served) as loader:
-        batches = iter(getattr(accelerate, kind)(loader, processes))
-        if refused:
-            with pytest.raises(tokend.ArgumentError, match="accelerate's DataLoader deals out"):
-                next(batches)
-            assert loader.position == 0
-        else:
-            assert positions([next(batches)]) == [0, 1, 2, 3]

@@ -242,7 +242,7 @@ def test_the_second_of_a_named_run_under_a_launcher_waits_for_the_first(trainers
     one.process.kill()
     assert "goes on" in two.says("warned", 10)
     assert two.says("attached", 10) == two.pid and two.line(SILENT_S) is None
-    three = trainers(env=launcher, strict=False)
+    three = trainers(env=launcher, group=False)
     three.says("attached")
     for trainer in (two, three):
         trainer.says("warned")

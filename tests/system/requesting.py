@@ -8,9 +8,8 @@ import subprocess
 import sys
 
 import numpy
-from tokend import Loader, TokendError
-
 from lib import TOKCTL, Daemon, datasets, status, wait_for
+from tokend import Error, Loader
 
 CURSOR_BYTES = 96 * 1024
 NOTED, DONE, FAILED = 1, 2, 3
@@ -59,7 +58,7 @@ def trainer(options):
         name, arguments = json.loads(line)
         try:
             result = getattr(handle, name)(*arguments)
-        except TokendError as error:
+        except Error as error:
             result = {"r": -1, "why": str(error)}
         print(json.dumps(result), flush=True)
 

@@ -44,6 +44,11 @@ RANDOM_SEED = int(os.environ.get("TOKEND_SEED", time.time_ns() % 1_000_000))
 # ---- two nodes ----
 
 
+def cursor_in(path):
+    with open(path, "rb") as file:
+        return tokend.Cursor(file.read())
+
+
 class Node:
     """A daemon with its own socket and state_dir."""
 
@@ -64,7 +69,7 @@ class Node:
 
     def logged(self):
         """The datasets of the cursor that the daemon keeps of the run."""
-        return tokend.Cursor.load(os.path.join(self.state, "train", RUN, ".run.cursor")).datasets
+        return cursor_in(os.path.join(self.state, "train", RUN, ".run.cursor")).datasets
 
     def operator(self, kind, *arguments):
         more = ["--run", RUN, "--timeout", round(PATIENCE)]
@@ -144,7 +149,7 @@ class Job(Ranks):
         full = sum(s["published"] - s["released"] for s in self.scene.sessions())
         result = self.done(node, kind, *arguments, "--tag", "saved")
         paths = [os.path.join(n.state, "train", RUN, "saved.cursor") for n in self.scene.nodes]
-        at = lambda: [os.path.exists(p) and tokend.Cursor.load(p).position for p in paths]
+        at = lambda: [os.path.exists(p) and cursor_in(p).position for p in paths]
         both = [result["position"]] * 2
         assert wait_for(lambda: at() == both, PATIENCE), "both daemons wrote the cursor"
         if kind != "checkpoint":

@@ -33,7 +33,7 @@ def loaders(daemon, start, records, world=WORLD):
     return [
         tokend.Loader(
             "train", MICRO, socket=daemon.socket, run="far", rank=rank, world=world, start=start,
-            record=records, framework="numpy", tokens=True,
+            record=records, framework="numpy",
         )
         for rank in range(world)
     ]  # fmt: skip
@@ -46,7 +46,8 @@ def take(loaders, batches):
     assert len(set(states)) == 1, "equal steps give equal cursors"
     for loader in loaders:
         loader.close()
-    rows = [numpy.concatenate([b["tokens"] for b in part]) for part in parts]
+    whole = lambda b: numpy.concatenate((b["input_ids"], b["labels"][:, -1:]), 1)
+    rows = [numpy.concatenate([whole(b) for b in part]) for part in parts]
     positions = [numpy.concatenate([b["position"] for b in part]).view("u8") for part in parts]
     return rows, positions, states[0]
 

@@ -8,10 +8,9 @@ import signal
 
 import numpy
 import pytest
-from tokend import ArgumentError, Loader, TokendError
-from verifying import SEQ_LEN, SHARD, WINDOW, Scene, entries, proves, timeless
-
 from lib import TOKCTL, has, run, wait_for
+from tokend import ArgumentError, Error, Loader
+from verifying import SEQ_LEN, SHARD, WINDOW, Scene, entries, proves, timeless
 
 BATCH = 4 * 16  # bytes
 
@@ -116,7 +115,7 @@ def test_a_record_follows_the_session(scene):
             for act in (session.take, lambda: session.record(path)):
                 try:
                     act()
-                except TokendError:
+                except Error:
                     refused += 1
             session.loader.close()
             os._exit(refused)

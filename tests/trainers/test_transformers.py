@@ -6,7 +6,6 @@ import glob
 import os
 import signal
 import time
-import warnings
 
 import pytest
 import torch
@@ -83,28 +82,6 @@ def test_a_batch_is_right_for_a_models_own_loss():
                 own = model(**got).loss
                 assert torch.allclose(own, loss, atol=1e-5), (name, own, loss)
                 assert torch.allclose(gradients(model, own), wanted, atol=1e-5), name
-
-
-def test_a_loop_whose_model_shifts_labels_is_warned(monkeypatch):
-    monkeypatch.setattr("tokend.passes.ADAPTERS", set())  # this process has one
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=2048, hidden_size=16, intermediate_size=32,
-        num_hidden_layers=1, num_attention_heads=2))  # fmt: skip
-
-    def warned(job, **more):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            with Loader("finite", 4, socket=job.daemon.socket, rank=0, world=1, **more) as data:
-                for _ in zip(range(3), data, strict=False):
-                    pass
-        return sum("shift_labels=True" in str(one.message) for one in caught)
-
-    with Job(None, streams={"finite": FINITE}) as job:
-        assert warned(job) == 1
-        assert warned(job, shift_labels=True) == warned(job, shift_labels=False) == 0
-        with torch.no_grad():
-            assert warned(job) == 0
-        model.eval()
-        assert warned(job) == 0
 
 
 def test_another_loss_divides_by_its_labels():

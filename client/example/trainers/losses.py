@@ -5,9 +5,7 @@ import torch.distributed as dist
 from tokend import Batch
 
 
-def by_dataset(
-    logits: torch.Tensor, batch: Batch[torch.Tensor], names: list[str]
-) -> dict[str, float]:
+def by_dataset(logits: torch.Tensor, batch: Batch, names: list[str]) -> dict[str, float]:
     """Returns {dataset: mean loss of its tokens in this step, over all ranks}. All ranks call it.
 
     logits is float [rows, seq_len, vocabulary]; names is loader.datasets.

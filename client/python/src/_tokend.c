@@ -17,14 +17,8 @@ static const struct {
 		"The daemon refused. The message begins with the option or config key.", NULL},
 	{TOKEND_EDATA, "DataError",
 		"The stream stopped: a shard is unreadable, truncated or replaced.", NULL},
-	{TOKEND_EHELD, "HeldError", "All slots hold batches that are still in use.", NULL},
 	{TOKEND_EMEMORY, "ResourceError", "Out of memory or file descriptors.", "MemoryError"},
-	{TOKEND_EPROTOCOL, "ProtocolError",
-		"Not a tokend of a compatible version, or a bug in the library.", NULL},
-	{TOKEND_EFORKED, "ForkedError", "Used in a child of the process that attached (fork).",
-		NULL},
-	{TOKEND_EAGAIN, "NotNowError", "Not now: commit the batches taken first.", NULL},
-	{TOKEND_EWAIT, "WaitError", "No batch came within max_wait.", "TimeoutError"},
+	{TOKEND_EWAIT, "WaitError", "No batch came within deadline.", "TimeoutError"},
 };
 
 static PyObject *new_error(struct module *m, const char *name, const char *doc, const char *builtin)
@@ -61,11 +55,6 @@ static int execute(PyObject *module)
 	}
 	m->client = PyType_FromModuleAndSpec(module, &client_spec, NULL);
 	if (!m->client || PyModule_AddObjectRef(module, "Client", m->client) < 0)
-		return -1;
-
-	PyObject *buffers = PyType_FromModuleAndSpec(module, &buffers_spec, NULL);
-
-	if (!buffers || PyModule_AddObject(module, "Buffers", buffers) < 0)
 		return -1;
 	if (PyModule_AddIntConstant(module, "NOTED", TOKEND_NOTED) < 0 ||
 		PyModule_AddIntConstant(module, "DONE", TOKEND_DONE) < 0 ||

@@ -4,10 +4,10 @@
 #include <limits.h>
 #include <stdio.h>
 
-/* The fields of rows, as int64 [fields][rows]; -1 in padding rows. */
+/* The fields of rows, as int64 [rows] each; -1 in padding rows. */
 enum { POSITION, DATASET, EPOCH, WINDOW, SHARD, OFFSET, FIELDS };
 
-static void copy_rows(const struct tokend_batch *b, int64_t *to, unsigned fields)
+static void copy_rows(const struct tokend_batch *b, int64_t *const to[], unsigned fields)
 {
 	for (uint32_t i = 0; i < b->rows; i++) {
 		const struct tokend_row *row = &b->row[i];
@@ -16,7 +16,7 @@ static void copy_rows(const struct tokend_batch *b, int64_t *to, unsigned fields
 		bool padding = row->position == TOKEND_PADDING;
 
 		for (unsigned f = 0; f < fields; f++)
-			to[(size_t)f * b->rows + i] = padding ? -1 : (int64_t)value[f];
+			to[f][i] = padding ? -1 : (int64_t)value[f];
 	}
 }
 
@@ -95,11 +95,13 @@ static int64_t token_at(const struct tokend_batch *b, size_t i)
 				   : ((const uint32_t *)b->tokens)[i];
 }
 
-/* Destinations of next_into(), as addresses; 0: not wanted. */
+/* Destinations of look_into(), as addresses; 0: not wanted. */
 struct into {
-	unsigned long long tokens, rows, labels, ids, starts;
-	unsigned token_bytes, label_bytes, fields;
-	unsigned width; /* number of first tokens of each row; 0: the whole window */
+	unsigned long long tokens, labels, ids, starts;
+	unsigned token_bytes, label_bytes;
+	unsigned width; /* number of first tokens of each row */
+	unsigned fields;
+	int64_t *field[FIELDS];
 };
 
 /* Sets the exception: the requested dtype cannot hold token @i of row @r. */
@@ -155,7 +157,7 @@ static bool fits(struct client *c, const struct tokend_batch *b, const struct in
 		shape.seq_len < b->window_tokens ? (uint32_t)shape.seq_len + 1 : b->window_tokens;
 
 	if (narrow_tokens(into))
-		end = into->width ? into->width : b->window_tokens;
+		end = into->width;
 	for (uint32_t row = 0; row < b->rows; row++) {
 		/* padding rows have no labels */
 		bool both = labels && b->row[row].position != TOKEND_PADDING;
@@ -190,11 +192,10 @@ static void copy_row(const struct tokend_batch *b, uint32_t r, uint32_t first, s
 
 static void copy_tokens(const struct tokend_batch *b, const struct into *into)
 {
-	uint32_t width = into->width ? into->width : b->window_tokens;
 	char *to = (char *)(uintptr_t)into->tokens;
 
-	for (uint32_t r = 0; r < b->rows; r++, to += (size_t)width * into->token_bytes)
-		copy_row(b, r, 0, width, to, into->token_bytes);
+	for (uint32_t r = 0; r < b->rows; r++, to += (size_t)into->width * into->token_bytes)
+		copy_row(b, r, 0, into->width, to, into->token_bytes);
 }
 
 #define IGNORE (-100) /* torch's label for tokens without a loss */
@@ -277,7 +278,7 @@ static void fill(
 		copy_pair(b, into, seq);
 	if (!pair && into->tokens)
 		copy_tokens(b, into);
-	copy_rows(b, (int64_t *)(uintptr_t)into->rows, into->fields);
+	copy_rows(b, into->field, into->fields);
 	if (!pair && into->labels)
 		copy_labels(c, b, into, seq);
 	if (into->ids)
@@ -287,12 +288,12 @@ static void fill(
 /* Reads the arguments, integers only: parsing must be fast, as it is done for every batch. */
 static bool read_into(struct into *into, PyObject *const *args, Py_ssize_t n)
 {
-	unsigned long long number[] = {0, 0, 8, 2, 0, 0, 0, 0, 8};
-	const Py_ssize_t most = sizeof(number) / sizeof(number[0]);
+	enum { FIRST_FIELD = 7, MOST = FIRST_FIELD + FIELDS };
+	unsigned long long number[MOST];
 
-	if (n < 2 || n > most) {
-		PyErr_Format(PyExc_TypeError, "next_into: %zd arguments; must be 2 to %zd integers",
-			n, most);
+	if (n < FIRST_FIELD || n > MOST) {
+		PyErr_Format(PyExc_TypeError, "look_into: %zd arguments; must be %d to %d integers",
+			n, FIRST_FIELD, MOST);
 		return false;
 	}
 	for (Py_ssize_t i = 0; i < n; i++) {
@@ -301,14 +302,15 @@ static bool read_into(struct into *into, PyObject *const *args, Py_ssize_t n)
 			return false;
 	}
 	*into = (struct into){.tokens = number[0],
-		.rows = number[1],
-		.token_bytes = (unsigned)number[2],
-		.fields = (unsigned)number[3],
-		.labels = number[4],
+		.token_bytes = (unsigned)number[1],
+		.width = (unsigned)number[2],
+		.labels = number[3],
+		.label_bytes = (unsigned)number[4],
 		.ids = number[5],
 		.starts = number[6],
-		.width = (unsigned)number[7],
-		.label_bytes = (unsigned)number[8]};
+		.fields = (unsigned)n - FIRST_FIELD};
+	for (unsigned f = 0; f < into->fields; f++)
+		into->field[f] = (int64_t *)(uintptr_t)number[FIRST_FIELD + f];
 	return true;
 }
 
@@ -328,47 +330,14 @@ static int await_batch(struct client *c, struct tokend_batch *b)
 	return r;
 }
 
-/* Takes the batch that await_batch() found. @keep: it is not copied yet. */
-static bool take(struct client *c, struct tokend_batch *b, bool keep)
-{
-	int r = tokend_try_next(c->t, b);
-
-	if (r != 1) {
-		raise_last(c, r);
-		return false;
-	}
-	if (!keep)
-		batch_done(c, b);
-	c->batches++;
-	c->tokens += (uint64_t)b->rows_valid * b->window_tokens;
-	return true;
-}
-
-/* A batch that is lent is taken before it is returned. Returns false, with the exception set, if an
- * exception, such as a signal handler's, came between. */
-static bool returned(struct client *c)
-{
-	char why[150];
-
-	if (!c->lending)
-		return true;
-	snprintf(why, sizeof(why),
-		"next: was interrupted after it had lent a batch; seek(position=%llu) takes it "
-		"again",
-		(unsigned long long)c->lent);
-	raise_error((PyObject *)c, 0, why);
-	return false;
-}
-
-static PyObject *copy_batch(struct client *c, const struct into *into, bool takes)
+static PyObject *copy_batch(struct client *c, const struct into *into)
 {
 	struct packing p = {.ids = (int64_t *)(uintptr_t)into->ids,
 		.starts = (int32_t *)(uintptr_t)into->starts};
 	struct tokend_batch b;
-	bool lends = !takes && c->views;
 
 	/* The stream may carry none after a seek to a daemon with another config. */
-	if ((into->ids && !has_documents(c)) || (lends && !returned(c)) || !batch_due(c))
+	if (into->ids && !has_documents(c))
 		return NULL;
 
 	int r = await_batch(c, &b);
@@ -378,40 +347,24 @@ static PyObject *copy_batch(struct client *c, const struct into *into, bool take
 	if (r < 0 || !fits(c, &b, into))
 		return NULL;
 	fill(c, &b, into, &p);
-	c->lent = tokend_taken(c->t);
-	if ((takes || lends) && !take(c, &b, false))
-		return NULL;
-	c->lending = lends;
-	if (into->ids)
-		return Py_BuildValue(
-			"IKII", b.rows_valid, (unsigned long long)b.next, p.n, p.longest);
-	return Py_BuildValue("IK", b.rows_valid, (unsigned long long)b.next);
-}
-
-static PyObject *enter_and_copy(PyObject *self, PyObject *const *args, Py_ssize_t n, bool takes)
-{
-	struct client *c = (struct client *)self;
-	struct into into;
-	PyObject *result;
-
-	if (!read_into(&into, args, n) || !enter(c, true))
-		return NULL;
-	result = copy_batch(c, &into, takes);
-	leave(c, true);
-	/* Python may turn a warning into an exception. */
-	if (result && !takes && !say_notice(c))
-		Py_CLEAR(result);
-	return result;
+	return Py_BuildValue("IKII", b.rows_valid, (unsigned long long)b.next, p.n, p.longest);
 }
 
 PyObject *client_look_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-	return enter_and_copy(self, args, n, false);
-}
+	struct client *c = (struct client *)self;
+	struct into into;
 
-PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-	return say_notice((struct client *)self) ? enter_and_copy(self, args, n, true) : NULL;
+	if (!read_into(&into, args, n) || !enter(c, true))
+		return NULL;
+
+	PyObject *result = copy_batch(c, &into);
+
+	leave(c, true);
+	/* Python may turn a warning into an exception. */
+	if (result && !say_notice(c))
+		Py_CLEAR(result);
+	return result;
 }
 
 /*
@@ -430,15 +383,20 @@ int client_set_takes(PyObject *self, PyObject *value, void *none)
 	if (!PyArg_ParseTuple(value, "K|p", &next, &keep) || !enter(c, true))
 		return -1;
 
-	int r = c->lending ? 1 : await_batch(c, &b);
+	int r = await_batch(c, &b);
 
-	if (c->lending)
-		taken = true;
-	else if (r == 1 && b.next == next)
-		taken = take(c, &b, keep);
-	else if (r >= 0)
+	if (r == 1 && b.next == next) {
+		r = tokend_try_next(c->t, &b);
+		taken = r == 1;
+		if (!taken)
+			raise_last(c, r);
+		if (taken && !keep)
+			tokend_release(c->t, &b);
+		c->batches += taken;
+		c->tokens += taken ? (uint64_t)b.rows_valid * b.window_tokens : 0;
+	} else if (r >= 0) {
 		PyErr_SetString(PyExc_LookupError, "another thread took this batch");
-	c->lending = false;
+	}
 	leave(c, true);
 	return taken ? 0 : -1;
 }

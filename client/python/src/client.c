@@ -6,6 +6,13 @@
 
 #include <stdlib.h>
 
+/* Ends the session. */
+static void client_detach(struct client *c)
+{
+	tokend_detach(c->t);
+	c->t = NULL;
+}
+
 static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 {
 	static char *names[] = {"stream", "micro_batch", "socket", "run", "rank", "world", "peer",
@@ -58,7 +65,7 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	if (r == 0 && say_notice(c))
 		return 0;
 	if (r == 0)
-		WAITING(c, views_detach(c)); /* a warning that the user made an error */
+		WAITING(c, client_detach(c)); /* a warning that the user made an error */
 	else
 		raise_error(self, r, why);
 	return -1;
@@ -88,7 +95,7 @@ static void client_dealloc(PyObject *self)
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc release = PyType_GetSlot(type, Py_tp_free);
 
-	views_detach(c);
+	client_detach(c);
 	free(atomic_load(&c->notice));
 	pthread_mutex_destroy(&c->turn);
 	pthread_mutex_destroy(&c->state);
@@ -110,26 +117,24 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 		Py_RETURN_NONE;
 	}
 	/* Waits for copies, which may wait for a thread that needs the interpreter's lock. */
-	WAITING(c, views_detach(c));
+	WAITING(c, client_detach(c));
 	leave(c, true);
 	Py_RETURN_NONE;
 }
 
 static PyMethodDef client_methods[] = {
-	{"next_into", (PyCFunction)(void (*)(void))client_next_into, METH_FASTCALL,
-		"next_into(tokens, rows, token_bytes=8, fields=2, labels=0, position_ids=0, "
-		"cu_seqlens=0, width=0, label_bytes=8)\n\n"
-		"Takes the next batch and copies it to these addresses (0: not wanted):\n"
-		"tokens        [rows, width or window] of token_bytes, 4 or 8\n"
-		"rows          int64 [fields, rows]: position, dataset, epoch, window, shard, "
-		"offset\n"
+	{"look_into", (PyCFunction)(void (*)(void))client_look_into, METH_FASTCALL,
+		"look_into(tokens, token_bytes, width, labels, label_bytes, position_ids, "
+		"cu_seqlens, *fields)\n\n"
+		"Waits for the next batch and copies it to these addresses (0: not wanted):\n"
+		"tokens        [rows, width] of token_bytes, 4 or 8\n"
 		"labels        [rows, seq_len] of label_bytes, 4 or 8\n"
 		"position_ids  int64 [rows, seq_len], with\n"
-		"cu_seqlens    int32 [rows * seq_len + 1]\n\n"
-		"Returns (rows_valid, next), with position_ids (rows_valid, next, documents, "
-		"longest), or None at the end of the stream."},
-	{"look_into", (PyCFunction)(void (*)(void))client_look_into, METH_FASTCALL,
-		"As next_into(), but does not take the batch. Set `takes` then."},
+		"cu_seqlens    int32 [rows * seq_len + 1]\n"
+		"fields        int64 [rows] each: position, dataset, epoch, window, shard, "
+		"offset\n\n"
+		"Returns (rows_valid, next, documents, longest), or None at the end of the stream. "
+		"Does not take the batch: set `takes` then."},
 	{"need_documents", client_need_documents, METH_NOARGS,
 		"Raises ArgumentError if the stream carries no document starts."},
 	{"cursor", client_cursor, METH_NOARGS, "The cursor, as bytes."},
@@ -166,13 +171,6 @@ static PyMethodDef client_methods[] = {
 	{"undo", client_undo, METH_NOARGS, "Reverts the last mix or skip that was carried out."},
 	{"answer", client_answer, METH_VARARGS,
 		"answer(number, outcome, text)\n\nReports NOTED, DONE or FAILED to the operator."},
-	{"stream", client_stream, METH_NOARGS,
-		"The stream's cursor at position 0, with the datasets of the daemon's config."},
-	{"lend", client_lend, METH_VARARGS,
-		"lend(hold)\n\nFrom now on view() lends batches; the last hold ones may be in use "
-		"when the next is taken."},
-	{"view", client_view, METH_NOARGS,
-		"The batch that next_into() took last, as a DLPack capsule."},
 	{"memory", client_memory, METH_O,
 		"memory(gone)\n\nAddress and bytes of the ring's slots; None: the same ring as in "
 		"the former call. gone(address, bytes) is called before it is unmapped."},

@@ -3,10 +3,9 @@
  *
  *   error.c      exceptions                     arguments.c  conversion of arguments
  *   turn.c       threads, the interpreter's lock
- *   dlpack.c     batches lent as tensors        batch.c      batches copied into Python's arrays
- *   device.c     the ring's memory, for a GPU   position.c   cursor, commit, seek, checkpoint
- *   operator.c   an operator's requests         cursor.c     cursors as values
- *   client.c     the class Client               buffers.c    memory for tensors, used again
+ *   batch.c      batches copied into arrays     device.c     the ring's memory, for a GPU
+ *   position.c   cursor, commit, seek, …        operator.c   an operator's requests
+ *   cursor.c     cursors as values              client.c     the class Client
  *   _tokend.c    the module
  */
 #ifndef TOKEND_PYTHON_CLIENT_H
@@ -22,8 +21,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-struct views;
-
 struct client {
 	PyObject_HEAD struct tokend *t; /* NULL: closed */
 	pthread_mutex_t turn, state;
@@ -33,9 +30,6 @@ struct client {
 	const char *warning;	/* for say_warning() */
 	_Atomic(char *) notice; /* the daemon's warnings, a line each, until say_notice() */
 	uint64_t batches, tokens;
-	struct views *views; /* NULL: batches are copied, never lent */
-	bool lending;	     /* look_into() took a batch, and `takes` was not set since */
-	uint64_t lent;	     /* the position of that batch */
 };
 
 /* ---- error.c ---- */
@@ -125,21 +119,8 @@ void on_notice(void *context, const char *line);
 /* ---- batch.c ---- */
 
 PyObject *client_look_into(PyObject *self, PyObject *const *args, Py_ssize_t n);
-PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n);
 int client_set_takes(PyObject *self, PyObject *value, void *none);
 PyObject *client_need_documents(PyObject *self, PyObject *none);
-
-/* ---- dlpack.c ---- */
-
-/* Call before a batch is taken: releases the lent batches that are no longer used. Returns false
- * with HeldError if too many are held. */
-bool batch_due(struct client *c);
-/* Call after @batch was copied: releases it, or keeps it for view(). */
-void batch_done(struct client *c, const struct tokend_batch *batch);
-/* Detaches. Lent batches stay valid; the last one to end frees the handle. */
-void views_detach(struct client *c);
-PyObject *client_lend(PyObject *self, PyObject *args);
-PyObject *client_view(PyObject *self, PyObject *none);
 
 /* ---- position.c ---- */
 
@@ -159,7 +140,6 @@ PyObject *client_config(PyObject *self, PyObject *none);
 PyObject *client_seek(PyObject *self, PyObject *args);
 PyObject *client_set_mix(PyObject *self, PyObject *args);
 PyObject *client_checkpoint(PyObject *self, PyObject *args);
-PyObject *client_stream(PyObject *self, PyObject *none);
 PyObject *client_record(PyObject *self, PyObject *args);
 
 /* ---- operator.c ---- */
@@ -174,10 +154,6 @@ PyObject *client_undo(PyObject *self, PyObject *none);
 /* ---- client.c ---- */
 
 extern PyType_Spec client_spec;
-
-/* ---- buffers.c ---- */
-
-extern PyType_Spec buffers_spec;
 
 /* ---- device.c ---- */
 

@@ -11,20 +11,19 @@ static PyObject *raise_edit(PyObject *module, int code, const char *why)
 
 static PyObject *edit(PyObject *module, PyObject *args)
 {
-	static const char *const number_name[] = {
-		"position", "samples", "position", "at", "number", "at"};
+	static const char *const number_name[] = {"position", "samples", "position", "at"};
 	PyObject *number, *names, *weights, *result = NULL;
-	const char *cursor, *from;
-	Py_ssize_t n, from_bytes;
+	const char *cursor;
+	Py_ssize_t n;
 	struct weights w = {0};
 	char why[600] = "";
 	int kind;
 
-	if (!PyArg_ParseTuple(args, "iy#OO!O!z#", &kind, &cursor, &n, &number, &PyList_Type, &names,
-		    &PyList_Type, &weights, &from, &from_bytes))
+	if (!PyArg_ParseTuple(args, "iy#OO!O!", &kind, &cursor, &n, &number, &PyList_Type, &names,
+		    &PyList_Type, &weights))
 		return NULL;
 
-	bool known = kind >= TOKEND_EDIT_SEEK && kind <= TOKEND_EDIT_REMOVE;
+	bool known = kind >= TOKEND_EDIT_SEEK && kind <= TOKEND_EDIT_MIX;
 	struct integer value = {
 		known ? number_name[kind] : "number", UINT64_MAX, TOKEND_SOON, false};
 	void *to = PyMem_Malloc(TOKEND_CURSOR_BYTES);
@@ -37,8 +36,6 @@ static PyObject *edit(PyObject *module, PyObject *args)
 			.name = w.name,
 			.weight = w.weight,
 			.names = w.n,
-			.from = from,
-			.from_bytes = (size_t)from_bytes,
 			.to = to,
 			.capacity = TOKEND_CURSOR_BYTES,
 			.why = why,
@@ -101,17 +98,6 @@ static PyObject *show(PyObject *module, PyObject *args)
 	return result;
 }
 
-static PyObject *default_socket(PyObject *module, PyObject *none)
-{
-	char path[4096];
-
-	(void)module, (void)none;
-	if (tokend_default_socket(path, sizeof(path)) < 0)
-		return raise_edit(module, TOKEND_EARGUMENT,
-			"TOKEND_SOCKET: is longer than a socket's path, 107 bytes");
-	return PyUnicode_DecodeFSDefault(path);
-}
-
 static PyObject *program(PyObject *module, PyObject *args)
 {
 	struct module *m = PyModule_GetState(module);
@@ -130,15 +116,13 @@ static PyObject *program(PyObject *module, PyObject *args)
 
 PyMethodDef cursor_methods[] = {
 	{"cursor_edit", edit, METH_VARARGS,
-		"cursor_edit(kind, cursor, number or None, names, weights, other or None)\n\n"
+		"cursor_edit(kind, cursor, number or None, names, weights)\n\n"
 		"Returns the edited cursor. kind: enum tokend_edit_kind."},
 	{"cursor_position", position_of, METH_VARARGS,
 		"cursor_position(cursor)\n\nReturns the position."},
 	{"cursor_show", show, METH_VARARGS, "cursor_show(cursor)\n\nReturns the cursor as JSON."},
 	{"derive", derive, METH_VARARGS,
 		"derive(seed, tag, value)\n\nReturns the key that the order derives from them."},
-	{"default_socket", default_socket, METH_NOARGS,
-		"default_socket()\n\nReturns the path of the socket that is used by default."},
 	{"program", program, METH_VARARGS,
 		"program(name)\n\nReturns the path of tokend or tokctl."},
 	{0},

@@ -1,6 +1,7 @@
 /* Exceptions for the library's errors. */
 #include "client/python/src/client.h"
 
+#include <stdio.h>
 #include <string.h>
 
 struct module *module_of(PyObject *self)
@@ -28,5 +29,13 @@ PyObject *raise_error(PyObject *self, int code, const char *why)
 
 PyObject *raise_last(struct client *c, int code)
 {
-	return raise_error((PyObject *)c, code, tokend_why(c->t));
+	const char *why = tokend_why(c->t);
+	char renamed[1400];
+
+	/* Loader's deadline= is also the library's max_wait. */
+	if (code == TOKEND_EWAIT && strncmp(why, "max_wait", 8) == 0) {
+		snprintf(renamed, sizeof(renamed), "deadline%s", why + 8);
+		why = renamed;
+	}
+	return raise_error((PyObject *)c, code, why);
 }

@@ -92,14 +92,13 @@ PyObject *client_shape(PyObject *self, PyObject *none)
 
 	PyObject *batches = s.batches == TOKEND_ENDLESS ? Py_NewRef(Py_None)
 							: PyLong_FromUnsignedLongLong(s.batches);
-	PyObject *result = Py_BuildValue("{sIsIsIsIsKsKsKsNsKsKsKsdsKsKsO}", "rows", s.rows,
+	PyObject *result = Py_BuildValue("{sIsIsIsIsKsKsKsNsKsKsdsKsKsO}", "rows", s.rows,
 		"window_tokens", s.window_tokens, "token_bytes", s.token_bytes, "slots", s.slots,
 		"seq_len", (unsigned long long)s.seq_len, "rank", (unsigned long long)s.rank,
-		"world", (unsigned long long)s.world, "batches_in_all", batches, "data_bytes",
-		(unsigned long long)s.data_bytes, "lost_wakes", (unsigned long long)s.lost_wakes,
-		"reattached", (unsigned long long)s.reattached, "waited_s",
-		(double)s.waited_ns / 1e9, "batches", (unsigned long long)c->batches, "tokens",
-		(unsigned long long)c->tokens, "masked",
+		"world", (unsigned long long)s.world, "batches_in_all", batches, "lost_wakes",
+		(unsigned long long)s.lost_wakes, "reattached", (unsigned long long)s.reattached,
+		"waited_s", (double)s.waited_ns / 1e9, "batches", (unsigned long long)c->batches,
+		"tokens", (unsigned long long)c->tokens, "masked",
 		tokend_annotations(c->t) & TOKEND_LOSS_MASK ? Py_True : Py_False);
 
 	leave(c, false);
@@ -181,7 +180,6 @@ PyObject *client_seek(PyObject *self, PyObject *args)
 		return NULL;
 	WAITING(c, r = (again ? tokend_seek_pass : tokend_seek)(c->t, cursor, (size_t)n, rank.value,
 			   world.value, (uint32_t)micro_batch.value));
-	c->lending &= r < 0;
 
 	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
 
@@ -225,28 +223,6 @@ PyObject *client_checkpoint(PyObject *self, PyObject *args)
 	PyObject *result = r < 0 ? raise_last(c, r) : PyUnicode_DecodeFSDefault(path);
 
 	leave(c, true);
-	return result;
-}
-
-PyObject *client_stream(PyObject *self, PyObject *none)
-{
-	struct client *c = (struct client *)self;
-	PyObject *result = NULL;
-	int64_t n;
-
-	(void)none;
-
-	char *bytes = PyMem_Malloc(TOKEND_CURSOR_BYTES);
-
-	if (!bytes)
-		return PyErr_NoMemory();
-	if (enter(c, true)) {
-		WAITING(c, n = tokend_stream(c->t, bytes, TOKEND_CURSOR_BYTES));
-		result = n < 0 ? raise_last(c, (int)n)
-			       : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)n);
-		leave(c, true);
-	}
-	PyMem_Free(bytes);
 	return result;
 }
 

@@ -74,14 +74,12 @@ static int check_signals(const struct client *c)
 /* Warns, with the line of the user's code that called this package. */
 static int warn_user(const char *line)
 {
-	PyObject *module = PyImport_ImportModule("tokend.callers");
-	PyObject *level = module ? PyObject_CallMethod(module, "users_level", NULL) : NULL;
-	long number = level ? PyLong_AsLong(level) : 1;
+	PyObject *module = PyImport_ImportModule("tokend.phrases");
+	PyObject *done = module ? PyObject_CallMethod(module, "warn", "s", line) : NULL;
 
-	Py_XDECREF(level);
 	Py_XDECREF(module);
-	PyErr_Clear();
-	return PyErr_WarnFormat(PyExc_RuntimeWarning, number, "tokend: %s", line);
+	Py_XDECREF(done);
+	return done ? 0 : -1;
 }
 
 static int say_warning(const struct client *c)

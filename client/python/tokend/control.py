@@ -1,8 +1,8 @@
 """An operator's requests, carried out by all processes of a job at the same step.
 
-About once a second the processes ask each other whether one of their daemons has a request, by a
-small all-reduce that nobody waits for. It is launched in one call of control() and read in the
-next. The same all-reduce agrees on the call that launches the next one, and compares positions.
+About once a second the processes ask each other, by a small all-reduce, whether one of their
+daemons has a request. Every k-th call of control() does so; the same all-reduce agrees on k, and
+compares positions.
 
 A request's number reaches all processes in the same call. From then on they act together: one
 fetches the request, all compare their positions, all carry it out, and all check that all did.
@@ -11,30 +11,21 @@ fetches the request, all compare their positions, all carry it out, and all chec
 from __future__ import annotations
 
 import time
-import warnings
 from typing import Any
 
-from . import callers, phrases
+from . import phrases
 from ._tokend import DONE, FAILED, NOTED, Error
 
-# A process that never calls control() must not stop the others, so the wait for the first rounds
-# is limited. They carry no request: a process that comes to the first round after the others have
-# given up notices it in the second.
-FIRST_ROUNDS = 2
-FIRST_WAIT_S = 10.0
-OFF = 1 << 62  # in place of the calls until the next round: this process has given up
-NOWHERE = -1 << 62  # in place of a position: this process reads nothing, or has given up
+NOWHERE = -1 << 62  # in place of a position: this process reads nothing
 NOT_DONE = (
     "not handled: the training loop went on without request.done(), so the model may not be saved; "
     "if control() returns a request whose save is true, save the model, then call its done() in "
     "all processes"
 )
-NOT_ALL = "not every process of its group has called control()"
-# between two rounds; an all-reduce takes 50 to 300 µs of a step
-EVERY_S = 1.0
+EVERY_S = 1.0  # between two rounds; an all-reduce takes 50 to 300 µs of a step
 EVERY_CALLS = 64  # at most, because steps may become slow
 SAVES = ("checkpoint", "drain", "rescale")  # carried out by the trainer
-PLACE = ("position", "taken", "fingerprint")  # must be equal on all; in the order of gather()
+PLACE = ("position", "taken", "fingerprint")  # must be equal on all
 
 
 def _parse(args: str) -> dict[str, Any]:
@@ -69,6 +60,7 @@ class Request:
     def __init__(
         self, control: Control, number: int, kind: str, args: str, ours: bool, writes: bool
     ) -> None:
+        """@ours: this process's daemon has it. @writes: this process has the cursor stored."""
         self.number, self.kind, self.args = number, kind, _parse(args)
         self.acts_from: int | None = None
         self.error: str | None = None
@@ -103,10 +95,9 @@ class Request:
         """
         if self._answered:
             return
-        client = self._control.client
         try:
             if self._writes and "tag" in self.args:
-                path = client.checkpoint(self.args["tag"])
+                path = self._control.client.checkpoint(self.args["tag"])
                 text = f"{text}, cursor in {path}" if text else f"cursor in {path}"
         except Error as error:
             self.error = str(error)
@@ -120,13 +111,8 @@ class Request:
             self._control.tell(self.number, outcome, text)
 
     def __repr__(self) -> str:
-        more = (
-            f", failed: {self.error}"
-            if self.error
-            else f", acts from {self.acts_from}"
-            if self.acts_from is not None
-            else ""
-        )
+        more = "" if self.acts_from is None else f", acts from {self.acts_from}"
+        more = f", failed: {self.error}" if self.error else more
         return f"<tokend.Request {self.number}: {self.kind} {self.args}{more}>"
 
 
@@ -135,21 +121,18 @@ class Bystander:
 
     DAEMON = 0  # of no process that reads
 
-    def attend(self):
+    def attend(self) -> None:
         pass
 
-    def request_number(self):
+    def request_number(self) -> int:
         return 0
 
-    def position(self):
+    position = taken = fingerprint = request_number
+
+    def obey(self, kind: str, args: str) -> int:
         return 0
 
-    taken = fingerprint = position
-
-    def obey(self, kind, args):
-        return 0
-
-    def undo(self):
+    def undo(self) -> None:
         pass
 
 
@@ -157,39 +140,30 @@ class Control:
     """@daemon: a number of the daemon, equal for all its processes; a Bystander's is DAEMON."""
 
     def __init__(self, client: Any, group: Any, daemon: int) -> None:
-        self.client, self.group, self.daemon = client, group, daemon
+        self.client, self.daemon = client, daemon
+        self._noted = self._handled = 0  # numbers of requests
+        self._open: Request | None = None  # the trainer has not answered it yet
+        self._attend = 0.0  # time of the next attend()
+        self.begin(group)
+
+    def begin(self, group: Any) -> None:
+        """Begins with another group, or anew after a drain."""
+        self.group = group
         self.stopping = False
         self._goes_on = 0  # the call that shows that the loop does not stop
-        self._noted = self._handled = 0  # numbers of requests
-        self._open = None  # the request that the trainer has not answered yet
-        self._calls = 0  # equal in all processes
-        self._next = 0  # the call that launches the next round
-        self._launched = 0, 0.0  # call and time of the last launch
-        self._work = None  # the launched all-reduce
-        self._offered = 0  # the request's number in it
-        self._met = 0  # rounds that all processes came to
+        self._calls = self._next = 0  # equal in all processes; the call of the next round
+        self._round = 0, time.monotonic()  # call and time of the last round
         self._apart_before = False  # has warned that positions differ
-        self._off = False  # given up
-        self._attend = 0.0  # time of the next attend()
 
-    def over(self, group):
-        """Returns a Control of the same client for another group."""
-        other = Control(self.client, group, self.daemon)
-        other._noted, other._handled = self._noted, self._handled
-        return other
-
-    def tell(self, number, outcome, text):
+    def tell(self, number: int, outcome: int, text: str) -> None:
         try:
             # The library cuts it to a message's length. Paths may have bytes that are not UTF-8.
             line = text.encode(errors="replace").decode().replace("\n", " ").replace("\0", " ")
             self.client.answer(number, outcome, line)
         except Error as error:  # tokctl reports that this rank did not answer
-            warnings.warn(
-                f"tokend: request {number}: cannot answer: {error}",
-                stacklevel=callers.users_level(),
-            )
+            phrases.warn(f"request {number}: cannot answer: {error}")
 
-    def finish(self, exception=None):
+    def finish(self, exception: BaseException | None = None) -> None:
         """Answers the open request, to which the trainer did not say done(): failed."""
         request, self._open = self._open, None
         if request is None or request._answered:
@@ -201,9 +175,8 @@ class Control:
 
     # ---- a call ----
 
-    def step(self):
-        if self._open is not None:
-            self.finish()
+    def step(self) -> Request | None:
+        self.finish()
         now = time.monotonic()
         if now >= self._attend:
             self.client.attend()
@@ -215,83 +188,39 @@ class Control:
             return self._act_alone(number) if number else None
         if number and number != self._noted:
             self._noted = number
-            self.tell(number, *((FAILED, NOT_ALL) if self._off else (NOTED, "")))
-        if self._off:
-            return None
-        request = None
-        if self._work is not None:
-            if not self._arrived():
-                return None
-            self._work = None
-            greatest, spacing, last, first = self.group.greatest()
-            if spacing == OFF:
-                self._give_up("one of them gave up waiting")
-                return None
-            if NOWHERE < last != -first and not self._apart_before:
-                self._warn_apart(-first, last)
-            self._next = self._launched[0] + spacing
-            if greatest:
-                request = self._act(greatest)
-                number = 0  # a newer one is for the next round
+            self.tell(number, NOTED, "")
         if self.stopping and self._calls == self._goes_on:
-            warnings.warn(
-                "tokend: the loop goes on after a drain or rescale, so requests are taken again; "
-                "save, and leave the loop, when loader.should_stop is true",
-                stacklevel=callers.users_level(),
+            phrases.warn(
+                "the loop goes on after a drain or rescale, so requests are taken again; save, and "
+                "leave the loop, when loader.should_stop is true"
             )
-        if self._calls >= max(self._next, self._goes_on):
-            self._launch(number)
+        greatest = self._ask(number) if self._calls >= max(self._next, self._goes_on) else 0
         self._calls += 1
-        return request
+        return self._act(greatest, number) if greatest else None
 
-    def _launch(self, number):
-        calls, when = self._launched
-        now = time.monotonic()
-        fits = int((self._calls - calls) * EVERY_S / (now - when)) if self._calls else 1
-        self._offered = number if self._met >= FIRST_ROUNDS else 0
+    def _ask(self, number: int) -> int:
+        """A round. Returns the greatest number of a request."""
+        calls, when = self._round
+        self._round = self._calls, time.monotonic()
+        fits = int((self._calls - calls) * EVERY_S / max(self._round[1] - when, 1e-6))
         here = NOWHERE, NOWHERE
         if self.daemon != Bystander.DAEMON:
             here = self.client.position(), -self.client.position()
-        self._work = self.group.launch(self._offered, max(1, min(EVERY_CALLS, fits)), *here)
-        self._launched = self._calls, now
-
-    def _arrived(self):
-        """Waits for the launched all-reduce; in the first rounds for FIRST_WAIT_S at most."""
-        if self._met < FIRST_ROUNDS:
-            give_up = time.monotonic() + FIRST_WAIT_S
-            while not self._work.is_completed():
-                if time.monotonic() >= give_up:
-                    # processes that come later read this and do not wait for us
-                    self._lost = (self._work, self.group.launch(0, OFF, NOWHERE, NOWHERE))
-                    self._give_up(f"after {FIRST_WAIT_S:g} s {NOT_ALL}")
-                    return False
-                time.sleep(0.0005)
-            self._met += 1
-        self._work.wait()
-        return True
-
-    def _give_up(self, why):
-        self._off = True
-        warnings.warn(
-            f"tokend: control() is off in this process: {why} ({self.group.size} processes). "
-            "Training continues; operators' requests fail. Call control() in every process, "
-            "after every step",
-            stacklevel=callers.users_level(),
-        )
-
-    def _warn_apart(self, first, last):
-        self._apart_before = True
-        warnings.warn(
-            f"tokend: the ranks are at positions {first} to {last}, so a resume from one rank's "
-            "state loses or repeats rows of the others; take equally many batches in every "
-            "process, also for evaluation or logging in one of them, and call control() equally "
-            "often",
-            stacklevel=callers.users_level(),
-        )
+        spacing = max(1, min(EVERY_CALLS, fits))
+        greatest, spacing, last, first = self.group.greatest(number, spacing, *here)
+        if NOWHERE < last != -first and not self._apart_before:
+            self._apart_before = True
+            phrases.warn(
+                f"the ranks are at positions {-first} to {last}, so a resume from one rank's state "
+                "loses or repeats rows of the others; take equally many batches in every process, "
+                "also for evaluation or logging in one of them, and call control() equally often"
+            )
+        self._next = self._calls + spacing
+        return int(greatest)
 
     # ---- carrying out ----
 
-    def _act_alone(self, number):
+    def _act_alone(self, number: int) -> Request | None:
         number, kind, args, error = self._fetch(number)
         if error or not number:
             return None
@@ -299,7 +228,7 @@ class Control:
         request.acts_from, request.error = self._obey(kind, args)
         return self._carried_out(request)
 
-    def _fetch(self, number):
+    def _fetch(self, number: int) -> tuple[int, str, str, str]:
         """Fetches the request: (number, kind, args, error); number 0: it was taken back. It is
         handled then, in any case.
         """
@@ -307,15 +236,12 @@ class Control:
             fetched, kind, args = self.client.request()
         except Error as error:
             self._handled = number
-            warnings.warn(
-                f"tokend: request {number}: cannot fetch it: {error}",
-                stacklevel=callers.users_level(),
-            )
+            phrases.warn(f"request {number}: cannot fetch it: {error}")
             return 0, "", "", str(error)
         self._handled = fetched or number
         return fetched, kind, args, ""
 
-    def _obey(self, kind, args):
+    def _obey(self, kind: str, args: str) -> tuple[int | None, str | None]:
         """Returns (acts_from, error)."""
         if kind in SAVES:
             return None, None
@@ -324,14 +250,13 @@ class Control:
         except Error as error:
             return None, str(error)
 
-    def _act(self, greatest):
+    def _act(self, greatest: int, offered: int) -> Request | None:
         client, group = self.client, self.group
         place = [client.position(), client.taken(), client.fingerprint()]
-        table = group.gather(
-            [self._offered == greatest, self.daemon, self._handled == greatest, *place]
-        )
+        row = [offered == greatest, self.daemon, self._handled == greatest, *place]
+        table = group.gather(row)
         source = next(i for i, row in enumerate(table) if row[0])
-        fetched = group.share(self._fetch(greatest) if source == group.index else None, source)
+        fetched = group.gather(self._fetch(greatest) if source == group.index else None)[source]
         number, kind, args, error = fetched
         # the daemon announces it to all its sessions before one can fetch it
         shown = client.request_number()
@@ -354,7 +279,7 @@ class Control:
         return self._carried_out(request)
 
     @staticmethod
-    def _apart(table, reads):
+    def _apart(table: list[Any], reads: list[int]) -> str | None:
         for i in reads:
             for field, here, first in zip(PLACE, table[i][3:], table[reads[0]][3:], strict=True):
                 if here != first:
@@ -364,21 +289,19 @@ class Control:
                     )
         return None
 
-    def _together(self, kind, args, reads):
+    def _together(self, kind: str, args: str, reads: list[int]) -> tuple[int | None, str | None]:
         """Carries it out on all or on none. Returns (acts_from, error)."""
         client, group = self.client, self.group
         acts_from, error = self._obey(kind, args)
-        table = group.gather([error is None, client.fingerprint(), acts_from or 0])
-        failed = [i for i in reads if not table[i][0]]
+        table = group.gather([error, client.fingerprint(), acts_from])
+        failed = [i for i in reads if table[i][0] is not None]
         differ = [i for i in reads if table[i] != table[reads[0]]]
         if not failed and not differ:
-            return None if kind in SAVES else table[reads[0]][2], None
+            return table[reads[0]][2], None
         first = failed[0] if failed else differ[0]
-        why = group.share(
-            error
-            or f"its edited cursor differs from that of process {reads[0]}; compare the configs "
-            "of the daemons",
-            first,
+        why = table[first][0] or (
+            f"its edited cursor differs from that of process {reads[0]}; compare the configs of "
+            "the daemons"
         )
         if len(failed) < len(reads):
             why = f"process {first} of {group.size}: {why}"
@@ -386,7 +309,7 @@ class Control:
                 client.undo()
         return None, why
 
-    def _carried_out(self, request):
+    def _carried_out(self, request: Request) -> Request:
         if request.error is not None:
             request._answer(FAILED, request.error)
         elif request.save:

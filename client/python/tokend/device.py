@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import phrases
-from ._tokend import ArgumentError, Error, HeldError
+from ._tokend import ArgumentError, Error
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 PORTABLE = 1  # cudaHostRegisterPortable
@@ -43,6 +42,21 @@ def relaxed() -> Iterator[None]:
     finally:
         if changed:
             exchange(ctypes.byref(mode))
+
+
+def cuda(device: Any, framework: str) -> Any:
+    """device= as torch's, or None if it is the CPU."""
+    name = "cpu" if device is None else str(device)
+    kind = name.split(":")[0]  # accelerate's is cpu:0
+    if kind not in ("cpu", "cuda"):
+        raise ArgumentError(
+            f"{phrases.is_not('device', name, phrases.DEVICES)}; move batches elsewhere with .to()"
+        )
+    if kind == "cpu":
+        return None
+    if framework != "torch":
+        raise ValueError(f"device: {device} needs torch; pass framework='torch'")
+    return named(device)
 
 
 def named(device: Any) -> Any:
@@ -169,33 +183,15 @@ class Feed:
     streams are not disturbed.
     """
 
-    def __init__(
-        self,
-        client: Any,
-        shape: dict[str, Any],
-        device: Any,
-        dtype: Any = None,
-        gpu: Any = None,
-        split: bool = False,
-        labels: Any = None,
-    ) -> None:
+    def __init__(self, client: Any, device: Any, types: dict[str, str], gpu: Any = None) -> None:
         """Registers the ring. If that fails, a RuntimeWarning says why, once, and copies are
         slower.
 
-        Args:
-            shape: the client's shape().
-            dtype: torch.int64 (default), or torch.int32 for tokens of 2 bytes.
-            split: next() returns [2, b, seq_len]: contiguous input_ids and the tokens that follow.
-                It returns [1, b, seq_len], input_ids only, if those do not give the labels: the
-                stream has a loss mask or extra: 0. False: it returns windows, [b, window].
-            labels: the type that the caller gives to the labels; as dtype.
-
-        Raises:
-            ArgumentError: no such device, or a dtype that cannot hold the tokens.
+        @types: "int64" or "int32", of input_ids and labels. ArgumentError: no such device, or a
+        type that cannot hold the tokens.
         """
-        self._client, self._gpu, self._split = client, gpu or Cuda(device), split
-        self._dtype, self._labels = dtype or self._gpu.int64, labels or self._gpu.int64
-        self._shape: tuple[int, ...] | None = None
+        self._client, self._gpu, self._types = client, gpu or Cuda(device), types
+        self._shape: tuple[int, ...] = ()
         # the slot as stored in the ring; copies and widenings alternate on the side stream
         self._stored: Any = None
         self._seen: Any = None  # the parts of it that are widened
@@ -203,32 +199,30 @@ class Feed:
         self._rings = Rings(self._gpu)
         self._warned = False
         self.pinned_bytes = 0  # of the current ring
-        self.begin(shape)
+        self.begin()
         with relaxed():
             self._register()
 
-    def begin(self, shape: dict[str, Any]) -> None:
+    def begin(self) -> None:
         """Called when the client's shape may have changed: after a seek, or when a restarted daemon
         serves the stream in another width.
         """
+        shape = self._client.shape()
         rows, window, seq = shape["rows"], shape["window_tokens"], shape["seq_len"]
-        parts = 0 if not self._split else 1 if shape["masked"] or window <= seq else 2
-        wanted = rows, window, shape["token_bytes"], seq, parts
-        if wanted == self._shape:
+        width, self._slots = shape["token_bytes"], shape["slots"]
+        parts = 1 if shape["masked"] or window <= seq else 2
+        if (rows, window, width, seq, parts) == self._shape:
             return
-        if wanted[2] == 4 and self._gpu.int32 in (self._dtype, self._labels):
+        if width == 4 and "int32" in self._types.values():
             raise ArgumentError(
-                f"dtype: {self._gpu.int32} cannot hold every token of 4 bytes, and tokens are not "
-                "checked on a GPU; pass int64"
+                "dtype: int32 cannot hold every token of 4 bytes, and tokens are not checked on a "
+                "GPU; pass int64"
             )
-        kind = self._gpu.int16 if wanted[2] == 2 else self._gpu.int32
+        kind = self._gpu.int16 if width == 2 else self._gpu.int32
         with relaxed():
-            self._stored = self._gpu.empty(wanted[:2], kind)
-        self._shape, self._mask = wanted, (1 << 8 * wanted[2]) - 1
-        self._bytes, self._kind = rows * window * wanted[2], kind
-        self._seen = (
-            self._stored.as_strided((parts, rows, seq), (1, window, 1)) if parts else self._stored
-        )
+            self._stored = self._gpu.empty((rows, window), kind)
+        self._shape, self._kind = (rows, window, width, seq, parts), kind
+        self._seen = self._stored.as_strided((parts, rows, seq), (1, window, 1))
 
     def _register(self) -> None:
         """Registers the ring if it is a new one."""
@@ -240,49 +234,36 @@ class Feed:
         self.pinned_bytes = 0 if why else size
         if why and not self._warned:
             self._warned = True
-            warnings.warn(
-                f"tokend: the ring of {size} bytes cannot be registered with CUDA: {why}; copies "
-                "are slower; allow this machine or container to pin memory",
-                RuntimeWarning,
-                stacklevel=4,
+            phrases.warn(
+                f"the ring of {size} bytes cannot be registered with CUDA: {why}; copies are "
+                "slower; allow this machine or container to pin memory"
             )
 
-    def takes(self, after: int) -> tuple[int, bool]:
-        """What to set the client's `takes` to; @after: the position after the batch of next()."""
-        return after, True
-
     def _release(self) -> None:
-        """Releases the slots whose copies have ended. Slots that were copied, but not taken, are
-        not released, and copied again.
+        """Releases the slots whose copies have ended, and waits for one if the ring has no others.
+        Slots that were copied, but not taken, are not released, and copied again.
         """
         for handle, event in list(self._copies.items()):
             if not event.query():
-                return
+                if len(self._copies) < self._slots:
+                    return
+                event.synchronize()
             self._client.release(handle)
             del self._copies[handle]
 
-    def _look(self, look: Callable[[], Any]) -> Any:
-        while True:
-            self._release()
-            try:
-                return look()
-            except HeldError:  # all slots are being copied
-                if not self._copies:
-                    raise
-                next(iter(self._copies.values())).synchronize()
+    def next(self, look: Callable[[], Any]) -> tuple[Any, Any]:
+        """Returns (tokens, result of look()), or (None, None) at the end. Until the batch is taken,
+        it returns the same one.
 
-    def next(self, look: Callable[[], Any]) -> tuple[Any, Any] | None:
-        """Returns (tokens, result of look()), or None at the end. Until the batch is taken, it
-        returns the same one.
-
-        tokens: int64 or dtype, [b, window] or split, on the device, new for each batch, in order
-        with the caller's current stream. @look calls the client's look_into(0, …), with addresses
-        for what stays in the CPU's memory, and none for tokens. Raises what the client raises.
+        tokens: contiguous input_ids and the tokens that follow, [2, b, seq_len], on the device, new
+        for each batch, in order with the caller's current stream; only input_ids, [1, b, seq_len],
+        if those do not give the labels: the stream has a loss mask or extra: 0. @look calls the
+        client's look_into(0, …), with addresses for what stays in the CPU's memory.
         """
         with relaxed():
             return self._next(look)
 
-    def _next(self, look: Callable[[], Any]) -> tuple[Any, Any] | None:
+    def _next(self, look: Callable[[], Any]) -> tuple[Any, Any]:
         if self._gpu.capturing():
             raise Error(
                 "next: this stream is being captured into a graph; take the batch before the "
@@ -290,16 +271,19 @@ class Feed:
             )
         slot = None
         while slot is None:  # another thread may take the batch that look() saw
-            looked = self._look(look)
+            self._release()
+            looked = look()
             if looked is None:
-                return None
+                return None, None
             self._register()
             slot = self._client.slot()
         address, size, handle = slot
-        if size != self._bytes:  # a restarted daemon serves it in another width
-            self.begin(self._client.shape())
-        wide = self._gpu.empty(tuple(self._seen.shape), self._dtype)
-        stored, seen, mask = self._stored, self._seen, self._mask
+        if size != self._stored.nbytes:  # a restarted daemon serves it in another width
+            self.begin()
+        wide = self._gpu.empty(
+            tuple(self._seen.shape), getattr(self._gpu, self._types["input_ids"])
+        )
+        stored, seen, mask = self._stored, self._seen, (1 << 8 * self._shape[2]) - 1
         source = self._gpu.over(address, size, self._kind).view(stored.shape)
         self._copies.pop(handle, None)
         self._copies[handle] = self._gpu.copy(stored, source)

@@ -1,40 +1,59 @@
-"""Exchanges a few numbers between the processes of a job, over a gloo group.
+"""The processes of a job: they wait for each other, exchange values, and compare their places.
 
-For jax.distributed, integrations/jax.py does the same.
+A group has `size`, `index`, meet(), gather(), greatest() and gone(). Group is that of
+torch.distributed; integrations/jax.py has that of jax.distributed.
 """
 
+from __future__ import annotations
+
 import json
+import os
 import sys
+import time
 import weakref
+import zlib
 from collections import deque
+from typing import Any
 
 from . import phrases
+from ._tokend import Error, cursor_show
 
 PATIENCE_S = 1800.0  # gloo's default
+WARN_S = 5.0
+LONGEST_PAUSE_S = 0.25  # between two looks at the store
+NAMED = 8  # ranks in a message
+REMEDY = (
+    "make loaders, seek and load states in all processes together; "
+    "for a loader of this process alone pass group=False, rank=0, world=1"
+)
 
-# weak references to torch.distributed's group of all, and to the two that of_all() made
-_own = None
+# weak references to torch.distributed's group of all, and to the one that of_all() made
+_own: Any = None
 
 # gloo's thread releases a collective a little after wait() returns. The last owner needs Python's
 # lock to free the tensors, and a thread that waits for this lock while the process ends aborts. So
 # we own the newest collectives until Python ends.
-_kept = deque(maxlen=16)
+_kept: deque[Any] = deque(maxlen=16)
 
 
-def _distributed():
-    distributed = sys.modules.get("torch.distributed")  # if not imported, then not initialised
+class DisagreementError(Error):
+    """The processes of a job are not at one cursor, or their ranks do not fit together."""
+
+
+def _distributed() -> Any:
+    distributed: Any = sys.modules.get("torch.distributed")  # if not imported, then not initialised
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed
     return None
 
 
-def processes():
+def processes() -> int:
     """The number of processes of torch.distributed; 1 without it."""
     distributed = _distributed()
     return distributed.get_world_size() if distributed else 1
 
 
-def of_all(patience=PATIENCE_S):
+def of_all(patience: float = PATIENCE_S) -> Any:
     """Returns a gloo group of all processes, or jax.distributed's; None if there is only one. All
     of them call this. All loaders of a process share the group.
 
@@ -43,33 +62,29 @@ def of_all(patience=PATIENCE_S):
     global _own
     distributed = _distributed()
     if distributed is None:
-        return _of_jax()
+        if "jax._src.distributed" not in sys.modules:
+            return None
+        from .integrations import jax
+
+        return jax.group()
     if distributed.get_world_size() == 1:
         return None
     everyone = distributed.group.WORLD
     made = _own[1]() if _own is not None and _own[0]() is everyone else None
     if made is None:
-        from . import meeting
-
-        meeting.meet(None, patience)
-        made, second = distributed.new_group(backend="gloo"), distributed.new_group(backend="gloo")
-        _own = weakref.ref(everyone), weakref.ref(made), weakref.ref(second)
+        _meet(distributed, None, patience)  # new_group() would block, and name nobody
+        made = distributed.new_group(backend="gloo")
+        _own = weakref.ref(everyone), weakref.ref(made)
     return made
 
 
-def _of_jax():
-    if "jax._src.distributed" not in sys.modules:
-        return None
-    from .integrations import jax
-
-    return jax.group()
-
-
-def over(group):
+def over(group: Any) -> Any:
     """Returns @group as a Group; None if there is no other process in it. TypeError if @group is
     not a group that contains this process.
     """
-    if group is None or hasattr(group, "launch"):  # jax.distributed's
+    if group is None or group is False:
+        return None
+    if hasattr(group, "greatest"):  # jax.distributed's
         return group
     if not hasattr(group, "allreduce"):  # new_group() returns a number outside of the group
         what = "a torch.distributed process group that contains this process"
@@ -77,27 +92,19 @@ def over(group):
     return None if group.size() == 1 else Group(group)
 
 
-def _signed(number):
-    return number - (1 << 64) if number >> 63 else number
-
-
 class Group:
-    def __init__(self, group):
+    def __init__(self, group: Any) -> None:
         import torch
         import torch.distributed as distributed
 
         self._distributed, self._torch, self._group = distributed, torch, group
-        self.size, self.index = group.size(), group.rank()
-        # A process that gives up waiting for launch() is out of step with the others in that
-        # group, so it is used for nothing else.
-        self._launches = _own[2]() if _own is not None and _own[1]() is group else group
+        self.size: int = group.size()
+        self.index: int = group.rank()
         self._everyone = (
             weakref.ref(distributed.group.WORLD) if distributed.is_initialized() else None
         )
-        self._greatest = distributed.AllreduceOptions()
-        self._greatest.reduceOp = distributed.ReduceOp.MAX
 
-    def gone(self):
+    def gone(self) -> bool:
         """Has torch.distributed been ended or initialised anew since?"""
         if self._everyone is None:
             return False
@@ -106,52 +113,161 @@ class Group:
             or self._distributed.group.WORLD is not self._everyone()
         )
 
-    def meet(self, patience):
+    def meet(self, patience: float) -> None:
         """Waits until all processes have called this; Error after @patience seconds."""
-        from . import meeting
+        if _distributed() is not None:
+            _meet(self._distributed, self._group, patience)
 
-        meeting.meet(self._group, patience)
+    def gather(self, value: Any) -> list[Any]:
+        """Returns the value (JSON) of every process, by index in the group."""
+        torch = self._torch
+        mine = bytearray(json.dumps(value).encode())
+        longest = self.greatest(len(mine))[0]
+        padded = torch.frombuffer(mine.ljust(longest), dtype=torch.uint8)
+        every = [torch.empty_like(padded) for _ in range(self.size)]
+        self._wait(self._group.allgather([every], [padded]))
+        return [json.loads(bytes(theirs.tolist())) for theirs in every]
 
-    # ---- without waiting ----
-
-    def launch(self, *numbers):
-        """Begins an all-reduce of the greatest of each of the numbers."""
-        # a new tensor: the previous all-reduce may not be complete
-        self._numbers = self._torch.tensor(numbers, dtype=self._torch.int64)
-        return self._keep(self._launches.allreduce([self._numbers], self._greatest))
+    def greatest(self, *numbers: int) -> list[int]:
+        """The greatest of each of the numbers over all processes."""
+        reduced = self._torch.tensor(numbers, dtype=self._torch.int64)
+        options = self._distributed.AllreduceOptions()
+        options.reduceOp = self._distributed.ReduceOp.MAX
+        self._wait(self._group.allreduce([reduced], options))
+        return reduced.tolist()  # type: ignore[no-any-return]
 
     @staticmethod
-    def _keep(work):
+    def _wait(work: Any) -> None:
         _kept.append(work)
-        return work
+        work.wait()
 
-    def greatest(self):
-        """The result of launch(), once it is complete."""
-        return self._numbers.tolist()
 
-    # ---- with waiting ----
+# ---- waiting for each other ----
 
-    def gather(self, numbers):
-        """Returns the list of numbers (0 to 2^64 - 1) of every process, by index in the group."""
-        torch = self._torch
-        mine = torch.tensor([_signed(number) for number in numbers], dtype=torch.int64)
-        all_of_them = [torch.empty_like(mine) for _ in range(self.size)]
-        self._keep(self._group.allgather([all_of_them], [mine])).wait()
-        return [[number % (1 << 64) for number in theirs.tolist()] for theirs in all_of_them]
 
-    def _broadcast(self, tensor, source):
-        options = self._distributed.BroadcastOptions()
-        options.rootRank = source
-        self._keep(self._group.broadcast([tensor], options)).wait()
+def _meet(distributed: Any, group: Any, seconds: float) -> None:
+    """Called by each process of @group; None: of torch.distributed."""
+    # the store is not public; without it, new_group() and the first collective wait by themselves
+    ask = getattr(distributed.distributed_c10d, "_get_default_store", None)
+    try:
+        ranks = sorted(distributed.get_process_group_ranks(group or distributed.group.WORLD))
+    except (KeyError, RuntimeError, ValueError):  # not made by torch.distributed
+        return
+    if ask is not None and len(ranks) > 1:
+        meet_in(ask(), ranks, distributed.get_rank(), seconds)
 
-    def share(self, value, source):
-        """Sends @value (JSON) of the process with index @source to all, and returns it."""
-        torch = self._torch
-        mine = json.dumps(value).encode() if self.index == source else b""
-        length = torch.tensor([len(mine)], dtype=torch.int64)
-        self._broadcast(length, source)
-        data = torch.zeros(int(length), dtype=torch.uint8)
-        if mine:
-            data[:] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-        self._broadcast(data, source)
-        return json.loads(data.numpy().tobytes())
+
+def meet_in(store: Any, ranks: list[int], mine: int, seconds: float) -> None:
+    """Waits until all @ranks have called this equally often. After 5 s warns which are missing;
+    after @seconds raises Error, and has then not called it. @store: has torch's add().
+
+    If a process does not come, new_group() and the first collective block for gloo's 30 minutes,
+    and their error does not name it.
+    """
+    prefix = f"tokend/{len(ranks)}.{zlib.crc32(repr(ranks).encode()):08x}"
+    number = store.add(f"{prefix}/{mine}", 1)
+    store.add(f"{prefix}/all/{number}", 1)
+
+    def missing() -> str:
+        late = [rank for rank in ranks if store.add(f"{prefix}/{rank}", 0) < number]
+        more = f" and {len(late) - NAMED} more" if len(late) > NAMED else ""
+        named = ", ".join(map(str, late[:NAMED])) + more
+        return f"rank{'s' if len(late) != 1 else ''} {named} of {len(ranks)}"
+
+    begin, pause, warned = time.monotonic(), 0.001, False
+    try:
+        while store.add(f"{prefix}/all/{number}", 0) < len(ranks):
+            waited = time.monotonic() - begin
+            if waited >= seconds:
+                raise Error(f"group: {missing()} did not come within {seconds:g} s; {REMEDY}")
+            if waited >= WARN_S and not warned:
+                warned = True
+                phrases.warn(f"group: has waited {WARN_S:g} s for {missing()}; {REMEDY}")
+            time.sleep(pause)
+            pause = min(LONGEST_PAUSE_S, 1.5 * pause)
+    except BaseException:
+        store.add(f"{prefix}/all/{number}", -1)
+        store.add(f"{prefix}/{mine}", -1)
+        raise
+
+
+# ---- comparing places ----
+
+
+def compare(group: Any, place: dict[str, Any], client: Any = None, error: Any = None) -> None:
+    """Called by all processes of @group: before they attach, because two processes with one rank
+    and peer would wait for each other; and once each has attached (@client) or failed (@error).
+    Raises the same DisagreementError on all if they do not fit.
+    """
+    row = {**place, "host": os.uname().nodename, "pid": os.getpid()}
+    if error is not None:
+        row["error"] = str(error)
+    elif client is not None:
+        row |= {"contents": client.contents(), "cursor": client.cursor().hex()}
+    rows = group.gather(row)
+    found = _fault(rows)
+    if found is None:
+        return
+    i, j, why = found
+    named = [f"host {row['host']}, pid {row['pid']}" for row in rows]
+    for k, row in enumerate(rows):
+        if "error" not in row:
+            named[k] = f"rank {row['rank']}, {named[k]}"
+    why = why.replace("{}", f"process {j} ({named[j]})")
+    raise DisagreementError(f"agreement: process {i} of {group.size} ({named[i]}): {why}")
+
+
+def _fault(rows: list[dict[str, Any]]) -> tuple[int, int, str] | None:
+    """Returns (index, other, why) of the first process that does not fit; {} in why stands for the
+    other one.
+    """
+    for i, row in enumerate(rows):
+        if "error" in row:
+            return i, 0, f"could not attach: {row['error']}"
+    for name in ("world", "micro_batch", "cursor", "contents"):
+        for i, row in enumerate(rows):
+            here, first = row.get(name), rows[0].get(name)
+            if here == first:
+                continue
+            if name == "cursor":
+                return i, 0, f"{differences(here, first)} (there | {{}})"
+            if name == "contents":
+                return i, 0, "shards: names and lengths are those at {}, but the tokens are not"
+            return i, 0, f"{name}: {here} differs from {first} at {{}}"
+    seen: dict[tuple[int, int], int] = {}
+    for i, row in enumerate(rows):
+        place = row["rank"], row["peer"]
+        if place in seen:
+            why = f"rank: rank {place[0]}, peer {place[1]} is also that of {{}}; "
+            return i, seen[place], why + "pass each process its own rank or peer"
+        seen[place] = i
+    world, ranks = rows[0]["world"], [rank for rank, _ in seen]
+    for rank in range(min(world, len(rows) + 1)):
+        n = ranks.count(rank)
+        if n != ranks.count(0) or n == 0:
+            why = (
+                f"world: is {world}, but {n} of the group's {len(rows)} processes read as rank "
+                f"{rank} and {ranks.count(0)} as rank 0; every rank needs the same number of "
+                "processes"
+            )
+            return 0, 0, why
+    return None
+
+
+def differences(here: str, there: str) -> str:
+    """The fields of two cursors (hexadecimal) that differ, as "field: here | there"."""
+    flat = []
+    for cursor in here, there:
+        shown = json.loads(cursor_show(bytes.fromhex(cursor)))
+        for dataset in shown.pop("datasets"):
+            name = dataset.pop("name")
+            shown |= {f"dataset {name}: {field}": value for field, value in dataset.items()}
+        flat.append({name: json.dumps(value) for name, value in shown.items()})
+    one, two = flat
+    lines = [
+        f"{name}: {one.get(name, 'absent')} | {two.get(name, 'absent')}"
+        for name in {**one, **two}
+        if one.get(name) != two.get(name)
+    ]
+    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return "; ".join(lines[:3]) + more

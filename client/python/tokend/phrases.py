@@ -6,6 +6,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
+
+HERE = os.path.dirname(__file__) + os.sep
+
 PASS_ONE = "pass one of them"
 PASS_RANKS = "pass rank= and world="
 PASS_EITHER = "pass both or neither"
@@ -16,6 +22,14 @@ BEFORE_BATCH = "the cursor is before this batch"
 SAME_PLACE = "all ranks must call control() equally often, at the same steps"
 DEVICES = "'cpu', 'cuda' or 'cuda:N'"
 NO_CURSOR = "the checkpoint has no tokend cursor, because another dataloader wrote it"
+
+
+def warn(text: str) -> None:
+    """Warns at the line of the user's code that called this package."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(HERE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"tokend: {text}", RuntimeWarning, stacklevel=level)
 
 
 def is_not(name: str, value: object, what: str) -> str:

@@ -25,7 +25,6 @@ from __future__ import annotations
 from typing import Any
 
 from . import _tokend, phrases
-from .arrays import Types
 
 TAG = 7  # of derive()
 
@@ -41,10 +40,6 @@ class TransformError(_tokend.Error):
     """Number of its shard in the dataset's sorted list."""
     offset: int
     """Its first token in the shard."""
-
-
-class WorkerError(_tokend.Error):
-    """A worker process of a transform died, or could not be started."""
 
 
 class Row:
@@ -82,7 +77,7 @@ class Transform:
             raise TypeError(
                 phrases.is_not("transform", function, "a function of (tokens, position, rng)")
             )
-        self._numpy, self._function, self._seed, self._greatest = numpy, function, seed, greatest
+        self.numpy, self._function, self._seed, self._greatest = numpy, function, seed, greatest
         self._bits = numpy.random.Philox(key=0)
         self._rng = numpy.random.Generator(self._bits)
         self._state = self._bits.state
@@ -93,7 +88,7 @@ class Transform:
 
     def _checked(self, made: Any, like: Any) -> Any:
         """@made as a row, or a text that says why it is not one."""
-        numpy = self._numpy
+        numpy = self.numpy
         if made is None:
             return "returned None instead of the row"
         made = numpy.asarray(made)
@@ -115,7 +110,7 @@ class Transform:
                 self._apply(tokens[i], Row(at, names[dataset[i]], shard[i], offset[i]))
 
     def _apply(self, tokens: Any, row: Row) -> None:
-        given = tokens.astype(self._numpy.int64, copy=False)
+        given = tokens.astype(self.numpy.int64, copy=False)
         self._begin(row.position)
         try:
             made = self._function(given, row.position, self._rng)
@@ -130,9 +125,9 @@ class Transform:
             tokens[:] = made
 
 
-def greatest(types: Types) -> int:
+def greatest(types: dict[str, str]) -> int:
     """The largest token that fits."""
-    return (1 << (8 * min(types.token_bytes, types.label_bytes) - 1)) - 1
+    return (1 << (31 if "int32" in types.values() else 63)) - 1
 
 
 class InProcess:
@@ -148,10 +143,14 @@ class InProcess:
         """Called after an attach or a seek."""
         self._names = self._client.datasets()
 
-    def look(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
+    def look(self, tokens: Any, fields: Any, into: list[int]) -> Any:
+        """look_into(*into), with the transformed rows in @tokens, int64 [b, window], and their
+        origin in @fields. It may be called again for the same batch.
+        """
         found = self._client.look_into(*into)
         if found is not None:
-            self._transform.apply(tokens, [field.tolist() for field in fields], self._names)
+            rows = self._transform.numpy.asarray(tokens)
+            self._transform.apply(rows, [field.tolist() for field in fields], self._names)
         return found
 
     def close(self) -> None:

@@ -1,0 +1,333 @@
+"""Finds which process of the job this one is: its data rank, their number, and its peer number.
+
+Launchers start each other: mpirun in a Slurm allocation, torchrun in each task of srun. The ranks
+of the inner one are the job's, but they inherit the environment of the outer one. So the first of
+these that has both numbers counts:
+
+    torch.distributed  if it is initialised
+    jax.distributed    if it is initialised; otherwise JAX's number of processes, if its devices
+                       are in use: a TPU's runtime knows it
+    torchrun           RANK, WORLD_SIZE
+    Open MPI           OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE
+    PMI                PMI_RANK, PMI_SIZE: mpiexec of MPICH, Intel MPI, Cray
+    Slurm              SLURM_PROCID, SLURM_STEP_NUM_TASKS: set by srun. SLURM_NTASKS is not used:
+                       it is also set in a batch script, where one process runs
+
+In a mesh of torch or JAX, the names of the dims decide:
+
+    mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))
+    loader = Loader("train", micro_batch=8, mesh=mesh)  # rank 0 to 3 of 4, two peers each
+
+A name is split at "_", "-" and ".":
+
+  data dims   one of the parts is in DATA: dp, fsdp, hsdp, replicate, shard, ep, … Their ranks read
+              different rows. Expert-parallel ranks do so too (ep, dp_shard_mod_ep)
+  peer dims   one of the parts is in PEER: tp, cp, pp, … Their ranks read the same rows
+  unknown     all others: as peer dims, with a RuntimeWarning, unless they have one rank
+  refused     a name with parts of both (dp_cp, dp_shard_cp), because it joins several dims; and a
+              mesh in which no dim is known
+
+The data rank counts through the data dims in the mesh's order, the last one fastest. The peer
+number counts through the others. A slice of all data dims (mesh["dp"], also a flattened one) gives
+the same ranks as the mesh. Peers outside of the slice have slices of their own, which differ in
+their least global rank. Pass no slice that leaves a data dim out (mesh["ep"]): the processes along
+that dim would read the same rows.
+
+In a jax.sharding.Mesh a process has several devices. Processes whose devices have the same
+coordinates in the data dims are peers: JAX takes the same rows from each of them, unchecked.
+
+Names do not show everything: torchtitan's "fsdp" of its dense mesh and "efsdp" and "ep" of its
+sparse mesh contain cp and tp. With cp or tp pass its mesh "batch", or rank= and world=.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+from typing import Any, NamedTuple
+
+from . import group as groups
+from . import phrases
+from ._tokend import ArgumentError
+
+# ---- launchers ----
+
+
+class Launched(NamedTuple):
+    launcher: str
+    rank: int
+    world: int
+
+
+ENVIRONMENTS = {
+    "torchrun": ("RANK", "WORLD_SIZE"),
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "PMI": ("PMI_RANK", "PMI_SIZE"),
+    "Slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+}
+_RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def coordinate(rank: int | None, world: int | None) -> tuple[int, int]:
+    """Returns (rank, world): as passed, otherwise the launcher's, otherwise (0, 1)."""
+    if rank is not None or world is not None:
+        if rank is None or world is None:
+            raise ValueError(f"rank, world: {phrases.PASS_EITHER}")
+        return rank, world
+    found = launched()
+    if found is not None:
+        return found.rank, found.world
+    _check_halves()
+    return 0, 1
+
+
+def launched() -> Launched | None:
+    """Returns the place that the innermost launcher gives; None if there is no launcher."""
+    distributed: Any = sys.modules.get("torch.distributed")  # if not imported, then not initialised
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return Launched("torch.distributed", distributed.get_rank(), distributed.get_world_size())
+    return _of_jax_distributed() or _of_environment()
+
+
+def _of_jax_distributed() -> Launched | None:
+    # jax.process_count() would initialise the devices, so the state is looked at first
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    if getattr(state, "client", None) is not None:
+        return Launched("jax.distributed", state.process_id, state.num_processes)
+    public: Any = sys.modules.get("jax.distributed")
+    if state is None and public is not None and public.is_initialized():
+        jax: Any = sys.modules["jax"]
+        return Launched("jax.distributed", jax.process_index(), jax.process_count())
+    in_use = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
+    if in_use is None or not in_use():
+        return None
+    jax = sys.modules["jax"]
+    index, count = jax.process_index(), jax.process_count()
+    return Launched("jax", index, count) if count > 1 else None
+
+
+def _of_environment() -> Launched | None:
+    for launcher, names in ENVIRONMENTS.items():
+        rank, world = (os.environ.get(name, "") for name in names)
+        if rank.isdigit() and world.isdigit():
+            return Launched(launcher, int(rank), int(world))
+    return None
+
+
+def _check_halves() -> None:
+    """Called when no launcher has both numbers. Raises if one has half of them: it has started
+    several processes, and each would take all rows.
+    """
+    for launcher, names in ENVIRONMENTS.items():
+        values = [os.environ.get(name, "") for name in names]
+        # Slurm's batch script has a SLURM_PROCID, and is a single process
+        if any(values) and launcher != "Slurm":
+            raise ValueError(
+                f"{names[0]}={values[0]!r}, {names[1]}={values[1]!r}: not two numbers; set both, "
+                f"or {phrases.PASS_RANKS}"
+            )
+    rank = os.environ.get("PMIX_RANK", "")
+    if rank not in ("", "0"):  # a single program under Open MPI is rank 0, too
+        raise ValueError(
+            f"PMIX_RANK={rank!r}: one of several processes, but no launcher says how many; "
+            f"{phrases.PASS_RANKS}"
+        )
+
+
+def token() -> str | None:
+    """The launcher's name for this job, or None. torchrun without --rdzv-id draws a UUID, and
+    another one at the next start: that names nothing.
+    """
+    for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
+        value = os.environ.get(name, "")
+        if value and value != "none" and not _RANDOM.fullmatch(value):
+            return value
+    return None
+
+
+def among_all(rank: int) -> tuple[int, Any]:
+    """For trainers that know only the data rank. Returns (peer, group): the number of this process
+    among those with data rank @rank, and a group of all processes; (0, None) if there is only one.
+
+    All processes call this together.
+    """
+    group = groups.of_all()
+    if group is None:
+        return 0, None
+    together = groups.over(group)
+    ranks = together.gather(rank)
+    return ranks[: together.index].count(rank), group
+
+
+# ---- mistakes that would repeat or lose rows without a word ----
+
+_ranks_here: dict[tuple[str, str, int], set[int]] = {}  # that this process's loaders have
+
+
+def refuse_workers() -> None:
+    """Raises ArgumentError in a process of torch's DataLoader, if another one would take the same
+    rows.
+    """
+    data: Any = sys.modules.get("torch.utils.data")
+    info = data and data.get_worker_info()
+    if info and max(info.num_workers, groups.processes()) > 1:
+        raise ArgumentError(
+            f"tokend.Loader: made in worker {info.id} of {info.num_workers} of a DataLoader, where "
+            "each worker would take the same rows; iterate over a loader in the training process, "
+            "without a DataLoader, or pass rank= and world= that count the workers"
+        )
+
+
+class Made:
+    """How a loader was made, to be checked before its first batch: a loader that is made before
+    torch.distributed or jax.distributed is initialised reads every row, in every process. And in
+    JAX a process has several devices, so a world of devices has ranks that no process reads.
+    """
+
+    def __init__(self, assumed: bool, stream: str, run: str, rank: int, world: int) -> None:
+        """@assumed: nobody passed rank, world or mesh."""
+        self._assumed, self._place = assumed, (rank, world)
+        self._ranks = _ranks_here.setdefault((stream, run, world), set())
+        self._ranks.add(rank)
+
+    def check(self, rank: int, world: int) -> bool:
+        """Returns whether the loader has yet to be compared with a group that was initialised
+        since. Raises ArgumentError.
+        """
+        found = launched()
+        if found is None or (rank, world) != self._place:  # sought
+            return False
+        if self._assumed and world == 1 < found.world:
+            raise ArgumentError(
+                f"rank, world: the loader was made before {found.launcher} was initialised, so it "
+                f"is rank 0 of 1 instead of {found.rank} of {found.world}; make it after, or pass "
+                "rank=0, world=1 if this process alone reads the stream"
+            )
+        if found.launcher.startswith("jax") and len(self._ranks) * found.world < world:
+            raise ArgumentError(
+                f"world: is {world}, but JAX has {found.world} processes, and this one reads only "
+                f"{len(self._ranks)} of the ranks, so rows are lost; omit rank= and world=, or "
+                "pass jax.process_index() and jax.process_count()"
+            )
+        return self._assumed and world > 1
+
+
+# ---- meshes ----
+
+DATA = frozenset(
+    "dp ddp fsdp hsdp data batch replicate replica shard ep efsdp edp expert weight".split()
+)
+PEER = frozenset(
+    "tp cp pp sp etp mp model mdl tensor context pipe pipeline stage sequence cfg".split()
+)
+CONTEXT = frozenset(("cp", "context"))
+
+
+class Place(NamedTuple):
+    rank: int
+    world: int
+    peer: int
+    cp: tuple[int, int] | None  # (rank, size) among the context-parallel processes
+
+
+def _parts(name: str) -> set[str]:
+    return set(re.split("[_.-]", name.lower()))
+
+
+def _kind(name: str, names: tuple[str, ...]) -> str | None:
+    parts = _parts(name)
+    if parts & DATA and parts & PEER:
+        raise ArgumentError(
+            f"mesh: dim {name!r} of {names} joins data and peer dims; pass the mesh with separate "
+            f"dims, or its slice of the data dims, or {phrases.PASS_RANKS}"
+        )
+    return "data" if parts & DATA else "peer" if parts & PEER else None
+
+
+def _kinds(
+    names: tuple[str, ...], sizes: tuple[int, ...]
+) -> tuple[tuple[str, ...], list[str | None]]:
+    if not names:
+        if len(sizes) != 1:
+            raise ArgumentError(
+                f"mesh: its {len(sizes)} dims have no names; name them (mesh_dim_names=), or "
+                f"{phrases.PASS_RANKS}"
+            )
+        return ("dp",), ["data"]
+    kinds = [_kind(name, names) for name in names]
+    if not any(kinds):
+        raise ArgumentError(
+            f"mesh: none of its dims {names} is known; name those whose ranks read different rows "
+            f"dp, dp_replicate, dp_shard, fsdp, …, or {phrases.PASS_RANKS}"
+        )
+    for name, kind, size in zip(names, kinds, sizes, strict=True):
+        if kind is None and size > 1:
+            phrases.warn(
+                f"mesh: dim {name!r} of {names} is unknown, so its {size} ranks read the same "
+                f"rows; name it mp_{name} if they are to do so, dp_{name} if not, or "
+                f"{phrases.PASS_RANKS}"
+            )
+    return names, kinds
+
+
+def place(mesh: Any) -> Place:
+    """Returns the place of this process.
+
+    Raises:
+        TypeError: this is not a DeviceMesh or a jax.sharding.Mesh.
+        ArgumentError: the process is not in the mesh, or the dims' names do not decide.
+    """
+    if hasattr(mesh, "axis_names") and hasattr(mesh, "devices"):
+        return _in_jax(mesh)
+    if not all(hasattr(mesh, name) for name in ("get_coordinate", "mesh_dim_names", "mesh")):
+        raise TypeError(
+            phrases.is_not("mesh", mesh, "a torch.distributed DeviceMesh or a JAX Mesh")
+        )
+    names, kinds = _kinds(tuple(mesh.mesh_dim_names or ()), tuple(mesh.mesh.shape))
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        distributed: Any = sys.modules["torch.distributed"]
+        raise ArgumentError(
+            f"mesh: does not contain this process, global rank {distributed.get_rank()} (its "
+            f"ranks: {_few(sorted(mesh.mesh.flatten().tolist()))}); pass a mesh that does"
+        )
+    rank, world, peer, peers, cp = 0, 1, 0, 1, None
+    for name, kind, at, size in zip(names, kinds, coordinate, mesh.mesh.shape, strict=True):
+        if kind == "data":
+            rank, world = rank * size + at, world * size
+        else:
+            peer, peers = peer * size + at, peers * size
+        if CONTEXT & _parts(name):
+            cp = (at, size)
+    return Place(rank, world, int(mesh.mesh.min()) * peers + peer, cp)
+
+
+def _in_jax(mesh: Any) -> Place:
+    jax: Any = sys.modules["jax"]
+    names, kinds = _kinds(tuple(mesh.axis_names), mesh.devices.shape)
+    coordinates: dict[int, set[tuple[int, ...]]] = {}  # of each process, in the data dims
+    for index in itertools.product(*map(range, mesh.devices.shape)):
+        at = tuple(i for i, kind in zip(index, kinds, strict=True) if kind == "data")
+        coordinates.setdefault(mesh.devices[index].process_index, set()).add(at)
+    mine = jax.process_index()
+    if mine not in coordinates:
+        raise ArgumentError(
+            f"mesh: has no device of this process, {mine} (it has devices of processes "
+            f"{_few(sorted(coordinates))}); pass a mesh that does"
+        )
+    shares = sorted({tuple(sorted(part)) for part in coordinates.values()})
+    joined = {at for share in shares for at in share}
+    if any(len(share) * len(shares) != len(joined) for share in shares):
+        raise ArgumentError(
+            f"mesh: processes share some of their rows of {names}, but not all; order the devices "
+            f"so that they share all or none, or {phrases.PASS_RANKS}"
+        )
+    share = tuple(sorted(coordinates[mine]))
+    peers = sorted(i for i, part in coordinates.items() if tuple(sorted(part)) == share)
+    return Place(shares.index(share), len(shares), peers.index(mine), None)
+
+
+def _few(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
