@@ -80,6 +80,7 @@ struct store_bucket {
 	struct credentials *credentials;
 	int64_t clock_offset_s;
 	struct limit limit;
+	unsigned turns;		   /* readings that wait for theirs */
 	TAILQ_HEAD(, shared) kept; /* least recently used first */
 	uint64_t body_bytes;	   /* of GETs in flight, and of all that is shared */
 	uint64_t successes;

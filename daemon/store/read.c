@@ -214,11 +214,13 @@ static bool wait_for_turn(struct reading *r, uint64_t bytes)
 {
 	r->bytes = bytes;
 	r->state = READING_TURN;
+	r->bucket->turns++;
 	bucket_turns(r->bucket);
 	while (r->state == READING_TURN && !reading_cancelled(r))
 		reading_wait(r, READING_TURN, INT64_MAX);
 	bool may = r->state == READING_MAY;
 
+	r->bucket->turns -= !may;
 	r->state = READING_WORKS;
 	return may;
 }
@@ -495,6 +497,8 @@ static void wake_sharers(const struct shared *s)
 {
 	struct reading *r;
 
+	if (s->references == 1) /* the caller's */
+		return;
 	TAILQ_FOREACH(r, &s->bucket->stores->readings, link)
 	if (r->shared == s)
 		pthread_cond_signal(&r->wake);

@@ -93,7 +93,7 @@ static uint64_t *turn_of(const struct reading *r)
 	return &r->stores->turn[r->session < STORE_SESSIONS ? r->session : STORE_SESSIONS];
 }
 
-/* The next one of those that wait for their turn. NULL: none. */
+/* The next one of those that wait for their turn, of which there are some. */
 static struct reading *next_turn(const struct store_bucket *bucket)
 {
 	struct reading *next = NULL, *r;
@@ -110,12 +110,15 @@ void bucket_turns(struct store_bucket *bucket)
 	struct store_status *status = &bucket->status;
 	struct reading *r;
 
-	while (status->in_flight < bucket->limit.now && (r = next_turn(bucket))) {
+	while (bucket->turns > 0 && status->in_flight < bucket->limit.now) {
+		r = next_turn(bucket);
+
 		/* A range that is larger than the memory is fetched alone. */
 		if (!shared_make_room(bucket, r->bytes) && status->in_flight > 0)
 			return;
 		*turn_of(r) = ++bucket->stores->turns;
 		r->state = READING_MAY;
+		bucket->turns--;
 		status->in_flight++;
 		bucket->body_bytes += r->bytes;
 		pthread_cond_signal(&r->wake);
