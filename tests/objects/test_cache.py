@@ -203,7 +203,10 @@ def test_a_stream_is_warmed(store, shared):
     job = Job(shared, store, 32 << 20)
     daemon = job.daemon()
     job.gets()
+    slow = Fault(delay=0.2)  # so that its ring is not filled when it ends
+    store.proxy.inject("slow", slow, times=2**30, match=lambda r: ".bin" in r.path)
     code, out, err = warm(daemon, "--from", "64", "--to", "80")
+    store.proxy.clear()
     assert code == 0 and (out["position"], out["end"]) == (80, "reached"), (out, err)
     wait_until(lambda: not status(daemon.socket)[0], "its end")
     some = len(job.gets())
