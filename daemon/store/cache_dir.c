@@ -39,6 +39,7 @@ static bool is_remote(int dir)
 static bool judge(int dir, const char *path, uint64_t size, struct fault *fault)
 {
 	struct stat st;
+	char name[32];
 	int fd;
 
 	if (fstat(dir, &st) != 0)
@@ -58,11 +59,12 @@ static bool judge(int dir, const char *path, uint64_t size, struct fault *fault)
 	if (size < (uint64_t)CACHE_LEAST_PIECES * CACHE_BLOCK)
 		return fault_set(fault, FAULT_ARGUMENT, "cache.size",
 			"%" PRIu64 " bytes are fewer than %d pieces", size, CACHE_LEAST_PIECES);
-	fd = openat(dir, "try", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	snprintf(name, sizeof(name), "try.%d", (int)getpid());
+	fd = openat(dir, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return refuse_errno(fault, path, "cannot create a file");
 	close(fd);
-	unlinkat(dir, "try", 0);
+	unlinkat(dir, name, 0);
 	return true;
 }
 
