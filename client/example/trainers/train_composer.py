@@ -6,7 +6,7 @@ spin_dataloaders=False, because the loader is at its cursor already, and the cal
 """
 
 import torch
-from composer import Callback, Trainer
+from composer import Callback, Evaluator, Trainer
 from composer.metrics.nlp import LanguageCrossEntropy
 from composer.models import ComposerModel
 from composer.utils import dist
@@ -60,6 +60,10 @@ class Tokend(Callback):
 dist.initialize_dist("cpu")  # tokend: before the loaders, whose rank and world come from there
 data, valid = Loader("train", micro_batch=4), Loader("valid", micro_batch=2)  # tokend
 model = Model()
+# tokend: a finite stream, from its beginning each time
+held_out = Evaluator(
+    label="eval", dataloader=valid, metric_names=["loss"], device_eval_microbatch_size=2
+)
 trainer = Trainer(
     model=model,
     optimizers=torch.optim.AdamW(model.parameters()),
@@ -69,8 +73,7 @@ trainer = Trainer(
     max_duration="15ba",
     train_dataloader=data,  # tokend: rows of each process
     device_train_microbatch_size=2,
-    eval_dataloader=valid,  # tokend: a finite stream, from its beginning each time
-    device_eval_microbatch_size=2,
+    eval_dataloader=held_out,
     eval_interval="5ba",
     save_folder="checkpoints",
     save_interval="5ba",
