@@ -1,5 +1,5 @@
 """TokendData in Lightning's fit() resumes without losing or repeating a row, also within an
-accumulation and with a schedule. A Loader itself validates whole passes.
+accumulation and with a schedule. It validates whole passes.
 """
 
 import json
@@ -12,15 +12,11 @@ from lib import Daemon, datasets, run
 
 PROGRAM = """
 import json, os, sys
-import lightning as L, tokend, torch
+import lightning as L, torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from tokend.integrations.lightning import TokendData
 
 stream, socket, kind, out, every, stop, scheduled, validated, keys = json.loads(sys.argv[1])
-
-
-def loader(run, kind=tokend.Loader):
-    return kind(stream, 4, socket=socket, run=run)
 
 
 class Module(L.LightningModule):
@@ -55,9 +51,9 @@ saves = ModelCheckpoint(out, "last", every_n_train_steps=every, enable_version_c
 trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, callbacks=[saves], min_epochs=0,
     enable_progress_bar=False, enable_model_summary=False, **keys)
 saved = out + "/last.ckpt"
-data, module = loader(kind, TokendData if kind == "data" else tokend.Loader), Module()
-trainer.fit(module, data, loader("v") if validated else None,
-    ckpt_path=saved if os.path.exists(saved) else None)
+valid = {"valid": "finite"} if validated else {}
+data, module = TokendData(stream, 4, socket=socket, run=kind, **valid), Module()
+trainer.fit(module, data, ckpt_path=saved if os.path.exists(saved) else None)
 print(json.dumps([module.steps or trainer.global_step, module.seen, module.checked]))
 """
 
@@ -85,11 +81,11 @@ def start(daemon, place):
     return fit
 
 
-def test_a_plain_loader_validates_whole_passes(start):
-    """Also after the sanity check, which takes two batches, and in every epoch."""
-    twice = {"max_epochs": 2, "val_check_interval": 0.5}
-    steps, seen, checked = start("plain", "finite", twice, validated=True)
-    assert (steps, seen, checked) == (40, 2 * list(range(80)), [8, 80, 80, 80, 80])
+def test_whole_passes_are_validated(start):
+    """Also after the sanity check, which takes two batches."""
+    how = {"max_steps": 20, "val_check_interval": 10, "check_val_every_n_epoch": None}
+    steps, seen, checked = start("data", "train", how, validated=True)
+    assert (steps, seen, checked) == (20, list(range(80)), [8, 80, 80])
 
 
 def test_a_schedule_that_asks_for_its_length_loses_no_state(start):
