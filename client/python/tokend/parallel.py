@@ -147,20 +147,6 @@ def token() -> str | None:
     return None
 
 
-def among_all(rank: int) -> tuple[int, Any]:
-    """For trainers that know only the data rank. Returns (peer, group): the number of this process
-    among those with data rank @rank, and a group of all processes; (0, None) if there is only one.
-
-    All processes call this together.
-    """
-    group = groups.of_all()
-    if group is None:
-        return 0, None
-    together = groups.over(group)
-    ranks = together.gather(rank)
-    return ranks[: together.index].count(rank), group
-
-
 # ---- mistakes that would repeat or lose rows without a word ----
 
 _ranks_here: dict[tuple[str, str, int], set[int]] = {}  # that this process's loaders have

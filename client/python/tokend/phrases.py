@@ -21,7 +21,6 @@ SEEK = "seek to continue"
 BEFORE_BATCH = "the cursor is before this batch"
 SAME_PLACE = "all ranks must call control() equally often, at the same steps"
 DEVICES = "'cpu', 'cuda' or 'cuda:N'"
-NO_CURSOR = "the checkpoint has no tokend cursor, because another dataloader wrote it"
 
 
 def warn(text: str) -> None:
@@ -44,17 +43,3 @@ def kind_is_not(name: str, value: object, what: str) -> str:
 
 def install(package: str) -> str:
     return f"pip install {package}"
-
-
-def step_left_open(rows: int) -> str:
-    """A stream has ended within a step. @rows: those of a step on all ranks."""
-    return (
-        "tokend: the stream has ended in the middle of a gradient accumulation, so no optimizer "
-        "step contains its last batches; set samples: in its config to a multiple of "
-        f"{rows}, the rows of a step"
-    )
-
-
-def seq_len_differs(name: str, value: int, stream: str, seq_len: int) -> str:
-    """A trainer and its stream disagree; @name: the trainer's argument."""
-    return f"{name}: {value} is not the seq_len of stream {stream!r}, {seq_len}; make the two equal"
