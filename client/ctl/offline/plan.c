@@ -16,7 +16,7 @@
 
 /* ---- rows ---- */
 
-enum { BLOCK = 1024, TOKENS_SHOWN = 8 };
+enum { TOKENS_SHOWN = 8 };
 
 struct row {
 	uint64_t rank, row, position;
@@ -28,17 +28,13 @@ struct plan {
 	const struct ctl_history *h;
 	const struct dataset **map; /* [datasets] */
 	bool ranks;		    /* rows have a rank and a number */
-	struct row row[BLOCK];	    /* [n] that are not printed yet */
-	uint64_t n, block;	    /* at most BLOCK */
 	struct ctl_windows *reader; /* NULL: no --tokens */
-	struct ctl_window window[BLOCK];
 	uint64_t window_tokens;
 	uint32_t token_bytes;
-	char *tokens; /* of the rows' windows */
 	struct emit e;
 };
 
-static void put_tokens(struct plan *p, const struct row *r, const char *path, const char *tokens)
+static void put_tokens(struct plan *p, const struct row *r, const char *path, const void *tokens)
 {
 	char some[TOKENS_SHOWN * 12 + 8] = "";
 	size_t n = 0;
@@ -64,8 +60,10 @@ static void put_tokens(struct plan *p, const struct row *r, const char *path, co
 }
 
 /* @tokens: NULL, or those of the window. */
-static void put_row(struct plan *p, const struct row *r, const char *tokens)
+static bool put_row(void *context, const void *item, const void *tokens)
 {
+	struct plan *p = context;
+	const struct row *r = item;
 	const struct cursor *c = &p->h->cursor;
 	const struct dataset *dataset = p->map[r->place.dataset];
 	struct emit *e = &p->e;
@@ -96,61 +94,34 @@ static void put_row(struct plan *p, const struct row *r, const char *tokens)
 	if (p->reader)
 		put_tokens(p, r, path, tokens);
 	emit_row(e);
+	return !e->failed;
 }
 
-/* Reads the tokens of the first @n rows. Returns how many of these can be printed. */
-static uint64_t read_tokens(struct plan *p, uint64_t n)
-{
-	uint64_t windows = 0, read, rows = 0;
-
-	for (uint64_t i = 0; i < n; i++)
-		if (!p->row[i].padding)
-			p->window[windows++] = (struct ctl_window){
-				&p->h->cursor, p->map[p->row[i].place.dataset], p->row[i].place};
-	read = ctl_windows_read(p->reader, p->window, windows, p->tokens);
-	for (windows = 0; rows < n; rows++)
-		if (!p->row[rows].padding && windows++ == read)
-			break;
-	return rows;
-}
-
-/* Prints the block. False after an error; the rows before it are printed. */
-static bool put_block(struct plan *p)
-{
-	const char *tokens = p->tokens;
-	uint64_t n = 0, good;
-
-	while (n < p->n && (p->row[n].padding || p->map[p->row[n].place.dataset]))
-		n++;
-	good = p->reader ? read_tokens(p, n) : n;
-	for (uint64_t i = 0; i < good && !p->e.failed; i++) {
-		put_row(p, &p->row[i], tokens);
-		if (p->reader && !p->row[i].padding)
-			tokens += p->window_tokens * p->token_bytes;
-	}
-	if (good == n && n < p->n)
-		ctl_fail("position %" PRIu64 ": dataset %s is no longer in the config",
-			p->row[n].position, p->h->cursor.dataset[p->row[n].place.dataset].name);
-	bool done = good == p->n && !p->e.failed;
-
-	p->n = 0;
-	return done;
-}
-
-/* Adds @rows rows from @position on, those of @rank. False after an error was printed. */
+/* Prints @rows rows from @position on, those of @rank. False after an error was printed. */
 static bool put_rows(struct plan *p, uint64_t position, uint64_t rows, uint64_t rank)
 {
-	uint64_t end = cursor_end(&p->h->cursor), left = position < end ? end - position : 0;
+	const struct cursor *c = &p->h->cursor;
+	uint64_t end = cursor_end(c), left = position < end ? end - position : 0;
+	bool done = true;
 
-	for (uint64_t i = 0; i < rows; i++) {
+	for (uint64_t i = 0; i < rows && done; i++) {
 		struct row row = {.rank = rank, .row = i, .position = position + i};
 
 		row.padding = i >= left || !order_at(&p->h->order, row.position, &row.place);
-		p->row[p->n++] = row;
-		if (p->n == p->block && !put_block(p))
-			return false;
+
+		const struct dataset *dataset = p->map[row.place.dataset];
+		const struct ctl_window window = {c, dataset, row.place};
+
+		if (!row.padding && !dataset)
+			done = ctl_fail("position %" PRIu64
+					": dataset %s is no longer in the config",
+				       row.position, c->dataset[row.place.dataset].name) == CTL_OK;
+		else if (p->reader)
+			done = ctl_windows_add(p->reader, &row, row.padding ? NULL : &window);
+		else
+			done = put_row(p, &row, NULL);
 	}
-	return true;
+	return done;
 }
 
 /* ---- plan ---- */
@@ -161,7 +132,7 @@ static bool put_range(struct plan *p, uint64_t from, uint64_t count)
 {
 	uint64_t left = cursor_end(&p->h->cursor) - from;
 
-	return put_rows(p, from, count < left ? count : left, 0) && put_block(p);
+	return put_rows(p, from, count < left ? count : left, 0);
 }
 
 static bool put_step(struct plan *p, const struct ctl_arguments *a, uint64_t from)
@@ -183,7 +154,7 @@ static bool put_step(struct plan *p, const struct ctl_arguments *a, uint64_t fro
 	for (uint64_t rank = first; step < steps && rank <= last; rank++)
 		if (!put_rows(p, order_rank_position(from, step, rank, world, micro), micro, rank))
 			return false;
-	return step < steps && put_block(p);
+	return step < steps;
 }
 
 static int answer_plan(
@@ -192,37 +163,25 @@ static int answer_plan(
 	/* Steps are counted from the position of the only cursor. */
 	uint64_t from =
 		ctl_number(a, FROM, a->value[CTL_HISTORY_FILES].count == 1 ? h->cursor.next : 0);
-	struct plan *p = calloc(1, sizeof(*p));
-	bool good = p && (p->map = calloc(h->cursor.datasets, sizeof(*p->map)));
+	struct plan p = {.h = h,
+		.map = calloc(h->cursor.datasets, sizeof(*p.map)),
+		.ranks = ctl_given(a, STEP),
+		.window_tokens = h->cursor.seq_len + h->cursor.extra,
+		.token_bytes = s->stream->token_bytes,
+		.e.json = ctl_given(a, JSON)};
+	bool good = (p.map || ctl_fail(PHRASE_MEMORY) == CTL_OK) && ctl_history_has(h, from);
 
-	if (good) {
-		p->h = h;
-		p->e.json = ctl_given(a, JSON);
-		p->ranks = ctl_given(a, STEP);
-		p->window_tokens = h->cursor.seq_len + h->cursor.extra;
-		p->token_bytes = s->stream->token_bytes;
-		p->block = BLOCK;
-		stream_map(s->stream, &h->cursor, p->map);
-	}
-	if (good && ctl_given(a, TOKENS)) {
-		p->reader = ctl_windows_open(s);
-		p->block = p->reader ? ctl_windows_block(p->reader) : 1;
-		p->tokens = calloc(p->block * p->window_tokens, p->token_bytes);
-		good = p->reader && p->tokens;
-	}
-	if (!good)
-		ctl_fail(PHRASE_MEMORY);
-	good = good && ctl_history_has(h, from) &&
-	       (p->ranks ? put_step(p, a, from) : put_range(p, from, ctl_number(a, COUNT, 0)));
-	int status = p ? emit_end(&p->e, good ? CTL_OK : CTL_FAILED) : CTL_FAILED;
-
-	if (p) {
-		ctl_windows_close(p->reader);
-		free(p->tokens);
-		free(p->map);
-	}
-	free(p);
-	return status;
+	if (good)
+		stream_map(s->stream, &h->cursor, p.map);
+	if (good && ctl_given(a, TOKENS))
+		good = (p.reader = ctl_windows_open(s, sizeof(struct row), put_row, &p));
+	good = good &&
+	       (p.ranks ? put_step(&p, a, from) : put_range(&p, from, ctl_number(a, COUNT, 0)));
+	if (p.reader) /* the rows before an error are printed */
+		good = ctl_windows_flush(p.reader) && good;
+	ctl_windows_close(p.reader);
+	free(p.map);
+	return emit_end(&p.e, good ? CTL_OK : CTL_FAILED);
 }
 
 /* Checks which options are given together. */

@@ -11,19 +11,14 @@
 struct row {
 	const struct record_section *section;
 	uint64_t position, checksum;
-	const void *tokens; /* NULL: they are not compared, or the order does not have it */
 	struct order_place place;
 };
 
 struct work {
 	struct proof *p;
 	struct ctl_windows *reader;
-	size_t bytes;		   /* of a window */
-	uint64_t block, held;	   /* rows at most, and rows that are not judged yet */
-	struct row *row;	   /* [block] */
-	struct ctl_window *window; /* [block] of rows that are read */
-	char *tokens;		   /* of those windows */
-	void *other;		   /* of one window, in the other width */
+	size_t bytes; /* of a window */
+	void *other;  /* of one window, in the other width */
 };
 
 static void add_finding(struct proof *p, enum finding_kind kind, struct finding fault)
@@ -36,15 +31,15 @@ static void add_finding(struct proof *p, enum finding_kind kind, struct finding 
 /* ---- rows ---- */
 
 /* Are the row's tokens those of the order? */
-static bool has_tokens(const struct work *w, const struct row *row)
+static bool has_tokens(const struct work *w, const struct row *row, const void *tokens)
 {
-	if (record_checksum(row->position, row->tokens, w->bytes) == row->checksum)
+	if (record_checksum(row->position, tokens, w->bytes) == row->checksum)
 		return true;
 	/* The stream may have had another width when the row was taken. */
 	uint32_t width = w->p->records->s->stream->token_bytes, other = width == 2 ? 4 : 2;
 	uint64_t n = w->bytes / width, most = other == 2 ? UINT16_MAX : UINT32_MAX;
 
-	return ctl_convert(row->tokens, width, n, w->other, other, most) == n &&
+	return ctl_convert(tokens, width, n, w->other, other, most) == n &&
 	       record_checksum(row->position, w->other, n * other) == row->checksum;
 }
 
@@ -105,8 +100,11 @@ static void count_served(
 		served->epochs = place->epoch + 1;
 }
 
-static void judge_row(struct work *w, const struct row *row)
+/* @tokens: NULL if they are not compared, or the order does not have the row. */
+static bool judge_row(void *context, const void *item, const void *tokens)
 {
+	const struct row *row = item;
+	struct work *w = context;
 	struct proof *p = w->p;
 	const struct record_order *order = order_of(p, row->section);
 	const struct finding here = {row->position, 1, row->section->file};
@@ -123,35 +121,25 @@ static void judge_row(struct work *w, const struct row *row)
 		} else {
 			p->samples++;
 			p->sum += row->checksum;
-			if (row->tokens)
+			if (tokens)
 				count_served(p, order, &row->place);
 		}
-		if (!row->tokens || !has_tokens(w, row) || !in_force(p, row))
+		if (!tokens || !has_tokens(w, row, tokens) || !in_force(p, row))
 			add_finding(p, ALTERED, here);
 	}
+	return true;
 }
 
-/* Reads the windows of the block's rows, then judges the rows in order. False after an error. */
-static bool judge_block(struct work *w)
+static bool see_row(struct work *w, struct row *row)
 {
-	uint64_t n = 0, held = w->held;
+	const struct record_order *order = order_of(w->p, row->section);
+	struct ctl_window window = {.cursor = &order->cursor};
 
-	for (uint64_t i = 0; i < held; i++) {
-		struct row *row = &w->row[i];
-		const struct record_order *order = order_of(w->p, row->section);
-
-		if (!is_counted(w->p, row) || !order_at(&order->order, row->position, &row->place))
-			continue;
-		row->tokens = w->tokens + n * w->bytes;
-		w->window[n++] = (struct ctl_window){
-			&order->cursor, order->map[row->place.dataset], row->place};
-	}
-	w->held = 0;
-	if (ctl_windows_read(w->reader, w->window, n, w->tokens) < n)
-		return false;
-	for (uint64_t i = 0; i < held; i++)
-		judge_row(w, &w->row[i]);
-	return true;
+	if (!is_counted(w->p, row) || !order_at(&order->order, row->position, &row->place))
+		return ctl_windows_add(w->reader, row, NULL);
+	window.dataset = order->map[row->place.dataset];
+	window.place = row->place;
+	return ctl_windows_add(w->reader, row, &window);
 }
 
 static bool see_section(struct work *w, const struct record_section *s)
@@ -159,12 +147,10 @@ static bool see_section(struct work *w, const struct record_section *s)
 	struct record_rows rows;
 	bool done = records_rows(w->p->records, s, &rows);
 
-	for (uint64_t i = 0; done && i < s->rows; i++) {
-		w->row[w->held++] = (struct row){.section = s,
-			.position = le64toh(rows.row[i][0]),
-			.checksum = le64toh(rows.row[i][1])};
-		done = w->held < w->block || judge_block(w);
-	}
+	for (uint64_t i = 0; done && i < s->rows; i++)
+		done = see_row(w, &(struct row){.section = s,
+					  .position = le64toh(rows.row[i][0]),
+					  .checksum = le64toh(rows.row[i][1])});
 	if (rows.mapped)
 		ctl_unmap(rows.mapped, rows.bytes);
 	return done;
@@ -177,7 +163,7 @@ static bool see_rows(struct work *w)
 	for (size_t i = 0; i < peer->sections; i++)
 		if (!see_section(w, &peer->section[i]))
 			return false;
-	return judge_block(w);
+	return ctl_windows_flush(w->reader);
 }
 
 /* ---- missing positions ---- */
@@ -278,20 +264,15 @@ static bool prove(struct work *w)
 	const struct stream *stream = p->records->s->stream;
 	size_t tokens = stream->begin.seq_len + stream->begin.extra;
 
-	w->reader = ctl_windows_open(p->records->s);
 	w->bytes = tokens * stream->token_bytes;
-	w->block = w->reader ? ctl_windows_block(w->reader) : 1;
-	w->tokens = malloc(w->block * w->bytes);
-	w->row = calloc(w->block, sizeof(*w->row));
-	w->window = calloc(w->block, sizeof(*w->window));
 	w->other = malloc(tokens * sizeof(uint32_t));
 	p->taken = calloc((p->to - p->from + 63) / 64, sizeof(*p->taken));
 	p->served = calloc(p->records->datasets, sizeof(*p->served));
 	p->skip = calloc(p->peer->sections, sizeof(*p->skip));
-	if (!w->reader || !w->tokens || !w->row || !w->window || !w->other || !p->taken ||
-		!p->served || !p->skip)
+	if (!w->other || !p->taken || !p->served || !p->skip)
 		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
-	if (!see_rows(w))
+	w->reader = ctl_windows_open(p->records->s, sizeof(struct row), judge_row, w);
+	if (!w->reader || !see_rows(w))
 		return false;
 	find_skips(p);
 	count_gaps(p);
@@ -304,9 +285,6 @@ bool proof_run(struct proof *p)
 	bool done = prove(&w);
 
 	ctl_windows_close(w.reader);
-	free(w.tokens);
-	free(w.row);
-	free(w.window);
 	free(w.other);
 	return done;
 }

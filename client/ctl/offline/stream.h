@@ -76,17 +76,21 @@ struct ctl_window {
 	struct order_place place;
 };
 
-/* Borrows @s until closed. NULL: out of memory, which is not printed. */
-struct ctl_windows *ctl_windows_open(const struct ctl_stream *s);
-/* How many windows should be read at once: 1, or more if a dataset is in a store. */
-uint64_t ctl_windows_block(const struct ctl_windows *reader);
 /*
- * Reads @n windows into @tokens, one after another: seq_len + extra tokens each, in
- * the stream's width. Returns the number of those before the first that cannot be read; less than
- * @n after an error was printed.
+ * Gets the items that were added, in order, with the tokens of their windows: seq_len + extra, in
+ * the stream's width; NULL: the item has none. False: no more are wanted.
  */
-uint64_t ctl_windows_read(
-	struct ctl_windows *reader, const struct ctl_window *window, uint64_t n, void *tokens);
+typedef bool ctl_windows_take(void *context, const void *item, const void *tokens);
+
+/* Reads windows for items of @item_bytes. Windows in a store are read many at once, so items may
+ * wait for others. Borrows @s until closed. NULL after an error was printed. */
+struct ctl_windows *ctl_windows_open(
+	const struct ctl_stream *s, size_t item_bytes, ctl_windows_take *take, void *context);
+/* Adds a copy of @item. @window NULL: it needs no tokens. False: @take returned it, or an error was
+ * printed; then the items before it were taken. */
+bool ctl_windows_add(struct ctl_windows *reader, const void *item, const struct ctl_window *window);
+/* Takes the items that wait. */
+bool ctl_windows_flush(struct ctl_windows *reader);
 void ctl_windows_close(struct ctl_windows *reader);
 
 #endif

@@ -8,6 +8,7 @@
 #include "daemon/catalog/dataset_shard.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/frames.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,30 +29,56 @@ struct file {
 	pthread_rwlock_t lock; /* read: while a thread reads the shard */
 };
 
+/* An item that waits. */
+struct waiting {
+	struct ctl_window window;
+	bool has_window;
+};
+
 struct ctl_windows {
 	const struct dataset *first; /* of the stream */
 	struct frames *frames;	     /* decoded frames of all files */
 	uint64_t window_bytes;
 	bool stores; /* a dataset is in a store */
 	struct file file[OPEN_FILES];
+
+	ctl_windows_take *take;
+	void *context;
+	uint64_t n, most;	 /* items that wait, at most */
+	struct waiting *waiting; /* [most] */
+	char *items, *tokens;	 /* [most] */
+	size_t item_bytes;
 };
 
-struct ctl_windows *ctl_windows_open(const struct ctl_stream *s)
+struct ctl_windows *ctl_windows_open(
+	const struct ctl_stream *s, size_t item_bytes, ctl_windows_take *take, void *context)
 {
-	struct ctl_windows *reader = calloc(1, sizeof(*reader));
+	struct ctl_windows *r = calloc(1, sizeof(*r));
+	uint64_t fit;
 
-	if (!reader)
+	if (!r) {
+		ctl_fail(PHRASE_MEMORY);
 		return NULL;
+	}
 	for (unsigned i = 0; i < OPEN_FILES; i++)
-		pthread_rwlock_init(&reader->file[i].lock, NULL);
-	reader->first = s->stream->dataset;
-	reader->stores = s->stores;
-	reader->window_bytes =
+		pthread_rwlock_init(&r->file[i].lock, NULL);
+	r->first = s->stream->dataset;
+	r->stores = s->stores;
+	r->window_bytes =
 		(s->stream->begin.seq_len + s->stream->begin.extra) * s->stream->token_bytes;
-	reader->frames = frames_new(dataset_frames_budget(s->config));
-	if (reader->frames)
-		return reader;
-	ctl_windows_close(reader);
+	fit = r->stores ? BLOCK_BYTES / r->window_bytes : 1;
+	r->most = fit < 1 ? 1 : fit < BLOCK_WINDOWS ? fit : BLOCK_WINDOWS;
+	r->take = take;
+	r->context = context;
+	r->item_bytes = item_bytes;
+	r->frames = frames_new(dataset_frames_budget(s->config));
+	r->waiting = calloc(r->most, sizeof(*r->waiting));
+	r->items = malloc(r->most * item_bytes);
+	r->tokens = malloc(r->most * r->window_bytes);
+	if (r->frames && r->waiting && r->items && r->tokens)
+		return r;
+	ctl_fail(PHRASE_MEMORY);
+	ctl_windows_close(r);
 	return NULL;
 }
 
@@ -112,13 +139,16 @@ static struct file *acquire(struct ctl_windows *reader, const struct dataset *da
 }
 
 /* Any thread. */
-static bool read_window(
-	struct ctl_windows *reader, const struct ctl_window *w, void *tokens, struct fault *fault)
+static bool read_window(const struct parallel *p, struct fault *fault)
 {
-	uint32_t d = w->place.dataset;
+	struct ctl_windows *reader = p->context;
+	const struct ctl_window *w = &reader->waiting[p->i].window;
 	const struct dataset *dataset = w->dataset;
+	uint32_t d = w->place.dataset;
 	uint64_t shard, offset;
 
+	if (!reader->waiting[p->i].has_window)
+		return true;
 	if (!dataset)
 		return fault_set(fault, FAULT_ARGUMENT, "",
 			"dataset %s: no longer in the config, so its tokens cannot be read",
@@ -129,48 +159,40 @@ static bool read_window(
 
 	if (!file)
 		return false;
-	bool fine = shard_read(file->source, offset, dataset->table.window_tokens, tokens, fault);
+	bool fine = shard_read(file->source, offset, dataset->table.window_tokens,
+		reader->tokens + p->i * reader->window_bytes, fault);
 
 	pthread_rwlock_unlock(&file->lock);
 	return fine || fault_prefix(fault, "dataset %s: shard %s at token %" PRIu64 ": ",
 			       dataset->config->name, dataset_shard_name(dataset, shard), offset);
 }
 
-/* ---- many at once ---- */
+/* ---- items ---- */
 
-uint64_t ctl_windows_block(const struct ctl_windows *reader)
+bool ctl_windows_flush(struct ctl_windows *r)
 {
-	uint64_t fit = BLOCK_BYTES / reader->window_bytes;
-
-	if (!reader->stores)
-		return 1;
-	return fit < 1 ? 1 : fit < BLOCK_WINDOWS ? fit : BLOCK_WINDOWS;
-}
-
-struct block {
-	struct ctl_windows *reader;
-	const struct ctl_window *window;
-	char *tokens;
-};
-
-static bool read_each(const struct parallel *p, struct fault *fault)
-{
-	struct block *b = p->context;
-
-	return read_window(
-		b->reader, &b->window[p->i], b->tokens + p->i * b->reader->window_bytes, fault);
-}
-
-uint64_t ctl_windows_read(
-	struct ctl_windows *reader, const struct ctl_window *window, uint64_t n, void *tokens)
-{
-	struct block b = {reader, window, tokens};
 	struct fault fault;
-	uint64_t good = parallel_for(n, reader->stores ? CTL_GETS : 1, read_each, &b, &fault);
+	uint64_t n = r->n, good = parallel_for(n, r->stores ? CTL_GETS : 1, read_window, r, &fault);
+	bool wanted = true;
 
+	r->n = 0;
+	for (uint64_t i = 0; i < good && wanted; i++)
+		wanted = r->take(r->context, r->items + i * r->item_bytes,
+			r->waiting[i].has_window ? r->tokens + i * r->window_bytes : NULL);
 	if (good < n)
 		ctl_fail("%s", fault.text);
-	return good;
+	return good == n && wanted;
+}
+
+bool ctl_windows_add(struct ctl_windows *r, const void *item, const struct ctl_window *window)
+{
+	struct waiting *w = &r->waiting[r->n];
+
+	memcpy(r->items + r->n++ * r->item_bytes, item, r->item_bytes);
+	w->has_window = window;
+	if (window)
+		w->window = *window;
+	return r->n < r->most || ctl_windows_flush(r);
 }
 
 void ctl_windows_close(struct ctl_windows *reader)
@@ -181,5 +203,8 @@ void ctl_windows_close(struct ctl_windows *reader)
 		close_file(&reader->file[i]);
 	if (reader->frames)
 		frames_free(reader->frames);
+	free(reader->waiting);
+	free(reader->items);
+	free(reader->tokens);
 	free(reader);
 }
