@@ -6,7 +6,7 @@
 #include "client/ctl/doctor/doctor.h"
 #include "client/ctl/man/man.h"
 #include "client/ctl/offline/commands.h"
-#include "client/ctl/online/commands.h"
+#include "client/ctl/online/talk.h"
 #include "proto/phrases.h"
 #include "proto/version.h"
 

@@ -3,6 +3,8 @@
 #ifndef TOKEND_CTL_FILE_H
 #define TOKEND_CTL_FILE_H
 
+#include "proto/cursor.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -28,5 +30,13 @@ bool ctl_file_sync_parent(const char *path);
  */
 const void *ctl_map(const char *path, size_t *bytes);
 void ctl_unmap(const void *mapped, size_t bytes);
+
+/* ---- cursor files: functions that fail print a message and return false ---- */
+
+/* Reads @path. @begin: the first cursor of the stream that @cursor must belong to, or NULL. The
+ * caller calls cursor_free() after a failure, too. */
+bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct cursor *begin);
+/* Replaces @path atomically and durably. */
+bool ctl_cursor_write(const struct cursor *cursor, const char *path);
 
 #endif

@@ -2,8 +2,8 @@
  * tokctl cursor diff: how two cursors differ. Of more, e.g. of the snapshots of a job's nodes:
  * which are the odd ones. The edits of `tokctl cursor` print the same lines.
  */
-#include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
+#include "client/ctl/common/file.h"
 #include "client/ctl/common/share.h"
 #include "client/ctl/offline/cursor.h"
 #include "proto/phrases.h"

@@ -2,7 +2,6 @@
  * tokctl cursor show: prints a cursor file, or the cursors in a checkpoint. These are found by
  * their first bytes: as they are, as the text of a pickle (their bytes as UTF-8), or in hex.
  */
-#include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/file.h"
 #include "client/ctl/offline/cursor.h"

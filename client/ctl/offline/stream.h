@@ -6,7 +6,7 @@
 #define TOKEND_CTL_STREAM_H
 
 #include "client/ctl/common/arguments.h"
-#include "client/ctl/common/cursor_file.h"
+#include "client/ctl/common/file.h"
 #include "daemon/catalog/catalog.h"
 #include "daemon/config/config.h"
 

@@ -9,7 +9,6 @@
 #include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/progress.h"
-#include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
 #include "client/lib/tokend.h"
 #include "proto/phrases.h"

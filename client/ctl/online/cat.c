@@ -4,9 +4,8 @@
  * write its cursor and a record.
  */
 #include "client/ctl/common/arguments.h"
-#include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/online/commands.h"
+#include "client/ctl/common/file.h"
 #include "client/ctl/online/talk.h"
 #include "client/lib/tokend.h"
 

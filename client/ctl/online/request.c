@@ -8,7 +8,6 @@
 #include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/share.h"
-#include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
 #include "proto/cursor.h"
 #include "proto/phrases.h"

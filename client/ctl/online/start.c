@@ -10,7 +10,6 @@
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
 #include "client/lib/tokend.h"
 #include "proto/phrases.h"

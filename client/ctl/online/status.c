@@ -2,7 +2,6 @@
  */
 #include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
 #include "proto/phrases.h"
 

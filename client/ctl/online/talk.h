@@ -13,6 +13,11 @@
 #include <jansson.h>
 #include <poll.h>
 
+/* The commands that talk to a daemon. */
+extern const struct ctl_command ctl_cache, ctl_cat, ctl_start, ctl_status, ctl_stop;
+extern const struct ctl_command ctl_metrics, ctl_serve;
+extern const struct ctl_command ctl_mix, ctl_skip, ctl_checkpoint, ctl_drain, ctl_rescale;
+
 /* A connection to a daemon; all zero before the first use. */
 struct ctl_link {
 	int fd;

@@ -3,7 +3,6 @@
  * and the words that the daemon has. Only --sessions adds others.
  */
 #include "client/ctl/common/error.h"
-#include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
 #include "client/ctl/web/web.h"
 

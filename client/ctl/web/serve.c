@@ -4,7 +4,6 @@
  * there are.
  */
 #include "client/ctl/common/error.h"
-#include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
 #include "client/ctl/web/web.h"
 
