@@ -104,22 +104,33 @@ class Session:
 
         keys = {"socket": daemon.socket, "slots": slots, "deadline_ms": 30000, "position": 0}
         self.client = _tokend.Client("train", micro, **keys)
-        self.micro, self.small = micro, torch.empty((2, micro), dtype=torch.int64)
+        self.micro = micro
+        self.fields = [torch.empty(micro, dtype=torch.int64) for _ in range(2)]
+
+    def look(self, tokens=0):
+        places = [field.data_ptr() for field in self.fields]
+        return self.client.look_into(tokens, 8, WINDOW, 0, 8, 0, 0, *places)
 
     def take(self, tokens=0):
-        return self.client.next_into(tokens, self.small.data_ptr())
+        found = self.look(tokens)
+        self.client.takes = (found[1],)
 
     def slot(self):
-        """The lent slot, as a tensor over the ring."""
+        """The next batch's slot, as a tensor over the ring."""
         import torch
 
-        return torch.from_dlpack(self.client.view()).view(torch.int16)
+        self.look()
+        address, size, _ = self.client.slot()
+        memory = (ctypes.c_char * size).from_address(address)
+        return torch.frombuffer(memory, dtype=torch.int16).view(self.micro, WINDOW)
 
     def fed(self, source):
         """The next batch of a feed, on the GPU."""
-        tokens, (_, after) = source.next(lambda: self.client.look_into(0, self.small.data_ptr()))
-        self.client.takes = source.takes(after)
-        return tokens
+        import torch
+
+        tokens, found = source.next(self.look)
+        self.client.takes = (found[1], True)
+        return torch.cat((tokens[0], tokens[1, :, -1:]), 1)
 
     def close(self):
         self.client.close()
@@ -132,7 +143,7 @@ def want(daemon, batches, micro=8):
     session, rows = Session(daemon, micro), []
     for _ in range(batches):
         rows.append(torch.empty((micro, WINDOW), dtype=torch.int64))
-        assert session.take(rows[-1].data_ptr()) is not None
+        session.take(rows[-1].data_ptr())
     session.close()
     return rows
 
@@ -153,7 +164,7 @@ def feed(session):
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a ring that is not registered is a failure here
-        return device.Feed(session.client, session.client.shape(), "cuda")
+        return device.Feed(session.client, "cuda", {"input_ids": "int64", "labels": "int64"})
 
 
 def slow(torch, ms):

@@ -11,8 +11,6 @@ def check_is_pinned(torch, daemon):
     from tokend import device
 
     session = Session(daemon)
-    session.client.lend(2)
-    session.take()
     slot = session.slot()
     ok("is_pinned: false before registering", not slot.is_pinned())
     rings = device.Rings(device.Cuda("cuda"))
@@ -56,7 +54,7 @@ def check_reuse(torch, daemon):
     session.close()
 
     session, side, seen = Session(daemon, slots=3), torch.cuda.Stream(), []
-    session.client.lend(1)
+    session.look()
     maps = Path("/proc/self/maps").read_text().splitlines()
     ring = next(line for line in maps if "tokend-data" in line)
     begin, end = (int(word, 16) for word in ring.split()[0].split("-"))
@@ -64,31 +62,12 @@ def check_reuse(torch, daemon):
     # tokend does not know of it, and does not wait for copies
     assert int(cudart.cudaHostRegister(begin, end - begin, 0)) == 0
     for _ in right:
-        session.take()
         with torch.cuda.stream(side):
             slow(torch, 5)
             seen.append(session.slot().to("cuda", non_blocking=True))
+        session.take()
     torch.cuda.synchronize()
     bad = wrong(unsigned(torch, seen), right)
     ok("reuse: the control (slots released early) arrives wrong", bad, bad)
     cudart.cudaHostUnregister(begin)
     session.close()
-
-
-def check_view(torch, daemon):
-    """Lent slots are not registered, so a copy reads them before the call returns, and they may be
-    released at once. This must hold on late streams, and on GPUs that read pageable memory directly
-    (HMM, ATS).
-    """
-    from tokend import Loader
-
-    right, side, seen = want(daemon, LATE), torch.cuda.Stream(), []
-    keys = {"socket": daemon.socket, "rank": 0, "world": 1, "slots": 3}
-    with Loader("train", 8, **keys, view=True, hold=1) as loader:
-        for _ in right:
-            with torch.cuda.stream(side):
-                slow(torch, 5)
-                seen.append(next(loader)["tokens"].view(torch.int16).to("cuda", non_blocking=True))
-        torch.cuda.synchronize()
-    bad = wrong(unsigned(torch, seen), right)
-    ok("view: copied on a late stream and released at once, it arrives unchanged", not bad, bad)

@@ -70,11 +70,6 @@ def unshifted(labels: Any, module: Any) -> Any:
     return made
 
 
-def shifted(batch: Any) -> Any:
-    """The labels of a loader's batch, with or without shift_labels=True."""
-    return batch.get("shift_labels", batch["labels"])
-
-
 # ---- frameworks ----
 
 

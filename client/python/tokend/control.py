@@ -16,7 +16,6 @@ from typing import Any
 from . import phrases
 from ._tokend import DONE, FAILED, NOTED, Error
 
-NOWHERE = -1 << 62  # in place of a position: this process reads nothing
 NOT_DONE = (
     "not handled: the training loop went on without request.done(), so the model may not be saved; "
     "if control() returns a request whose save is true, save the model, then call its done() in "
@@ -116,28 +115,8 @@ class Request:
         return f"<tokend.Request {self.number}: {self.kind} {self.args}{more}>"
 
 
-class Bystander:
-    """The client of Control in a process of the job that reads nothing."""
-
-    DAEMON = 0  # of no process that reads
-
-    def attend(self) -> None:
-        pass
-
-    def request_number(self) -> int:
-        return 0
-
-    position = taken = fingerprint = request_number
-
-    def obey(self, kind: str, args: str) -> int:
-        return 0
-
-    def undo(self) -> None:
-        pass
-
-
 class Control:
-    """@daemon: a number of the daemon, equal for all its processes; a Bystander's is DAEMON."""
+    """@daemon: a number of the daemon, equal for all its processes."""
 
     def __init__(self, client: Any, group: Any, daemon: int) -> None:
         self.client, self.daemon = client, daemon
@@ -203,12 +182,10 @@ class Control:
         calls, when = self._round
         self._round = self._calls, time.monotonic()
         fits = int((self._calls - calls) * EVERY_S / max(self._round[1] - when, 1e-6))
-        here = NOWHERE, NOWHERE
-        if self.daemon != Bystander.DAEMON:
-            here = self.client.position(), -self.client.position()
+        here = self.client.position()
         spacing = max(1, min(EVERY_CALLS, fits))
-        greatest, spacing, last, first = self.group.greatest(number, spacing, *here)
-        if NOWHERE < last != -first and not self._apart_before:
+        greatest, spacing, last, first = self.group.greatest(number, spacing, here, -here)
+        if last != -first and not self._apart_before:
             self._apart_before = True
             phrases.warn(
                 f"the ranks are at positions {-first} to {last}, so a resume from one rank's state "
@@ -264,8 +241,7 @@ class Control:
             self._handled = shown
         if error or not number:
             return None
-        reads = [i for i, row in enumerate(table) if row[1] != Bystander.DAEMON]
-        writes = group.index == next((i for i in reads if table[i][1] == self.daemon), None)
+        writes = group.index == next(i for i, row in enumerate(table) if row[1] == self.daemon)
         request = Request(self, number, kind, args, shown == number, writes)
         if any(row[2] for row in table):
             request.error = (
@@ -273,37 +249,36 @@ class Control:
                 "send a new request"
             )
         else:
-            request.error = self._apart(table, reads)
+            request.error = self._apart(table)
         if request.error is None:
-            request.acts_from, request.error = self._together(kind, args, reads)
+            request.acts_from, request.error = self._together(kind, args)
         return self._carried_out(request)
 
     @staticmethod
-    def _apart(table: list[Any], reads: list[int]) -> str | None:
-        for i in reads:
-            for field, here, first in zip(PLACE, table[i][3:], table[reads[0]][3:], strict=True):
+    def _apart(table: list[Any]) -> str | None:
+        for i, row in enumerate(table):
+            for field, here, first in zip(PLACE, row[3:], table[0][3:], strict=True):
                 if here != first:
                     return (
-                        f"{field}: {here} at process {i} differs from {first} at process "
-                        f"{reads[0]}; {phrases.SAME_PLACE}"
+                        f"{field}: {here} at process {i} differs from {first} at process 0; "
+                        f"{phrases.SAME_PLACE}"
                     )
         return None
 
-    def _together(self, kind: str, args: str, reads: list[int]) -> tuple[int | None, str | None]:
+    def _together(self, kind: str, args: str) -> tuple[int | None, str | None]:
         """Carries it out on all or on none. Returns (acts_from, error)."""
         client, group = self.client, self.group
         acts_from, error = self._obey(kind, args)
         table = group.gather([error, client.fingerprint(), acts_from])
-        failed = [i for i in reads if table[i][0] is not None]
-        differ = [i for i in reads if table[i] != table[reads[0]]]
+        failed = [i for i, row in enumerate(table) if row[0] is not None]
+        differ = [i for i, row in enumerate(table) if row != table[0]]
         if not failed and not differ:
-            return table[reads[0]][2], None
+            return table[0][2], None
         first = failed[0] if failed else differ[0]
         why = table[first][0] or (
-            f"its edited cursor differs from that of process {reads[0]}; compare the configs of "
-            "the daemons"
+            "its edited cursor differs from that of process 0; compare the configs of the daemons"
         )
-        if len(failed) < len(reads):
+        if len(failed) < len(table):
             why = f"process {first} of {group.size}: {why}"
             if error is None and kind not in SAVES:
                 client.undo()
