@@ -18,6 +18,7 @@ import pytest
 from lib import PACKAGE, Daemon, status, wait_until
 from lib.fault_proxy import Fault, FaultProxy
 from lib.injected import injected
+from lib.shard_writers import raw, seekable
 from lib.store_faults import PIECE, WINDOW
 from lib.stores import Hadro
 
@@ -37,15 +38,6 @@ STREAMS = {
 
 def of_windows(request):
     return request.range is not None
-
-
-def zstd(tokens):
-    return subprocess.run(
-        ["zstd", "-q", "-c", f"--stream-size={len(tokens)}"],
-        input=tokens,
-        capture_output=True,
-        check=True,
-    )
 
 
 class Site:
@@ -102,9 +94,8 @@ def site(shared):
             path = shared.shard(f"root/corpus/{name}/{i}.bin", TOKENS, seed=10 + i)
             subprocess.run(["zstd", "-q", "--rm", path], check=True)
         # many frames, so that most are not decoded after some reads
-        frames = rng.integers(0, 50000, (FRAMES, 4000), numpy.uint16)
-        with open(shared.file(f"root/corpus/frames/{i}.bin.zst"), "wb") as file:
-            file.writelines(zstd(frame.tobytes()).stdout for frame in frames)
+        frames = rng.integers(0, 50000, FRAMES * 4000, numpy.uint16)
+        seekable(".bin.zst", raw, 8000)(shared.file(f"root/corpus/frames/{i}"), frames)
     with Hadro(shared, shared.file("root", "")) as store, FaultProxy(store.port) as proxy:
         site = Site(shared, store, proxy)
         yield site

@@ -81,7 +81,9 @@ def tree(shared):
     write(shared, **{"mds/s.3.mds.br": 0, "mds/index.json": b"{}"})
     with pa.ipc.new_file(shared.file("counts/web/a.arrow"), pa.schema([("tokens", "u4")])):
         pass
-    write(shared, **{"sides/part-0.npy": 100, "sides/sub/b.ds.zst": b"\x28\xb5\x2f\xfd\0\0\1\0\0"})
+    write(
+        shared, **{"sides/part-0.npy": 100, "sides/sub/b.ds.zst": b"\x28\xb5\x2f\xfd\x20\0\1\0\0"}
+    )
     return shared
 
 
