@@ -193,14 +193,13 @@ static bool make_feed(struct attach_job *job)
 		source[d] = (struct feed_source){
 			.table = dataset[d] ? &dataset[d]->table : NULL,
 			.owner = dataset[d],
-			.queue = reading_queue(
-				dataset[d], s->control->options->reading->store_queues),
+			.place = reading_place(
+				dataset[d], s->control->options->reading->store_places),
 		};
 	s->feed = feed_new(&job->cursor, &(struct feed_options){
 						 .id = s->id,
 						 .stream = s->stream->slot,
 						 .user = s->connection->uid,
-						 .run = order_name_hash(s->run, strlen(s->run)),
 						 .rank = s->rank,
 						 .world = s->world,
 						 .ring = s->memory.ring,

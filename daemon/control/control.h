@@ -475,7 +475,6 @@ struct sessions {
 	uint32_t n;
 	uint64_t staging_bytes; /* of the reader, included in memory_bytes */
 	uint64_t memory_bytes;	/* rings and staging, in use or promised, as memory: counts them */
-	uint64_t lost_wakes;	/* of sessions that have ended */
 	uint64_t failures;	/* sessions stopped by a shard */
 };
 
@@ -654,9 +653,9 @@ static inline uint64_t connection_now(const struct connection *c)
 struct reading {
 	struct reader *reader;
 	char note[LIMIT_TEXT_BYTES]; /* as reader_open() */
-	unsigned depth;		     /* local reads in flight at most */
-	unsigned store_depth;	     /* the same of each queue for stores; 0: there are none */
-	unsigned store_queues;
+	unsigned depth;		     /* as of engine_new() */
+	unsigned store_depth;	     /* as of engine_store_depth(); 0: there are no stores */
+	unsigned store_places;
 	unsigned sessions;     /* clients at most; other descriptors are for shards */
 	uint64_t memory_bytes; /* for reading, which count in memory: */
 };
@@ -680,8 +679,8 @@ bool reading_by_window(const struct stream *s);
  * daemon, which trainers release when they attach again. Each attach checks what is left.
  */
 void reading_cap_memory(struct config *config, const struct cgroup *cgroup);
-/* The engine's queue for reads of @dataset, of @queues queues for stores. */
-unsigned reading_queue(const struct dataset *dataset, unsigned queues);
+/* The engine's place for reads of @dataset, of @stores places for stores. */
+unsigned reading_place(const struct dataset *dataset, unsigned stores);
 
 /* ---- plan.c ---- */
 

@@ -211,7 +211,6 @@ static void take_done(struct data_thread *f, const struct reader_done *done)
 			.id = UINT32_MAX,
 			.tag = done->tag,
 			.fault = fault ? fault->code : FAULT_NONE,
-			.retryable = fault && fault->passing,
 		});
 	/* All feeds that this fault stops must fail now: only the last fault is kept. */
 	while (fault && f->actions.more)
@@ -254,7 +253,7 @@ static void log_hang(const struct stream *s, const struct reader_hang *hang, boo
 		s->config->name, path, hang->ticks);
 }
 
-/* Passes on which streams wait for storage that does not answer, also to the engine. */
+/* Passes on which streams wait for storage that does not answer. */
 static void pass_hangs(struct data_thread *f)
 {
 	const struct catalog *catalog = f->control->catalog;
@@ -268,7 +267,6 @@ static void pass_hangs(struct data_thread *f)
 		pthread_mutex_unlock(&f->to_data.lock);
 		if (is == (was.ticks > 0))
 			continue;
-		step(f, &(struct engine_event){.type = ENGINE_SLOW, .id = stream, .on = is});
 		log_hang(&catalog->stream[stream], is ? &hang : &was, is);
 	}
 }

@@ -13,10 +13,11 @@ enum {
 	OPEN_SHARDS_MOST = 1024,
 	DESCRIPTORS_OWN = 40, /* the loop, the reader, the listener, metrics, files of the pool */
 	DESCRIPTORS_LEAST = 64,
-	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two memfds during the attach */
-	INDEXES_SHARE = 16,	   /* 1/16 of memory: is for the indexes of shards */
-	STORES_SHARE = 8,	   /* 1/8 of memory: is for answers of stores, */
-	WINDOWS_LEAST = 16,	   /* and has room for so many windows */
+	DESCRIPTORS_A_SESSION = 4,     /* socket, pidfd, and two memfds during the attach */
+	INDEXES_SHARE = 16,	       /* 1/16 of memory: is for the indexes of shards */
+	STORES_SHARE = 8,	       /* 1/8 of memory: is for answers of stores, */
+	WINDOWS_LEAST = 16,	       /* and has room for so many windows */
+	LOCAL_DEPTH = LIMIT_READS / 4, /* a stream alone gets half of it */
 	STORE_DEPTH = LIMIT_READS / 2,
 	START_PATIENCE_MS = 60000, /* how long a start waits for a store that does not answer */
 };
@@ -126,7 +127,7 @@ bool reading_fits_cache(const struct config *config, struct fault *fault)
 }
 
 /*
- * Divides the memory for answers: reads in flight in each queue, and queues. Half of it is left for
+ * Divides the memory for answers: reads in flight in each place, and places. Half of it is left for
  * windows that are kept for peers.
  */
 static bool plan_stores(
@@ -142,21 +143,21 @@ static bool plan_stores(
 			config->path, config->memory_bytes, WINDOWS_LEAST, t->stored->config->name,
 			window, (STORES_SHARE * WINDOWS_LEAST * window >> 20) + 1);
 
-	r->store_queues = (unsigned)within(t->buckets, ENGINE_QUEUES - 1);
+	r->store_places = (unsigned)within(t->buckets, ENGINE_PLACES - 1);
 	r->store_depth = (unsigned)within(bytes / t->buckets / window / 2, STORE_DEPTH);
 	r->memory_bytes = bytes;
 	return true;
 }
 
-unsigned reading_queue(const struct dataset *dataset, unsigned queues)
+unsigned reading_place(const struct dataset *dataset, unsigned stores)
 {
 	struct object object;
 
 	if (!dataset || !dataset->objects)
 		return 0;
-	assert(queues > 0);
+	assert(stores > 0);
 	dataset_object(dataset, 0, &object);
-	return 1 + store_number(object.bucket) % queues;
+	return 1 + store_number(object.bucket) % stores;
 }
 
 bool reading_open(const struct catalog *catalog, struct stores *stores, struct reading *r,
@@ -166,7 +167,7 @@ bool reading_open(const struct catalog *catalog, struct stores *stores, struct r
 	const struct traits t = traits_of(catalog);
 	struct rlimit limit = {.rlim_cur = 256};
 
-	*r = (struct reading){.depth = LIMIT_READS / 2};
+	*r = (struct reading){.depth = LOCAL_DEPTH};
 	if (t.stored && !plan_stores(r, config, &t, fault))
 		return false;
 	/* Descriptors are divided at the start, so that shards can be opened however many clients
@@ -179,8 +180,8 @@ bool reading_open(const struct catalog *catalog, struct stores *stores, struct r
 	struct reader_options options = {
 		.io = config->io,
 		.direct = config->direct,
-		.depth = r->depth,
-		.store_depth = r->store_queues * r->store_depth,
+		.depth = r->depth + config->streams,
+		.store_depth = r->store_places * (r->store_depth + config->streams),
 		.stores = t.stored ? stores : NULL,
 		.files = (unsigned)((files + each - 1) / each),
 		.streams = config->streams,

@@ -139,7 +139,6 @@ static void count_ended(const struct session *s)
 {
 	struct feed_counters c = feed_counters(s->feed);
 
-	s->control->sessions.lost_wakes += c.lost_wakes;
 	s->stream->counts->published += c.published;
 	s->stream->counts->released += c.released;
 }

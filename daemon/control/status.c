@@ -193,12 +193,11 @@ static json_t *session_item(const struct session *s, bool public)
 		N("peer", s->peer), N("seq_len", s->stream->config->seq_len),
 		N("position", position_of(s)), N("slots", s->slots), N("published", c.published),
 		N("released", c.released), N("ready", c.published - c.released),
-		N("full_ms", full_ms(s)), N("lost_wakes", c.lost_wakes),
-		N("waits", count_of(&s->waits)), N("waited_ms", count_of(&s->waited_ns) / 1000000),
-		N("memory_bytes", s->bytes), N("request", request_number(s)),
-		N(ONLY(slow, "slow_ms"), slow), T(ONLY(slow, "slow_shard"), shard),
-		N(ONLY(wait, "store_wait_ms"), wait), T(ONLY(wait, "store_wait"), store),
-		N(ONLY(!public, "pid"), s->connection->pid),
+		N("full_ms", full_ms(s)), N("waits", count_of(&s->waits)),
+		N("waited_ms", count_of(&s->waited_ns) / 1000000), N("memory_bytes", s->bytes),
+		N("request", request_number(s)), N(ONLY(slow, "slow_ms"), slow),
+		T(ONLY(slow, "slow_shard"), shard), N(ONLY(wait, "store_wait_ms"), wait),
+		T(ONLY(wait, "store_wait"), store), N(ONLY(!public, "pid"), s->connection->pid),
 		T(ONLY(!public, "host"), s->connection->host));
 }
 
@@ -472,7 +471,6 @@ static json_t *daemon_item(const struct control *control, bool public)
 		N("silent_ms", now - control->turned_ms),
 		N("memory_bytes", control->sessions.memory_bytes),
 		N("limit_bytes", control->config->memory_bytes),
-		N("lost_wakes", control->sessions.lost_wakes),
 		N("failures", control->sessions.failures),
 		N("rereads", atomic_load(control->options->rereads)),
 		N(ONLY(!public, "pid"), uv_os_getpid()));

@@ -3,41 +3,33 @@
 #include "daemon/engine/feed.h"
 
 #include <assert.h>
-#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
-	TRIES = 3,
 	PADDING_A_STEP = 1 << 20, /* bytes of zeros; then other events get their turn */
-	LOCAL = 0,		  /* the number of a queue */
+	LOCAL = 0,		  /* the number of a place */
 };
 
-/* Reads in flight. Those of the local queue are shared out to streams. */
-struct queue {
-	unsigned depth, reading;
-	struct feeds waiting; /* their next row needs it, and it is full */
-};
-
-/* A stream's part of the local reads in flight. */
+/* What a stream reads from a place. */
 struct share {
 	unsigned reading;
-	unsigned unanswered; /* reads begun since one has ended */
-	bool slow;
-	bool silent;	      /* many reads begun, and none has ended since */
-	struct feeds waiting; /* feeds that could go on with a larger share */
+	struct feeds waiting; /* their next reads have to wait until others of the share end */
+};
+
+struct place {
+	unsigned depth; /* reads that streams may share */
+	unsigned taken; /* of these, in flight: all but the first of each stream */
+	struct share share[LIMIT_STREAMS];
 };
 
 struct engine {
-	struct queue queue[ENGINE_QUEUES];
-	unsigned stuck;	 /* local reads in flight of slow streams */
-	unsigned silent; /* and those of silent streams */
-	unsigned stored; /* feeds that read from stores, too */
-	struct share share[LIMIT_STREAMS];
+	struct place place[ENGINE_PLACES];
+	struct feeds ready; /* feeds that have something to do; the first has the turn */
 	bool paused;
-	unsigned failing; /* feeds whose ENGINE_FAILED is still to be reported */
+	unsigned failing;    /* feeds whose ENGINE_FAILED is still to be reported */
+	unsigned feeds;	     /* attached */
+	uint32_t most_peers; /* the largest feed->peers */
 	struct feed *feed[LIMIT_SESSIONS];
-	struct turn root, user[LIMIT_SESSIONS], run[LIMIT_SESSIONS];
 };
 
 struct engine *engine_new(unsigned depth)
@@ -47,29 +39,39 @@ struct engine *engine_new(unsigned depth)
 
 	if (!engine)
 		return NULL;
-	for (unsigned i = 0; i < ENGINE_QUEUES; i++) {
-		engine->queue[i].depth = i == LOCAL ? depth : 1;
-		STAILQ_INIT(&engine->queue[i].waiting);
+	TAILQ_INIT(&engine->ready);
+	for (unsigned i = 0; i < ENGINE_PLACES; i++) {
+		engine->place[i].depth = i == LOCAL ? depth : 1;
+		for (uint32_t stream = 0; stream < LIMIT_STREAMS; stream++)
+			TAILQ_INIT(&engine->place[i].share[stream].waiting);
 	}
-	for (uint32_t i = 0; i < LIMIT_STREAMS; i++)
-		STAILQ_INIT(&engine->share[i].waiting);
 	return engine;
 }
 
 void engine_store_depth(struct engine *engine, unsigned depth)
 {
-	assert(depth > 0 && engine->root.children == 0);
-	for (unsigned i = LOCAL + 1; i < ENGINE_QUEUES; i++)
-		engine->queue[i].depth = depth;
+	assert(depth > 0 && engine->feeds == 0);
+	for (unsigned i = LOCAL + 1; i < ENGINE_PLACES; i++)
+		engine->place[i].depth = depth;
 }
 
 void engine_free(struct engine *engine)
 {
-	assert(!engine || (engine->root.children == 0 && engine->queue[LOCAL].reading == 0));
+	assert(!engine || (engine->feeds == 0 && TAILQ_EMPTY(&engine->ready)));
 	free(engine);
 }
 
 /* ---- invariants ---- */
+
+static bool is_list(const struct engine *engine, const struct feed *feed)
+{
+	if (feed->list == &engine->ready)
+		return true;
+	for (unsigned i = 0; i < ENGINE_PLACES; i++)
+		if (feed->list == &engine->place[i].share[feed->options.stream].waiting)
+			return true;
+	return false;
+}
 
 /* Of the feed at @id of the table. */
 static void check_feed(const struct engine *engine, uint32_t id)
@@ -77,17 +79,32 @@ static void check_feed(const struct engine *engine, uint32_t id)
 	const struct feed *feed = engine->feed[id];
 
 	assert(feed->options.id == id);
-	assert(feed->turn.parent && feed->turn.parent->parent);
-	assert(feed->turn.parent->parent->parent == &engine->root);
-	assert(feed->turn.apart == engine->share[feed->options.stream].slow);
 	assert(feed->state != FEED_LEAVING || feed->reading > 0);
+	assert(feed->peers >= 1 && feed->peers <= engine->most_peers);
+	assert(!feed->list || is_list(engine, feed));
 	feed_check(feed);
+}
+
+static unsigned check_place(const struct place *place)
+{
+	unsigned reading = 0, taken = 0;
+
+	for (uint32_t stream = 0; stream < LIMIT_STREAMS; stream++) {
+		const struct share *share = &place->share[stream];
+
+		reading += share->reading;
+		taken += share->reading > 0 ? share->reading - 1 : 0;
+		/* It has a read of its own, whose end wakes those that wait. */
+		assert(share->reading > 0 || TAILQ_EMPTY(&share->waiting));
+	}
+	assert(taken == place->taken && taken <= place->depth);
+	return reading;
 }
 
 /* Walks over all sessions, so not at every step. */
 static void engine_check(const struct engine *engine)
 {
-	unsigned reading = 0, away = 0, failing = 0, shared = 0, stuck = 0, silent = 0, stored = 0;
+	unsigned reading = 0, failing = 0, feeds = 0;
 
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		const struct feed *feed = engine->feed[id];
@@ -95,234 +112,155 @@ static void engine_check(const struct engine *engine)
 		if (!feed)
 			continue;
 		check_feed(engine, id);
-		reading += feed->reading - feed->away;
-		away += feed->away;
-		stored += feed->stored;
+		reading += feed->reading;
 		failing += feed->failing;
+		feeds++;
 	}
-	for (unsigned i = 0; i < ENGINE_QUEUES; i++) {
-		assert(engine->queue[i].reading <= engine->queue[i].depth);
-		away -= i == LOCAL ? 0 : engine->queue[i].reading;
-	}
-	for (uint32_t i = 0; i < LIMIT_STREAMS; i++) {
-		shared += engine->share[i].reading;
-		stuck += engine->share[i].slow ? engine->share[i].reading : 0;
-		silent += engine->share[i].silent ? engine->share[i].reading : 0;
-		assert(!engine->share[i].slow || !engine->share[i].silent);
-	}
-	assert(away == 0 && stored == engine->stored);
-	assert(reading == engine->queue[LOCAL].reading && shared == reading);
-	assert(stuck == engine->stuck && silent == engine->silent && stuck + silent <= reading);
-	assert(failing == engine->failing);
-	turn_check(&engine->root);
+	for (unsigned i = 0; i < ENGINE_PLACES; i++)
+		reading -= check_place(&engine->place[i]);
+	assert(reading == 0);
+	assert(failing == engine->failing && feeds == engine->feeds);
 }
 
-/* ---- turns ---- */
+/* ---- turns: deficit round robin, by the cost of reads in bytes ---- */
 
-static struct feed *feed_of(struct turn *leaf)
+/* Local reads of a feed in flight. More large rows would fill the device's queues, or keep the data
+ * thread if they are cached, while the other feeds wait. */
+enum { FLYING_MOST = 512 << 10 };
+
+/* A user's feeds together get the same part of the turns, however many they are. */
+static int64_t quantum(const struct engine *engine, const struct feed *feed)
 {
-	return (struct feed *)((char *)leaf - offsetof(struct feed, turn));
+	assert(feed->peers > 0 && feed->peers <= engine->most_peers);
+	return (int64_t)FEED_QUANTUM * engine->most_peers / feed->peers;
 }
 
-/* The node of this user: that of an attached feed, or a new one. */
-static struct turn *find_user(struct engine *engine, const struct feed_options *o)
+/* Moves the feed to the end of @list. NULL: it is in none. */
+static void feed_move(struct feed *feed, struct feeds *list)
 {
-	struct turn *user = engine->user;
+	if (feed->list)
+		TAILQ_REMOVE(feed->list, feed, link);
+	if (list)
+		TAILQ_INSERT_TAIL(list, feed, link);
+	feed->list = list;
+}
+
+static void feed_ready(struct engine *engine, struct feed *feed)
+{
+	assert(feed->state == FEED_RUNNING);
+	if (!feed->list && !feed->held)
+		feed_move(feed, &engine->ready);
+}
+
+/* It has nothing to do any more. */
+static void feed_stop(struct feed *feed)
+{
+	feed_move(feed, NULL);
+	feed->held = false;
+}
+
+/* True: its reads in flight are too large to begin another. One that ends makes it ready. */
+static bool hold(const struct engine *engine, struct feed *feed)
+{
+	assert(feed->list == &engine->ready && !feed->held);
+	if (feed->flying < FLYING_MOST || engine->feeds == 1)
+		return false;
+	feed_move(feed, NULL);
+	feed->held = true;
+	return true;
+}
+
+/* The feed that has the turn, or NULL. */
+static struct feed *next_turn(struct engine *engine)
+{
+	struct feed *feed;
+
+	while ((feed = TAILQ_FIRST(&engine->ready)) && feed->credit <= 0) {
+		feed->credit += quantum(engine, feed);
+		feed_move(feed, &engine->ready);
+	}
+	return feed;
+}
+
+/* Counts the feeds of @user, after one of them came or went. */
+static void count_peers(struct engine *engine, uint64_t user)
+{
+	uint32_t peers = 0;
 
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (engine->feed[id] && engine->feed[id]->options.user == o->user)
-			return engine->feed[id]->turn.parent->parent;
-	while (user->parent)
-		user++;
-	*user = (struct turn){0};
-	turn_join(user, &engine->root);
-	return user;
-}
+		peers += engine->feed[id] && engine->feed[id]->options.user == user;
+	engine->most_peers = 0;
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+		struct feed *feed = engine->feed[id];
 
-/* The node of this run, likewise. */
-static struct turn *find_run(struct engine *engine, const struct feed_options *o)
-{
-	struct turn *run = engine->run;
-
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (engine->feed[id] && engine->feed[id]->options.user == o->user &&
-			engine->feed[id]->options.run == o->run)
-			return engine->feed[id]->turn.parent;
-	while (run->parent)
-		run++;
-	*run = (struct turn){0};
-	turn_join(run, find_user(engine, o));
-	return run;
-}
-
-static void leave_turns(struct feed *feed)
-{
-	struct turn *run = feed->turn.parent, *user = run->parent;
-
-	assert(run->children > 0 && user->children > 0);
-	turn_leave(&feed->turn);
-	if (run->children == 0)
-		turn_leave(run);
-	if (user->children == 0)
-		turn_leave(user);
+		if (!feed)
+			continue;
+		if (feed->options.user == user)
+			feed->peers = peers;
+		if (feed->peers > engine->most_peers)
+			engine->most_peers = feed->peers;
+	}
 }
 
 /* ---- shares of streams ---- */
 
-static struct share *share_of(struct engine *engine, const struct feed *feed)
+/* Reads of this place that the stream may have in flight now: one of its own, and half of what is
+ * free of the rest. */
+static unsigned share_most(const struct place *place, const struct share *share)
 {
-	return &engine->share[feed->options.stream];
+	unsigned more = share->reading > 0 ? share->reading - 1 : 0;
+
+	assert(place->taken <= place->depth && more <= place->taken);
+	return 1 + (place->depth - place->taken + more + 1) / 2;
 }
 
-/*
- * Reads that the stream may have in flight now: three quarters of those that slow and silent
- * streams leave. So several streams whose storage stops answering at once leave some to the rest,
- * before it is known that they are slow.
- */
-static unsigned share_most(const struct engine *engine, const struct share *share)
+/* May the feed begin a read? False: it waits now, after those that wait already. Otherwise feeds
+ * whose reads end would take all the room, and the others were never woken. */
+static bool may_read(struct engine *engine, struct feed *feed, unsigned number)
 {
-	const struct queue *local = &engine->queue[LOCAL];
-	unsigned quarter = local->depth / 4 ? local->depth / 4 : 1,
-		 left = local->depth - engine->stuck - engine->silent;
+	struct place *place = &engine->place[number];
+	struct share *share = &place->share[feed->options.stream];
 
-	assert(engine->stuck + engine->silent <= local->depth && share->reading <= local->reading);
-	left += share->silent ? share->reading : 0;
-	if (!share->slow)
-		return left - left / 4;
-
-	unsigned others = engine->stuck - share->reading;
-
-	return others < quarter ? quarter - others : 0;
+	assert(feed->list == &engine->ready);
+	if (share->reading < share_most(place, share) && TAILQ_EMPTY(&share->waiting))
+		return true;
+	assert(share->reading > 0);
+	feed_move(feed, &share->waiting);
+	return false;
 }
 
-/* Makes the feed wait in the list @waiting. */
-static void feed_rests(struct feed *feed, struct feeds *waiting)
+static void share_begin(struct place *place, struct share *share)
 {
-	assert(!feed->waiting);
-	turn_ready(&feed->turn, false);
-	STAILQ_INSERT_TAIL(waiting, feed, waits);
-	feed->waiting = waiting;
+	place->taken += share->reading > 0;
+	share->reading++;
+	assert(place->taken <= place->depth);
 }
 
-/* Makes the feeds that wait in the list ready. */
-static void feeds_wake(struct feeds *waiting)
+/* Waiting feeds are woken when an eighth is free, not after every read: there may be many. */
+static void share_end(struct engine *engine, struct place *place, struct share *share)
 {
 	struct feed *feed;
 
-	while ((feed = STAILQ_FIRST(waiting))) {
-		STAILQ_REMOVE_HEAD(waiting, waits);
-		feed->waiting = NULL;
-		if (feed->state == FEED_RUNNING)
-			turn_ready(&feed->turn, true);
-	}
-}
-
-/* Whether waiting feeds should be woken: not after every read, because there may be many. */
-static bool is_roomy(unsigned reading, unsigned most)
-{
-	return reading + most / 8 < most;
-}
-
-static void wake_all(struct engine *engine)
-{
-	for (uint32_t i = 0; i < LIMIT_STREAMS; i++)
-		feeds_wake(&engine->share[i].waiting);
-	feeds_wake(&engine->queue[LOCAL].waiting);
-}
-
-/*
- * A stream counts as silent when it has begun a quarter of its share since a read of it has ended.
- * One whose storage answers has begun about an eighth.
- */
-static void share_begin(struct engine *engine, struct feed *feed)
-{
-	struct share *share = share_of(engine, feed);
-
-	share->unanswered++;
-	if (!share->slow && !share->silent && share->unanswered > share_most(engine, share) / 4) {
-		share->silent = true;
-		engine->silent += share->reading;
-	}
-	share->reading++;
-	engine->stuck += share->slow;
-	engine->silent += share->silent;
-}
-
-/* Returns whether it was silent: then other shares may be larger now. */
-static bool share_answered(struct engine *engine, struct share *share)
-{
-	bool silent = share->silent;
-
-	share->unanswered = 0;
-	share->silent = false;
-	engine->silent -= silent ? share->reading : 0;
-	return silent;
-}
-
-static void share_end(struct engine *engine, struct feed *feed)
-{
-	struct share *share = share_of(engine, feed);
-
-	assert(share->reading > 0 && (!share->slow || engine->stuck > 0));
-	bool larger = share_answered(engine, share) || share->slow;
-
+	assert(share->reading > 0);
 	share->reading--;
-	engine->stuck -= share->slow;
-	if (larger) /* other shares */
-		wake_all(engine);
-	else if (!STAILQ_EMPTY(&share->waiting) &&
-		 is_roomy(share->reading, share_most(engine, share)))
-		feeds_wake(&share->waiting);
+	place->taken -= share->reading > 0;
+
+	unsigned most = share_most(place, share);
+
+	while (share->reading + most / 8 < most && (feed = TAILQ_FIRST(&share->waiting)))
+		feed_move(feed, &engine->ready);
 }
 
-static void slow(struct engine *engine, uint32_t stream, bool is_slow)
+static void read_end(struct engine *engine, struct feed *feed, uint32_t index)
 {
-	struct share *share = &engine->share[stream];
+	struct place *place = &engine->place[feed_place_of(feed, index)];
 
-	assert(stream < LIMIT_STREAMS);
-	if (share->slow == is_slow)
-		return;
-	share_answered(engine, share);
-	share->slow = is_slow;
-	engine->stuck += is_slow ? share->reading : -share->reading;
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (engine->feed[id] && engine->feed[id]->options.stream == stream)
-			turn_apart(&engine->feed[id]->turn, is_slow);
-	wake_all(engine);
-}
-
-/* ---- queues ---- */
-
-static void read_begin(struct engine *engine, struct feed *feed, unsigned number)
-{
-	struct queue *queue = &engine->queue[number];
-
-	assert(queue->reading < queue->depth && !feed->waiting);
-	queue->reading++;
-	if (number == LOCAL)
-		share_begin(engine, feed);
-}
-
-static void read_end(struct engine *engine, struct feed *feed, unsigned number)
-{
-	struct queue *queue = &engine->queue[number];
-
-	assert(queue->reading > 0 && feed->reading > 0);
-	queue->reading--;
-	feed->reading--;
-	if (number == LOCAL) {
-		share_end(engine, feed);
-		turn_land(&feed->turn, feed->cost);
-	} else {
-		assert(feed->away > 0);
-		feed->away--;
+	feed_read_ended(feed, index);
+	if (feed->held && feed->flying < FLYING_MOST) {
+		feed->held = false;
+		feed_ready(engine, feed);
 	}
-
-	/* Those that may hang for ever are not waited for. */
-	unsigned hung = number == LOCAL ? engine->stuck + engine->silent : 0;
-
-	if (is_roomy(queue->reading - hung, queue->depth - hung))
-		feeds_wake(&queue->waiting);
+	share_end(engine, place, &place->share[feed->options.stream]);
 }
 
 /* ---- actions ---- */
@@ -342,10 +280,10 @@ static void leave_if_idle(struct engine *engine, struct feed *feed, struct engin
 {
 	if (feed->state != FEED_LEAVING || feed->reading > 0)
 		return;
-	assert(!feed->waiting && !feed->failing);
-	leave_turns(feed);
-	engine->stored -= feed->stored;
+	assert(!feed->list && !feed->failing);
 	engine->feed[feed->options.id] = NULL;
+	engine->feeds--;
+	count_peers(engine, feed->options.user);
 	emit_plain(out, ENGINE_GONE, feed);
 }
 
@@ -360,7 +298,7 @@ static void fail_stream(struct engine *engine, uint32_t stream, const struct eng
 		if (!feed || feed->options.stream != stream || feed->state != FEED_RUNNING)
 			continue;
 		feed->state = FEED_FAILED;
-		turn_ready(&feed->turn, false);
+		feed_stop(feed);
 		feed->failing = true;
 		engine->failing++;
 		feed->failure = *read;
@@ -370,16 +308,16 @@ static void fail_stream(struct engine *engine, uint32_t stream, const struct eng
 	}
 }
 
-static void publish(struct feed *feed, struct engine_actions *out)
+static void publish(struct engine *engine, struct feed *feed, struct engine_actions *out)
 {
 	bool first = feed->published == 0, wake = feed_publish(feed);
 
-	/* It may have been at FEED_FIRST. A feed that sleeps or waits becomes ready elsewhere. */
-	if (first && feed->published > 0 && feed->wake_at == 0 && !feed->waiting)
-		turn_ready(&feed->turn, true);
+	/* It may have been at FEED_FIRST. A feed that sleeps becomes ready when it is woken. */
+	if (first && feed->published > 0 && feed->wake_at == 0)
+		feed_ready(engine, feed);
 	if (!wake)
 		return;
-	turn_spend(&feed->turn, TURN_WAKE, false);
+	feed->credit -= FEED_WAKE_COST;
 	emit_plain(out, ENGINE_WAKE, feed);
 }
 
@@ -389,11 +327,11 @@ static void attach(struct engine *engine, struct feed *feed)
 {
 	assert(feed->options.id < LIMIT_SESSIONS && !engine->feed[feed->options.id]);
 	assert(feed->state == FEED_RUNNING && feed->planned == 0 && feed->reading == 0);
-	turn_join(&feed->turn, find_run(engine, &feed->options));
 	engine->feed[feed->options.id] = feed;
-	engine->stored += feed->stored;
-	turn_apart(&feed->turn, share_of(engine, feed)->slow);
-	turn_ready(&feed->turn, true);
+	engine->feeds++;
+	count_peers(engine, feed->options.user);
+	feed->credit = quantum(engine, feed);
+	feed_ready(engine, feed);
 	feed_check_slots(feed);
 	engine_check(engine);
 }
@@ -402,10 +340,7 @@ static void detach(struct engine *engine, struct feed *feed, struct engine_actio
 {
 	feed_check_slots(feed);
 	assert(feed->state != FEED_LEAVING);
-	turn_ready(&feed->turn, false);
-	if (feed->waiting)
-		STAILQ_REMOVE(feed->waiting, feed, feed, waits);
-	feed->waiting = NULL;
+	feed_stop(feed);
 	feed->state = FEED_LEAVING;
 	engine->failing -= feed->failing;
 	feed->failing = false;
@@ -428,17 +363,13 @@ static void done(
 
 	if (event->fault && feed->state == FEED_RUNNING) {
 		feed_read_again(feed, index, &read);
-		if (event->retryable && ++feed->retries[index] < TRIES) {
-			emit(out, read);
-			return;
-		}
 		fail_stream(engine, feed->options.stream, &read, event->fault);
 	}
-	read_end(engine, feed, feed_queue_of(feed, index));
-	if (event->fault == FAULT_NONE && feed->state == FEED_RUNNING) {
-		assert(feed->left[slot] > 0);
+	read_end(engine, feed, index);
+	if (feed->state == FEED_RUNNING) {
+		assert(event->fault == FAULT_NONE && feed->left[slot] > 0);
 		feed->left[slot]--;
-		publish(feed, out);
+		publish(engine, feed, out);
 	}
 	leave_if_idle(engine, feed, out);
 }
@@ -448,8 +379,8 @@ static void look(struct engine *engine)
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		struct feed *feed = engine->feed[id];
 
-		if (feed && feed->state == FEED_RUNNING && feed_early(feed))
-			turn_ready(&feed->turn, true);
+		if (feed && feed->state == FEED_RUNNING && feed_look(feed))
+			feed_ready(engine, feed);
 	}
 }
 
@@ -457,15 +388,9 @@ static void tick(struct engine *engine, struct engine_actions *out)
 {
 	engine_check(engine);
 	out->active = false;
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
-		struct feed *feed = engine->feed[id];
-
-		if (!feed || feed->state != FEED_RUNNING)
-			continue;
-		out->active |= feed_active(feed);
-		if (feed_overdue(feed))
-			turn_ready(&feed->turn, true);
-	}
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
+		if (engine->feed[id] && engine->feed[id]->state == FEED_RUNNING)
+			out->active |= feed_active(engine->feed[id]);
 }
 
 static void report_failures(struct engine *engine, struct engine_actions *out)
@@ -485,78 +410,53 @@ static void report_failures(struct engine *engine, struct engine_actions *out)
 	}
 }
 
-/*
- * Plans a row, whose read is for queue @number. Returns the cost of its zeros if it is padding,
- * otherwise 0. Reads from stores are paid for, too. But they are not in flight for turns: local
- * reads do not wait for them.
- */
+/* Plans a row, whose read is for @place. Returns the cost of its zeros if it is padding, otherwise
+ * 0. */
 static uint64_t plan(
-	struct engine *engine, struct feed *feed, unsigned number, struct engine_actions *out)
+	struct engine *engine, struct feed *feed, struct place *place, struct engine_actions *out)
 {
 	struct engine_action read;
 	bool wanted = feed_plan(feed, &read);
 
-	turn_spend(&feed->turn, feed->cost, wanted && number == LOCAL);
+	feed->credit -= (int64_t)feed->cost;
 	if (wanted) {
-		read_begin(engine, feed, number);
+		share_begin(place, &place->share[feed->options.stream]);
 		emit(out, read);
 	}
 	/* A slot of padding only is ready now, and so is one whose reads are all done. */
 	if (feed->row == 0)
-		publish(feed, out);
+		publish(engine, feed, out);
 	return wanted ? 0 : feed->cost;
 }
 
-static bool is_full(const struct queue *queue)
-{
-	return queue->reading == queue->depth;
-}
-
-/* May the feed begin a read in queue @number? False: it waits now, after those that wait already.
- * Otherwise feeds whose reads end would take all the room, and the others were never woken. */
-static bool may_read(struct engine *engine, struct feed *feed, unsigned number)
-{
-	struct share *share = share_of(engine, feed);
-	struct queue *queue = &engine->queue[number];
-
-	if (is_full(queue) || !STAILQ_EMPTY(&queue->waiting))
-		feed_rests(feed, &queue->waiting);
-	else if (number == LOCAL &&
-		 (share->reading >= share_most(engine, share) || !STAILQ_EMPTY(&share->waiting)))
-		feed_rests(feed, &share->waiting);
-	return !feed->waiting;
-}
-
-/* Plans rows, in turns. A feed that cannot go on is made not ready, with turn_ready(). */
+/* Plans rows, in turns, while a feed is ready. */
 static void pump(struct engine *engine, struct engine_actions *out)
 {
-	struct turn *leaf;
+	struct feed *feed;
 	uint64_t padding = 0;
 
-	while ((engine->stored > 0 || !is_full(&engine->queue[LOCAL])) &&
-		(leaf = turn_next(&engine->root))) {
-		struct feed *feed = feed_of(leaf);
-		unsigned number = feed_queue(feed);
-
+	while ((feed = next_turn(engine))) {
 		if (out->count > ENGINE_ACTIONS - ENGINE_RESERVE || padding > PADDING_A_STEP) {
 			out->more = true;
 			return;
 		}
-		if (!may_read(engine, feed, number))
+		unsigned place = feed_place(feed);
+
+		if (hold(engine, feed) || !may_read(engine, feed, place))
 			continue;
 		switch (feed_room(feed)) {
 		case FEED_ROOM:
-			padding += plan(engine, feed, number, out);
+			padding += plan(engine, feed, &engine->place[place], out);
 			break;
 		case FEED_HOSTILE:
 			feed->state = FEED_FAILED;
 			emit_plain(out, ENGINE_HOSTILE, feed);
-			turn_ready(leaf, false);
+			feed_stop(feed);
 			break;
 		case FEED_FULL:
 		case FEED_FIRST:
 		case FEED_ENDED:
-			turn_ready(leaf, false);
+			feed_stop(feed);
 		}
 	}
 }
@@ -579,7 +479,7 @@ void engine_step(
 		break;
 	case ENGINE_KICK:
 		if (feed && feed->state == FEED_RUNNING && feed_awake(feed))
-			turn_ready(&feed->turn, true);
+			feed_ready(engine, feed);
 		break;
 	case ENGINE_DONE:
 		done(engine, event, out);
@@ -591,9 +491,6 @@ void engine_step(
 		tick(engine, out);
 		break;
 	case ENGINE_PUMP:
-		break;
-	case ENGINE_SLOW:
-		slow(engine, event->id, event->on);
 		break;
 	case ENGINE_PAUSE:
 		engine->paused = event->on;

@@ -9,20 +9,17 @@
  *   DONE   │                              │ FAILED  a stream cannot go on
  *   LOOK   │                              │ HOSTILE a client wrote impossible counters
  *   TICK   │                              └ GONE    the feed's memory is no longer used
- *   SLOW   │
  *   PAUSE  ┘
  *
- * A *feed* is one session's ring and its position in the order. Feeds share the reads in flight:
- * users get equal shares, so do the runs of one user, and so do the feeds of one run, counted in
- * bytes (turns.h). One stream may have three quarters of the reads in flight, so that a stream
- * whose storage does not answer leaves some to other streams. All slow streams together get one
- * quarter. A feed of local shards begins with few rows, and goes on when its first batch is
- * published: otherwise a trainer that starts would wait until the shards of the whole ring are
- * open.
+ * A *feed* is one session's ring and its position in the order. Feeds take turns. Users get equal
+ * shares in bytes, and so do the feeds of one user. A feed of local shards begins with few rows,
+ * and goes on when its first batch is published: otherwise a trainer that starts would wait until
+ * the shards of the whole ring are open.
  *
- * Reads from object stores wait for a network, and many have to be in flight. So they have queues
- * of their own, with a depth each: a store that does not answer delays neither local reads nor
- * other stores. A feed whose next row needs a full queue rests until reads of that queue are done.
+ * A *place* is where reads come from: local storage, or a store. It may stop answering, and
+ * streams of one place may use different disks. So in each place, each stream has one read of its
+ * own, and of the rest it may take half of what is free. A feed whose next row needs a read that
+ * its stream may not begin now rests until reads of its stream there are done.
  *
  * All memory of a feed is allocated when it is made; a step allocates nothing. The engine never
  * looks at tokens: a read covers a row's tokens and its annotations.
@@ -40,7 +37,7 @@ struct engine;
 struct feed;
 
 enum {
-	ENGINE_QUEUES = 8,	/* of reads: the local one, and those of stores */
+	ENGINE_PLACES = 8,	/* local storage, and stores */
 	ENGINE_FIRST_ROWS = 16, /* a feed begins with the fewest batches of so many rows */
 };
 
@@ -48,13 +45,13 @@ enum {
 struct feed_source {
 	const struct table *table;
 	const void *owner; /* returned in ENGINE_READ, never dereferenced */
-	unsigned queue;	   /* of its reads, < ENGINE_QUEUES; 0: local, others: stores */
+	unsigned place;	   /* < ENGINE_PLACES; 0: local storage, others: stores */
 };
 
 struct feed_options {
-	uint32_t id;	    /* the caller's, < LIMIT_SESSIONS, unique among live feeds */
-	uint32_t stream;    /* < LIMIT_STREAMS; feeds of one stream fail together */
-	uint64_t user, run; /* whose share of the reads it uses; runs are numbered by user */
+	uint32_t id;	 /* the caller's, < LIMIT_SESSIONS, unique among live feeds */
+	uint32_t stream; /* < LIMIT_STREAMS; feeds of one stream fail together */
+	uint64_t user;	 /* whose turns it uses */
 	uint64_t rank, world;
 	struct ring ring; /* formatted, zero-filled; the memory is the caller's until ENGINE_GONE */
 	const struct feed_source *source; /* [cursor->datasets], copied */
@@ -73,17 +70,17 @@ struct engine_event {
 		ENGINE_DETACH, /* id; GONE follows, at once or when its last read is done */
 		ENGINE_KICK,   /* id: the client released slots */
 		ENGINE_DONE,   /* tag, fault */
-		ENGINE_LOOK,   /* now and then: fills rings before their clients ask for it */
-		ENGINE_TICK,   /* once a second: looks for lost wake-ups */
-		ENGINE_PUMP,   /* continues after a full list of actions */
-		ENGINE_SLOW,   /* id of a stream, on: its storage does not answer */
-		ENGINE_PAUSE,  /* on: no read begins until further notice, but that of a retry */
+		/* Now and then: fills rings before their clients ask for it, or if the wake-up that
+		 * asked for it was lost. */
+		ENGINE_LOOK,
+		ENGINE_TICK,  /* once a second: checks invariants, and sets `active` */
+		ENGINE_PUMP,  /* continues after a full list of actions */
+		ENGINE_PAUSE, /* on: no read begins until further notice */
 	} type;
 	uint32_t id;
 	struct feed *feed;
 	uint64_t tag;
 	enum fault_code fault; /* FAULT_NONE: it was read; otherwise ENGINE_FAILED reports it */
-	bool retryable;	       /* the fault may pass: the read is tried three times in all */
 	bool on;
 };
 
@@ -122,9 +119,10 @@ struct engine_actions {
 	struct engine_action action[ENGINE_ACTIONS];
 };
 
-/* An engine with at most @depth local reads, ≥ 1, in flight. NULL: out of memory. */
+/* An engine with at most @depth local reads, ≥ 1, in flight, in addition to one for each stream.
+ * NULL: out of memory. */
 struct engine *engine_new(unsigned depth);
-/* The same for each queue of a store: ≥ 1. Before any feed is attached; the default is 1. */
+/* The same for each store: ≥ 1. Before any feed is attached; the default is 1. */
 void engine_store_depth(struct engine *engine, unsigned depth);
 void engine_free(struct engine *engine); /* no feed may be attached */
 /* Handles @event and appends actions to @out, which must have room for ENGINE_RESERVE more. The
@@ -142,7 +140,7 @@ const struct cursor *feed_cursor(const struct feed *feed);
 void feed_say_reason(const struct feed *feed, const char *text);
 
 struct feed_counters {
-	uint64_t published, released, lost_wakes;
+	uint64_t published, released;
 	bool waits; /* the trainer waits for a batch */
 	bool full;  /* all slots are published, none is released: the trainer is slower */
 };

@@ -26,10 +26,9 @@ void feed_check(const struct feed *feed)
 	assert(feed->wake_at == 0 || feed->wake_at > feed->released);
 	assert(feed->wake_at <= feed->planned && feed->woke_at <= feed->planned);
 	assert(!feed->failing || feed->state == FEED_FAILED);
-	assert(!feed->waiting || feed->state != FEED_LEAVING);
-	assert(!feed->turn.ready || feed->state == FEED_RUNNING);
-	assert(!feed->turn.ready || !feed->waiting);
-	turn_check(&feed->turn);
+	assert(!feed->list || (feed->state == FEED_RUNNING && !feed->held));
+	assert(!feed->held || feed->flying > 0);
+	assert(feed->flying == (feed->reading - feed->away) * feed->cost);
 }
 
 void feed_check_slots(const struct feed *feed)
@@ -83,18 +82,17 @@ struct feed *feed_new(const struct cursor *cursor, const struct feed_options *op
 	feed->options.source = feed->source;
 	memcpy(feed->source, options->source, cursor->datasets * sizeof(feed->source[0]));
 	for (uint32_t d = 0; d < cursor->datasets; d++) {
-		assert(feed->source[d].queue < ENGINE_QUEUES);
-		feed->stored = feed->stored || feed->source[d].queue > 0;
+		assert(feed->source[d].place < ENGINE_PLACES);
+		feed->stored = feed->stored || feed->source[d].place > 0;
 	}
 	feed->left = calloc(slots, sizeof(*feed->left));
-	feed->retries = calloc((size_t)slots * options->ring.geometry.rows, sizeof(*feed->retries));
-	if (!feed->left || !feed->retries || !cursor_copy(&feed->cursor, cursor)) {
+	if (!feed->left || !cursor_copy(&feed->cursor, cursor)) {
 		feed_free(feed);
 		return NULL;
 	}
 	feed->order = cursor_order(&feed->cursor);
-	feed->cost = TURN_ROW + (uint64_t)options->ring.geometry.window_tokens *
-					options->ring.geometry.token_bytes;
+	feed->cost = FEED_ROW_COST + (uint64_t)options->ring.geometry.window_tokens *
+					     options->ring.geometry.token_bytes;
 	feed->batches = feed_batches(cursor, options->world, options->ring.geometry.rows);
 	atomic_store(&options->ring.header->end, feed->batches);
 	feed_check_slots(feed);
@@ -105,11 +103,9 @@ void feed_free(struct feed *feed)
 {
 	if (!feed)
 		return;
-	assert(feed->reading == 0 && !feed->turn.queued && !feed->turn.parent);
-	assert(!feed->waiting && !feed->failing);
+	assert(feed->reading == 0 && !feed->list && !feed->failing);
 	cursor_free(&feed->cursor);
 	free(feed->left);
-	free(feed->retries);
 	free(feed);
 }
 
@@ -139,7 +135,6 @@ struct feed_counters feed_counters(const struct feed *feed)
 	return (struct feed_counters){
 		.published = published,
 		.released = released,
-		.lost_wakes = feed->lost_wakes,
 		.waits = ring_client_waits(ring, published),
 		.full = published - released == ring->geometry.slots,
 	};
@@ -188,7 +183,6 @@ static enum feed_room feed_sleep(struct feed *feed)
 	assert(feed->row == 0 && feed->wake_at == 0);
 	assert(feed->planned - feed->released == ring->geometry.slots);
 	set_wake_at(feed);
-	feed->late = false;
 	if (!ring_released(ring, feed->published, &feed->released))
 		return FEED_HOSTILE;
 	if (!feed_wanted(feed, feed->released)) {
@@ -239,13 +233,16 @@ bool feed_awake(struct feed *feed)
 	return true;
 }
 
-bool feed_early(struct feed *feed)
+bool feed_look(struct feed *feed)
 {
 	const struct ring *ring = &feed->options.ring;
-	uint64_t released = feed->released, full = feed->planned - ring->geometry.slots;
+	uint64_t full = feed->planned - ring->geometry.slots;
 
-	if (feed->wake_at == 0 || !ring_released(ring, feed->published, &released) ||
-		feed_wanted(feed, released) || released - full < ring_part(&ring->geometry, 16))
+	if (feed->wake_at == 0)
+		return false;
+	if (feed_awake(feed))
+		return true;
+	if (feed->released - full < ring_part(&ring->geometry, 16))
 		return false;
 	/* Not wake(): the client did not reach wake_at, so this does not show that it is slow. */
 	feed->wake_at = 0;
@@ -260,29 +257,6 @@ bool feed_active(struct feed *feed)
 	feed->seen =
 		atomic_load_explicit(&feed->options.ring.control->released, memory_order_relaxed);
 	return feed->seen != before;
-}
-
-/* Is it asleep although it could go on? */
-static bool is_late(const struct feed *feed)
-{
-	uint64_t released = feed->released;
-
-	return feed->wake_at != 0 &&
-	       (!ring_released(&feed->options.ring, feed->published, &released) ||
-		       feed_wanted(feed, released));
-}
-
-bool feed_overdue(struct feed *feed)
-{
-	bool before = feed->late;
-	uint64_t released = feed->released;
-
-	feed->late = is_late(feed);
-	if (!before || !feed->late || !feed_awake(feed))
-		return false;
-	/* A hostile client sends none, and is not counted. */
-	feed->lost_wakes += ring_released(&feed->options.ring, feed->published, &released);
-	return true;
 }
 
 /* ---- planning ---- */
@@ -335,7 +309,6 @@ static void begin_slot(struct feed *feed, uint64_t first)
 	};
 	assert(feed->left[at] == 0);
 	feed->left[at] = 1;
-	memset(&feed->retries[(size_t)at * g->rows], 0, g->rows);
 }
 
 static void locate(const struct feed *feed, uint64_t position, const struct order_place *place,
@@ -395,18 +368,18 @@ static const struct ring_row *next_row(struct feed *feed)
 	return &feed->ahead[feed->row % FEED_AHEAD];
 }
 
-unsigned feed_queue(struct feed *feed)
+unsigned feed_place(struct feed *feed)
 {
 	if (!feed->stored)
 		return 0;
 	const struct ring_row *row = next_row(feed);
 
-	return row->position == RING_PADDING ? 0 : feed->source[row->dataset].queue;
+	return row->position == RING_PADDING ? 0 : feed->source[row->dataset].place;
 }
 
-unsigned feed_queue_of(const struct feed *feed, uint32_t index)
+unsigned feed_place_of(const struct feed *feed, uint32_t index)
 {
-	return feed->stored ? feed->source[feed->options.ring.row[index].dataset].queue : 0;
+	return feed->stored ? feed->source[feed->options.ring.row[index].dataset].place : 0;
 }
 
 bool feed_plan(struct feed *feed, struct engine_action *read)
@@ -426,7 +399,10 @@ bool feed_plan(struct feed *feed, struct engine_action *read)
 	if (real) {
 		feed->left[at]++;
 		feed->reading++;
-		feed->away += feed->source[row.dataset].queue > 0;
+		if (feed->source[row.dataset].place > 0)
+			feed->away++;
+		else
+			feed->flying += feed->cost;
 	} else {
 		memset(read->to, 0, (size_t)g->window_tokens * g->token_bytes);
 		if (read->annotations.count)
@@ -440,6 +416,19 @@ bool feed_plan(struct feed *feed, struct engine_action *read)
 		feed->left[at]--;
 	}
 	return real;
+}
+
+void feed_read_ended(struct feed *feed, uint32_t index)
+{
+	assert(feed->reading > 0);
+	feed->reading--;
+	if (feed_place_of(feed, index) > 0) {
+		assert(feed->away > 0);
+		feed->away--;
+	} else {
+		assert(feed->flying >= feed->cost);
+		feed->flying -= feed->cost;
+	}
 }
 
 bool feed_publish(struct feed *feed)

@@ -10,7 +10,6 @@
 #define TOKEND_FEED_H
 
 #include "daemon/engine/engine.h"
-#include "daemon/engine/turns.h"
 
 #include <sys/queue.h>
 
@@ -20,9 +19,14 @@ enum feed_state {
 	FEED_LEAVING, /* detached; gone after its last read */
 };
 
-enum { FEED_AHEAD = 8 };
+enum {
+	FEED_AHEAD = 8,
+	FEED_QUANTUM = 64 << 10,   /* bytes of a turn */
+	FEED_ROW_COST = 4 << 10,   /* of a row's read, in addition to its bytes */
+	FEED_WAKE_COST = 16 << 10, /* of waking the client */
+};
 
-STAILQ_HEAD(feeds, feed);
+TAILQ_HEAD(feeds, feed);
 
 struct feed {
 	struct feed_options options;
@@ -38,21 +42,22 @@ struct feed {
 	uint64_t wake_at; /* asleep until so many slots are released; 0: awake */
 	uint64_t woke_at; /* the wake_at that the client reached last; 0: none */
 	uint64_t seen;	  /* released at the last feed_active() */
-	bool late;	  /* wake_at was reached at the last tick, but no kick has come */
 	uint64_t woken;	  /* the last client_waits that got a wake-up */
 	uint32_t reading; /* reads in flight */
 	uint32_t away;	  /* of these, reads from stores */
-	_Atomic uint64_t lost_wakes;
 
-	uint32_t *left;	  /* [slots] reads in flight, plus one while the slot is being planned */
-	uint8_t *retries; /* [slots × rows] */
+	uint32_t *left; /* [slots] reads in flight, plus one while the slot is being planned */
 
-	struct turn turn;
-	uint64_t cost; /* of a row, for turns */
-	/* While it waits for its stream's share of the reads, or for a queue, and is not ready. */
-	STAILQ_ENTRY(feed) waits;
-	struct feeds *waiting; /* the list; NULL: it does not wait */
-	bool failing;	       /* ENGINE_FAILED is still to be reported */
+	/* The list of feeds that have something to do, or of those that wait for reads of their
+	 * stream to end. NULL: it has nothing to do, or is held. */
+	struct feeds *list;
+	TAILQ_ENTRY(feed) link;
+	bool held;	 /* it has something to do, after its own reads */
+	uint64_t cost;	 /* of a row, in bytes */
+	uint64_t flying; /* cost of the local reads in flight */
+	int64_t credit;	 /* what it may spend in this turn */
+	uint32_t peers;	 /* attached feeds of its user */
+	bool failing;	 /* ENGINE_FAILED is still to be reported */
 	struct engine_action failure;
 
 	bool stored;	  /* some of its sources are in stores */
@@ -73,24 +78,23 @@ void feed_check_slots(const struct feed *feed);
  */
 enum feed_room { FEED_FULL, FEED_FIRST, FEED_ROOM, FEED_ENDED, FEED_HOSTILE };
 enum feed_room feed_room(struct feed *feed);
-/* The queue of the next row's read; of padding, and after the end, the local one. */
-unsigned feed_queue(struct feed *feed);
-/* The queue of the read of ring row @index. */
-unsigned feed_queue_of(const struct feed *feed, uint32_t index);
+/* The place of the next row's read; of padding, and after the end, the local one. */
+unsigned feed_place(struct feed *feed);
+/* The place of the read of ring row @index. */
+unsigned feed_place_of(const struct feed *feed, uint32_t index);
 /* Plans the next row. True: it needs a read, which @read describes. */
 bool feed_plan(struct feed *feed, struct engine_action *read);
-/* Describes the read of ring row @index again, for a retry or a failure. */
+/* Describes the read of ring row @index again. */
 void feed_read_again(const struct feed *feed, uint32_t index, struct engine_action *read);
+/* The read of ring row @index is no longer in flight. */
+void feed_read_ended(struct feed *feed, uint32_t index);
 /* Publishes the slots that are ready. True: send the client a wake-up. */
 bool feed_publish(struct feed *feed);
 /* Wakes the feed if it is asleep and can go on. True: it did. */
 bool feed_awake(struct feed *feed);
-/* Wakes the feed if a sixteenth of its ring is free, and its client need not ask yet. True: it did.
- */
-bool feed_early(struct feed *feed);
-/* Did the client release slots since the last call? Called by each tick. */
+/* The same, and also if a sixteenth of its ring is free, so that its client need not ask. */
+bool feed_look(struct feed *feed);
+/* Did the client release slots since the last call? */
 bool feed_active(struct feed *feed);
-/* Wakes the feed, and counts, if its wake-up has not come since the last tick: then it is lost. */
-bool feed_overdue(struct feed *feed);
 
 #endif

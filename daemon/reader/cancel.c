@@ -51,6 +51,10 @@ static void cancel(struct reader *reader, struct read *read)
 		if (reader->ops->withdraw(reader->backend, &read->work))
 			read_cancelled(reader, read);
 		break; /* otherwise the store ends the call */
+	case READ_AGAIN:
+		STAILQ_REMOVE(&reader->paused, read, read, link);
+		read_cancelled(reader, read);
+		break;
 	default:
 		break; /* it ends by itself, or the store returns it */
 	}

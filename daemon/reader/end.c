@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-/* Until a fault that may pass is returned: the same read follows at once. */
+enum { TRIES = 3 }; /* of a read whose fault may pass, with a pause after each */
 #define PAUSE_NS INT64_C(1000000000)
 
 /* Is it a fault that may pass by itself? All others stop the stream. */
@@ -40,9 +40,13 @@ void read_finish(struct reader *reader, struct read *read)
 		read_push(read, READ_AGAIN, &reader->again);
 		return;
 	}
-	fault->passing = fault->code != FAULT_NONE && passes(fault);
-	read->due_ns = fault->passing ? io_now_ns() + PAUSE_NS : 0;
-	read_push(read, READ_DONE, fault->passing ? &reader->paused : &reader->finished);
+	if (fault->code != FAULT_NONE && !read->cancelled && passes(fault) &&
+		++read->attempts < TRIES) {
+		read->due_ns = io_now_ns() + PAUSE_NS;
+		read_push(read, READ_AGAIN, &reader->paused);
+		return;
+	}
+	read_push(read, READ_DONE, &reader->finished);
 }
 
 static void read_leave(struct reader *reader, struct read *read)

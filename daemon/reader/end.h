@@ -10,7 +10,8 @@
 #include "daemon/reader/state.h"
 
 /* Ends a read that no longer uses a file, with read->fault if that has a code. If an NFS server
- * forgot the file (ESTALE), the read goes to reader->again instead, once. */
+ * forgot the file (ESTALE), the read goes to reader->again instead, once; if the fault may pass,
+ * to reader->paused, twice. */
 void read_finish(struct reader *reader, struct read *read);
 /* Ends a read that may use a file, with read->fault. */
 void read_fail(struct reader *reader, struct read *read);

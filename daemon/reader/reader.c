@@ -116,7 +116,7 @@ static struct reader *reader_new(const struct reader_options *options)
 static struct reader *reader_make(
 	const struct io_ops *ops, const struct reader_options *options, struct fault *fault)
 {
-	assert(options->depth >= 1 && options->depth <= LIMIT_READS);
+	assert(options->depth >= 1);
 	assert(options->stores || options->store_depth == 0);
 	assert(options->files <= STORE_SESSIONS - LIMIT_SESSIONS);
 	struct reader *reader = reader_new(options);
@@ -243,6 +243,7 @@ void reader_queue(struct reader *reader, const struct reader_read *window)
 	read->window = *window;
 	read->fault.code = FAULT_NONE;
 	read->reopened = false;
+	read->attempts = 0;
 	reader_admit(reader, read);
 }
 
@@ -291,7 +292,9 @@ static void end_pauses(struct reader *reader)
 
 	while ((read = STAILQ_FIRST(&reader->paused)) && read->due_ns <= io_now_ns()) {
 		STAILQ_REMOVE_HEAD(&reader->paused, link);
-		STAILQ_INSERT_TAIL(&reader->finished, read, link);
+		read->fault.code = FAULT_NONE;
+		read->reopened = false;
+		STAILQ_INSERT_TAIL(&reader->again, read, link);
 	}
 }
 
@@ -311,6 +314,7 @@ static bool reader_turn(struct reader *reader, int64_t deadline_ns)
 		work_begun(works[i], false);
 		works[i]->done(reader, works[i]);
 	}
+	end_pauses(reader);
 	/* A look may find that an NFS server forgot the file. Then its reads begin again, once. */
 	do {
 		reader_admit_again(reader);
@@ -319,7 +323,6 @@ static bool reader_turn(struct reader *reader, int64_t deadline_ns)
 		if (reader_look(reader))
 			reader->ops->commit(reader->backend);
 	} while (!STAILQ_EMPTY(&reader->again));
-	end_pauses(reader);
 	return kicked || !STAILQ_EMPTY(&reader->finished);
 }
 

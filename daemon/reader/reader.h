@@ -58,9 +58,9 @@ struct reader_done {
 	 * NULL: the window was read. Otherwise the code is FAULT_CHANGED if the shard is not, or no
 	 * longer, the one that was listed; FAULT_DATA or FAULT_TOKEN if its contents cannot be
 	 * served, or end too early; otherwise that of a failed system call, with its errno in
-	 * error, which is ECANCELED after reader_cancel(). `passing`: it may be tried again. The
-	 * text is about the shard and does not name it. Valid until the next reader_queue() or
-	 * reader_reap().
+	 * error, which is ECANCELED after reader_cancel(). One that may pass has been tried three
+	 * times in all. The text is about the shard and does not name it. Valid until the next
+	 * reader_queue() or reader_reap().
 	 */
 	const struct fault *fault;
 };
@@ -68,7 +68,7 @@ struct reader_done {
 struct reader_options {
 	enum config_io io;
 	bool direct;	       /* O_DIRECT, through a staging buffer for each read */
-	unsigned depth;	       /* most local reads in flight, ≤ LIMIT_READS */
+	unsigned depth;	       /* most local reads in flight */
 	unsigned store_depth;  /* the same of reads from stores; 0: there are none */
 	struct stores *stores; /* NULL: there are none. They outlive the reader */
 	unsigned files;	       /* most open shards, ≥ 1; reads of further shards wait */

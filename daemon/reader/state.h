@@ -22,8 +22,8 @@
  *                                  └→ DECODING ─────────┘
  *
  * Reads from stores are never ENDED, but DONE at once. From PARKED on, a read may fail (DONE). If
- * an NFS server forgot the file, the read begins again, once (AGAIN). state.c has the table of
- * moves.
+ * an NFS server forgot the file, the read begins again (AGAIN), once, and so does one whose fault
+ * may pass, after a pause. state.c has the table of moves.
  */
 enum read_state {
 	READ_FREE,     /* in reader->unused */
@@ -35,9 +35,8 @@ enum read_state {
 	READ_DECODING, /* a thread of the pool decodes, checks or fetches its tokens */
 	READ_ENDED,    /* it has its window, or a fault of the contents, and waits for a look at
 			  the file; in watch.ended, then in watch.held */
-	READ_AGAIN,    /* begins again; in reader->again */
-	READ_DONE,     /* ready for reader_reap(); in reader->finished, or until `due_ns` in
-			  reader->paused */
+	READ_AGAIN,    /* begins again; in reader->again, or until `due_ns` in reader->paused */
+	READ_DONE,     /* ready for reader_reap(); in reader->finished */
 	READ_STATES,
 };
 
@@ -58,7 +57,8 @@ struct read {
 	bool cancelled;		   /* stored: nobody needs it any more */
 	bool staged;		   /* READING: into its staging */
 	bool reopened;		   /* it began again after ESTALE */
-	int64_t due_ns;		   /* DONE: when it is returned, after a fault that may pass */
+	int64_t due_ns;		   /* paused: when it begins again */
+	unsigned attempts;	   /* that ended with a fault that may pass */
 	struct fault fault;	   /* code FAULT_NONE: none */
 };
 

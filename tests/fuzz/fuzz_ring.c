@@ -13,7 +13,7 @@
 
 #include <stdlib.h>
 
-enum { FEEDS = 4, WINDOW = 5, MOST_READS = 32, SHARDS = 3 };
+enum { FEEDS = 4, STREAMS = 2, WINDOW = 5, MOST_READS = 32, SHARDS = 3 };
 
 struct session {
 	struct feed *feed;
@@ -30,7 +30,7 @@ struct rig {
 	struct engine *engine;
 	struct engine_actions out;
 	struct session session[FEEDS];
-	struct engine_action reading[MOST_READS];
+	struct engine_action reading[MOST_READS + STREAMS];
 	unsigned reads, depth;
 	bool slow[FEEDS];
 };
@@ -81,7 +81,7 @@ static bool session_make(struct session *s, uint32_t id, struct input *in)
 		.slots = 1 + shape % 8,
 		.rows = 1 + shape / 8 % 4,
 		.world = 1 + place % 8,
-		.stream = shape / 64 % 2};
+		.stream = shape / 64 % STREAMS};
 	s->rank = place / 8 % s->world;
 	s->next = kind & 4 ? input_any(in) : place;
 	if (samples && s->next > samples)
@@ -102,7 +102,6 @@ static bool session_make(struct session *s, uint32_t id, struct input *in)
 	s->feed = feed_new(&cursor, &(struct feed_options){.id = id,
 					    .stream = s->stream,
 					    .user = place / 64,
-					    .run = shape / 128,
 					    .rank = s->rank,
 					    .world = s->world,
 					    .ring = s->ring,
@@ -158,7 +157,7 @@ static void take_action(struct rig *rig, const struct engine_action *a)
 	assert(a->id < FEEDS && s->feed);
 	switch (a->type) {
 	case ENGINE_READ:
-		assert(rig->reads < rig->depth && a->shard < SHARDS);
+		assert(rig->reads < rig->depth + STREAMS && a->shard < SHARDS);
 		assert(a->token + a->tokens <= shard_tokens[a->shard]);
 		assert((uint8_t *)a->to >= s->ring.data);
 		assert((uint8_t *)a->to + a->tokens * g->token_bytes <=
@@ -217,7 +216,7 @@ static void detach(struct rig *rig, uint32_t id)
 	step(rig, (struct engine_event){.type = ENGINE_DETACH, .id = id});
 }
 
-static void done(struct rig *rig, uint8_t which, enum fault_code fault, bool retryable)
+static void done(struct rig *rig, uint8_t which, enum fault_code fault)
 {
 	if (rig->reads == 0)
 		return;
@@ -226,11 +225,8 @@ static void done(struct rig *rig, uint8_t which, enum fault_code fault, bool ret
 
 	memset(a.to, 'x', a.tokens * rig->session[a.id].ring.geometry.token_bytes);
 	rig->reading[at] = rig->reading[--rig->reads];
-	step(rig, (struct engine_event){.type = ENGINE_DONE,
-			  .id = UINT32_MAX,
-			  .tag = a.tag,
-			  .fault = fault,
-			  .retryable = retryable});
+	step(rig, (struct engine_event){
+			  .type = ENGINE_DONE, .id = UINT32_MAX, .tag = a.tag, .fault = fault});
 }
 
 /* An honest client releases what is published; another writes anything. */
@@ -282,10 +278,10 @@ static void event(struct rig *rig, struct input *in)
 	case 3:
 	case 4:
 	case 5:
-		done(rig, input_byte(in), FAULT_NONE, false);
+		done(rig, input_byte(in), FAULT_NONE);
 		return;
 	case 6:
-		done(rig, input_byte(in), FAULT_IO, byte & 64);
+		done(rig, input_byte(in), FAULT_IO);
 		return;
 	case 7:
 		step(rig, (struct engine_event){
@@ -293,7 +289,7 @@ static void event(struct rig *rig, struct input *in)
 		return;
 	case 8:
 		step(rig, (struct engine_event){
-				  .type = ENGINE_SLOW, .id = byte / 16 % 2, .on = byte & 128});
+				  .type = ENGINE_PAUSE, .id = UINT32_MAX, .on = byte & 128});
 		return;
 	case 9:
 	case 10:
@@ -359,11 +355,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		event(&rig, &in);
 	fail_end();
 	while (rig.reads > 0)
-		done(&rig, 0, FAULT_NONE, false);
+		done(&rig, 0, FAULT_NONE);
 	for (uint32_t id = 0; id < FEEDS; id++)
 		detach(&rig, id);
 	while (rig.reads > 0)
-		done(&rig, 0, FAULT_NONE, false);
+		done(&rig, 0, FAULT_NONE);
 	engine_free(rig.engine);
 	return 0;
 }

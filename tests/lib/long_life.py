@@ -64,18 +64,16 @@ class LongLife:
                 due = time.monotonic() + (0 if len(samples) < 20 else 1)
         code = trainer.wait()
         assert code == 0, (code, open(self.place.file("trainer.log")).read())
-        sessions, total = status(self.daemon.socket)
         assert last["position"] == self.begin + last["batches"], "batches and position agree"
-        assert last["lost_wakes"] == total["lost_wakes"] == 0, "no wake-up was lost"
+        assert last["lost_wakes"] == 0, "no wake-up was lost"
         assert last["reattached"] == 0, "the daemon was never lost"
         return {**last, **self._flat(samples)}
 
     def _compare(self):
         """The daemon's counters between themselves."""
-        sessions, total = status(self.daemon.socket)
+        sessions, _ = status(self.daemon.socket)
         for s in sessions:
             assert 0 <= s["published"] - s["released"] <= SLOTS == s["slots"], s
-            assert s["lost_wakes"] == total["lost_wakes"] == 0, (s, total)
             at = s["position"] - self.begin
             assert s["released"] <= at <= s["published"] + SLOTS, (s, self.begin)
 

@@ -85,7 +85,7 @@ void __tsan_atomic64_store(uint64_t *at, uint64_t value, int order)
 		.site = SITE});
 }
 
-/* feed_overdue() has one: there are no ticks here. */
+/* The code that is explored has none. */
 int __tsan_atomic64_compare_exchange_strong(
 	uint64_t *at, uint64_t *expected, uint64_t value, int order, int failed)
 {

@@ -160,7 +160,7 @@ static uint64_t plan_feed(struct walk *w, const struct cursor *cursor, uint64_t 
 	PROVE(f->p, feed && cursor->datasets == f->datasets && batches <= SLOTS, "memory");
 	while (feed->planned < batches && feed_room(feed) == FEED_ROOM) {
 		if (feed_plan(feed, &read)) { /* as if read at once */
-			feed->reading--;
+			feed_read_ended(feed, (uint32_t)read.tag);
 			feed->left[(uint32_t)read.tag / f->ring.geometry.rows]--;
 		}
 		feed_publish(feed);

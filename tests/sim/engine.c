@@ -9,12 +9,11 @@
  *   - a slot that the client may read is never written, and has the bytes of the order
  *   - a client that waits for a published slot has a byte on its way to it, and so has a daemon
  *     that waits for a release
- *   - if two users, two runs of one user or two feeds of one run can go on, neither gets more than
- *     two turns ahead, in bytes
- *   - a stream keeps within its share of the reads in flight, and uses it; slow streams keep within
- *     theirs together
+ *   - if two feeds can go on, neither gets more than two turns ahead, in bytes; feeds of a user who
+ *     has n get an n-th each
+ *   - of each place, a stream keeps within its share of the reads in flight, and uses it
  *   - stores that do not answer delay neither local reads, nor other stores, nor the end of a feed
- *   - a read is tried at most three times, and a failed stream reports that once to each feed
+ *   - a failed stream reports that once to each feed
  *   - a stream ends with the right batch on every rank
  *   - memory is not touched after GONE: it is made inaccessible
  *
@@ -22,11 +21,9 @@
  */
 #include "tests/sim/engine.h"
 
-#include "daemon/engine/turns.h"
+#include "daemon/engine/feed.h"
 
 #include <sys/mman.h>
-
-enum { TRIES = 3 };
 
 struct rig rig;
 
@@ -81,7 +78,6 @@ static void attach(struct client *c)
 	c->world = 1 + draw(5);
 	c->rank = draw(c->world);
 	c->user = (uint32_t)draw(USERS);
-	c->run = USERS + c->user * RUNS + (uint32_t)draw(RUNS);
 	CHECK(ring_geometry(
 		&g, slots, rows, s->begin.seq_len + s->begin.extra, s->token_bytes, 0, &fault));
 	c->meta = map(g.meta_bytes);
@@ -93,13 +89,13 @@ static void attach(struct client *c)
 	c->feed = feed_new(&c->cursor, &(struct feed_options){.id = id_of(c),
 					       .stream = stream,
 					       .user = c->user,
-					       .run = c->run,
 					       .rank = c->rank,
 					       .world = c->world,
 					       .ring = c->ring,
 					       .source = rig.source[stream]});
 	CHECK(c->feed && atomic_load(&c->ring.header->end) == c->end);
 	rig.attached++;
+	memset(rig.ahead, 0, sizeof(rig.ahead)); /* its user's other feeds get less now */
 	step((struct engine_event){.type = ENGINE_ATTACH, .id = id_of(c), .feed = c->feed});
 }
 
@@ -121,6 +117,7 @@ static void bury(struct client *c)
 	CHECK(mprotect(c->meta, g.meta_bytes, PROT_NONE) == 0);
 	CHECK(mprotect(c->data, g.data_bytes, PROT_NONE) == 0);
 	c->state = ABSENT;
+	memset(rig.ahead, 0, sizeof(rig.ahead));
 }
 
 /* ---- the engine's actions ---- */
@@ -141,29 +138,17 @@ static void check_target(const struct client *c, const struct engine_action *a)
 static void begin_read(struct client *c, const struct engine_action *a)
 {
 	const struct dataset *d = a->owner;
-	const struct engine_action *before = rig.retried ? &rig.retried->action : NULL;
-	bool again = before && before->tag == a->tag;
-	struct read r = {.action = *a, .tries = again ? rig.retried->tries + 1 : 1};
-	unsigned queue = queue_of(&r);
+	struct read r = {.action = *a};
 
 	CHECK(c->state == RUNNING && !c->told);
-	CHECK(queue_reads(queue) < (queue ? rig.store_depth : rig.depth));
-	CHECK(again || queue || share_reads(c->stream) < share_most(c->stream));
+	share_begun(place_of(&r), c->stream);
 	CHECK(a->shard < d->table.shards && a->token <= d->table.tokens[a->shard] - a->tokens);
 	check_target(c, a);
 	CHECK(!c->reading[(uint32_t)a->tag]);
 	c->reading[(uint32_t)a->tag] = true;
 	rig.read[rig.reads++] = r;
-	if (again) {
-		rig.retries++;
-		CHECK(r.tries <= TRIES && a->owner == before->owner && a->to == before->to &&
-			a->shard == before->shard && a->token == before->token);
-		return;
-	}
 	c->requested++;
-	if (queue == 0)
-		share_begun(c->stream);
-	share_charge(c, TURN_ROW + (int64_t)a->tokens * c->ring.geometry.token_bytes);
+	share_charge(c, FEED_ROW_COST + (int64_t)a->tokens * c->ring.geometry.token_bytes);
 	share_check(c);
 }
 
@@ -176,7 +161,7 @@ static void cancel(const struct client *c)
 	for (unsigned i = 0; i < rig.reads; i++) {
 		struct read *r = &rig.read[i];
 
-		if (r->action.id != id_of(c) || queue_of(r) == 0)
+		if (r->action.id != id_of(c) || place_of(r) == 0)
 			continue;
 		CHECK(!r->cancelled);
 		r->cancelled = true;
@@ -201,7 +186,7 @@ static void perform(const struct engine_action *a)
 	case ENGINE_WAKE:
 		CHECK(c->state == RUNNING);
 		c->wake = true;
-		share_charge(c, TURN_WAKE);
+		share_charge(c, FEED_WAKE_COST);
 		break;
 	case ENGINE_FAILED:
 		CHECK(c->state == FAILED && !c->told);
@@ -227,6 +212,7 @@ static void step(struct engine_event event)
 			perform(&rig.out.action[i]);
 		event = (struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX};
 	} while (rig.out.more);
+	share_stepped();
 }
 
 /* ---- reads end ---- */
@@ -244,7 +230,7 @@ static void finish_read(struct read r, unsigned faults)
 {
 	struct client *c = &rig.client[r.action.id];
 	struct engine_event event = {.type = ENGINE_DONE, .id = UINT32_MAX, .tag = r.action.tag};
-	bool bad = r.cancelled ? chance(2) : chance(faults), last = !bad;
+	bool bad = r.cancelled ? chance(2) : chance(faults);
 
 	check_target(c, &r.action);
 	engine_fill(r.action.owner, r.action.shard, r.action.token,
@@ -252,17 +238,12 @@ static void finish_read(struct read r, unsigned faults)
 	c->reading[(uint32_t)r.action.tag] = false;
 	if (bad) {
 		event.fault = FAULT_IO;
-		event.retryable = !r.cancelled && !chance(20);
 		rig.faults++;
-		last = !event.retryable || r.tries == TRIES;
-		if (last && c->state == RUNNING && !c->told)
+		if (c->state == RUNNING && !c->told)
 			fail_stream(c->stream);
 	}
-	if (queue_of(&r) == 0 && (last || c->state != RUNNING || c->told))
-		share_answered(c->stream);
-	rig.retried = bad ? &r : NULL;
+	share_ended(place_of(&r), c->stream);
 	step(event);
-	rig.retried = NULL;
 }
 
 static void some_read(unsigned faults)
@@ -271,11 +252,11 @@ static void some_read(unsigned faults)
 		return;
 	unsigned at = (unsigned)draw(rig.reads);
 	struct read r = rig.read[at];
-	unsigned queue = queue_of(&r);
+	unsigned place = place_of(&r);
 
-	if (queue == 0 && rig.slow[rig.client[r.action.id].stream] && !chance(200))
+	if (place == 0 && rig.slow[rig.client[r.action.id].stream] && !chance(200))
 		return; /* it hangs */
-	if (rig.hung[queue] && !r.cancelled)
+	if (rig.hung[place] && !r.cancelled)
 		return;
 	rig.read[at] = rig.read[--rig.reads];
 	finish_read(r, faults);
@@ -368,7 +349,8 @@ static void client_event(struct client *c)
 
 /* ---- the clock ---- */
 
-/* Afterwards less than a sixteenth of a ring is free, or its feed is awake, or will be kicked. */
+/* Afterwards less than a sixteenth of a ring is free, or its feed is awake, or will be kicked. No
+ * feed waits for a kick that was lost. */
 static void look(void)
 {
 	step((struct engine_event){.type = ENGINE_LOOK, .id = UINT32_MAX});
@@ -381,9 +363,11 @@ static void look(void)
 		const struct ring_geometry *g = &c->ring.geometry;
 		uint64_t wake_at = atomic_load(&c->ring.header->wake_at);
 
-		CHECK(wake_at == 0 || c->released >= wake_at ||
-			ring_client_waits(&c->ring, published(c)) ||
-			c->released + g->slots - c->requested / g->rows < ring_part(g, 16));
+		CHECK(wake_at == 0 ||
+			(c->released < wake_at &&
+				(ring_client_waits(&c->ring, published(c)) ||
+					c->released + g->slots - c->requested / g->rows <
+						ring_part(g, 16))));
 	}
 }
 
@@ -394,19 +378,9 @@ static void tick(void)
 		if (rig.client[i].state != ABSENT && rig.client[i].kick && rig.client[i].old_kick)
 			kick(&rig.client[i]);
 	step((struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
-	for (unsigned i = 0; i < CLIENTS; i++) {
-		struct client *c = &rig.client[i];
-
-		c->old_kick = c->kick;
-		if (c->state == ABSENT)
-			continue;
-		uint64_t lost = feed_counters(c->feed).lost_wakes,
-			 wake_at = atomic_load(&c->ring.header->wake_at);
-
-		CHECK(wake_at == 0 || wake_at != c->overdue || c->state != RUNNING);
-		c->overdue = wake_at != 0 && c->released >= wake_at && !c->kick ? wake_at : 0;
-		CHECK(lost == 0 || c->lost_kick);
-	}
+	for (unsigned i = 0; i < CLIENTS; i++)
+		rig.client[i].old_kick = rig.client[i].kick;
+	look();
 }
 
 /* ---- events ---- */
@@ -440,17 +414,8 @@ static void check_all(void)
 		if (c->state == RUNNING)
 			check_waits(c);
 		/* Holds even if the storage of other streams does not answer. */
-		CHECK(rig.out.more || !share_hungry(c) || !share_free(c) ||
-			(!rig.stores && rig.reads == rig.depth));
+		CHECK(rig.out.more || !share_hungry(c) || !share_free(c));
 	}
-}
-
-static void turn_slow(uint32_t stream, bool slow)
-{
-	if (rig.slow[stream] != slow)
-		share_answered(stream);
-	rig.slow[stream] = slow;
-	step((struct engine_event){.type = ENGINE_SLOW, .id = stream, .on = slow});
 }
 
 static void event(void)
@@ -461,7 +426,7 @@ static void event(void)
 	if (store && chance(rig.hung[store] ? 300 : 1500))
 		rig.hung[store] = !rig.hung[store];
 	if (chance(rig.slow[stream] ? 100 : 400))
-		turn_slow(stream, !rig.slow[stream]);
+		rig.slow[stream] = !rig.slow[stream];
 	if (chance(rig.storm ? 100 : 4000))
 		rig.storm = !rig.storm;
 	if (chance(120))
@@ -484,8 +449,7 @@ static void all_make_progress(void)
 	uint64_t goal[CLIENTS];
 	unsigned left = CLIENTS;
 
-	for (uint32_t i = 0; i < STREAMS; i++)
-		turn_slow(i, false);
+	memset(rig.slow, 0, sizeof(rig.slow));
 	memset(rig.hung, 0, sizeof(rig.hung));
 	for (unsigned i = 0; i < CLIENTS; i++)
 		goal[i] = rig.client[i].taken + 10;
@@ -549,7 +513,7 @@ static void streams(void)
 			rig.source[s][d] =
 				(struct feed_source){.table = &owner->table, .owner = owner};
 			if (rig.stores && s > 0 && !chance(3)) /* the first is always local */
-				rig.source[s][d].queue = 1 + (unsigned)draw(STORES);
+				rig.source[s][d].place = 1 + (unsigned)draw(STORES);
 		}
 }
 
@@ -557,8 +521,7 @@ static void streams(void)
 static bool is_covered(void)
 {
 	return rig.slots > 1000 && rig.attached > 20 && rig.crashes > 5 && rig.waits > 100 &&
-	       rig.faults > 10 && rig.retries > 10 && rig.failures > 0 &&
-	       (rig.shared > 100 || rig.stores);
+	       rig.faults > 10 && rig.failures > 0 && rig.shared > 100;
 }
 
 void engine_history(uint64_t seed, uint64_t events)
@@ -570,6 +533,7 @@ void engine_history(uint64_t seed, uint64_t events)
 	rig.store_depth = 1 + (unsigned)draw(DEPTH_MAX);
 	engine_store_depth(rig.engine, rig.store_depth);
 	streams();
+	engine_counts();
 	/* Rare events may need a longer history. */
 	for (uint64_t i = 0; i < events || (i < 8 * events && !is_covered()); i++)
 		event();

@@ -8,12 +8,10 @@
 #include "daemon/engine/engine.h"
 
 enum {
-	STORES = 2, /* queue 0 is local, queue i is store i */
+	STORES = 2, /* place 0 is local, place i is store i */
 	CLIENTS = 12,
-	RUNS = 2,				/* of a user */
-	NODES = USERS + USERS * RUNS + CLIENTS, /* the nodes of the tree of turns */
 	DEPTH_MAX = 40,
-	READS_MAX = (1 + STORES) * DEPTH_MAX,
+	READS_MAX = (1 + STORES) * (DEPTH_MAX + STREAMS),
 	ROWS_MAX = 6,
 	SLOTS_MAX = 9,
 	WINDOW_MAX = 24,
@@ -36,14 +34,12 @@ struct client {
 	bool lost_kick;	     /* the simulator dropped one */
 	bool wake;	     /* a byte from the daemon is on its way */
 	bool told;	     /* FAILED was reported */
-	uint64_t overdue; /* a wake_at that was reached without a byte at the last tick; 0: none */
-	uint64_t requested; /* reads begun, without retries */
-	uint32_t user, run; /* nodes */
+	uint64_t requested;  /* reads begun */
+	uint32_t user;
 };
 
 struct read {
 	struct engine_action action;
-	unsigned tries;
 	bool cancelled;
 };
 
@@ -58,19 +54,21 @@ struct rig {
 	struct client client[CLIENTS];
 	struct read read[READS_MAX];
 	unsigned reads;
-	bool slow[STREAMS], silent[STREAMS];
-	unsigned unanswered[STREAMS]; /* reads begun since one has ended */
-	int64_t ahead[NODES][NODES];  /* bytes that a began more than b since both could */
-	const struct read *retried;   /* the read whose fault the engine handles now */
-	bool storm;		      /* for a while, every fourth read fails */
+	bool slow[STREAMS];		 /* its local storage does not answer */
+	bool full[1 + STORES][STREAMS];	 /* feeds may wait for the stream's share of the place */
+	int64_t ahead[CLIENTS][CLIENTS]; /* bytes that a began more than b since both could */
+	bool storm;			 /* for a while, every fourth read fails */
 	/* Counts of this history. */
-	uint64_t attached, crashes, slots, waits, faults, retries, failures, shared, cancelled;
+	uint64_t attached, crashes, slots, waits, faults, failures, shared, cancelled;
 };
 
 extern struct rig rig;
 
 /* One history of @events events. */
 void engine_history(uint64_t seed, uint64_t events);
+
+/* engine_counts.c; after the streams of a history were made */
+void engine_counts(void);
 
 static inline uint64_t published(const struct client *c)
 {
@@ -84,16 +82,14 @@ uint64_t engine_slot_hash(const struct client *c, uint64_t s);
 void engine_check_slot(const struct client *c, uint64_t s);
 
 /* engine_share.c */
-unsigned queue_of(const struct read *r);
-unsigned queue_reads(unsigned queue);
+unsigned place_of(const struct read *r);
 /* Is there room that the daemon knows of? And certainly room for the next read? */
 bool share_hungry(const struct client *c);
 bool share_free(const struct client *c);
-unsigned share_reads(unsigned stream);
-/* Reads that the stream may have in flight: a part of what slow and silent streams leave. */
-unsigned share_most(unsigned stream);
-void share_begun(unsigned stream);
-void share_answered(unsigned stream);
+/* Before a read is added to rig.read, after one was removed, and after a step. */
+void share_begun(unsigned place, unsigned stream);
+void share_ended(unsigned place, unsigned stream);
+void share_stepped(void);
 void share_charge(const struct client *by, int64_t cost);
 /* Accounts end between two nodes of which one cannot go on. */
 void share_close(void);

@@ -1,7 +1,7 @@
-/* Queues, shares of streams in the local reads in flight, and turns of users, runs and feeds. */
+/* Shares of streams in the reads in flight, and turns of feeds. */
 #include "tests/sim/engine.h"
 
-#include "daemon/engine/turns.h"
+#include "daemon/engine/feed.h"
 
 /* ---- the next read of a client ---- */
 
@@ -19,7 +19,7 @@ static bool first_planned(const struct client *c)
 	uint32_t rows = c->ring.geometry.rows;
 
 	for (uint32_t d = 0; d < c->cursor.datasets; d++)
-		if (rig.source[c->stream][d].queue > 0)
+		if (rig.source[c->stream][d].place > 0)
 			return false;
 	return published(c) == 0 && c->requested / rows * rows >= ENGINE_FIRST_ROWS;
 }
@@ -39,148 +39,121 @@ bool share_hungry(const struct client *c)
 	       wants_more(c);
 }
 
-static unsigned next_queue(const struct client *c)
+static unsigned next_place(const struct client *c)
 {
 	struct order order = cursor_order(&c->cursor);
 	struct order_place p;
 
 	CHECK(order_at(&order, next_position(c), &p));
-	return rig.source[c->stream][p.dataset].queue;
+	return rig.source[c->stream][p.dataset].place;
 }
 
 /* ---- reads in flight ---- */
 
-unsigned queue_of(const struct read *r)
+unsigned place_of(const struct read *r)
 {
 	unsigned stream = rig.client[r->action.id].stream;
 	const struct dataset *d = r->action.owner;
 
-	return rig.source[stream][d - rig.catalog->stream[stream].dataset].queue;
+	return rig.source[stream][d - rig.catalog->stream[stream].dataset].place;
 }
 
-unsigned queue_reads(unsigned queue)
+static unsigned share_reads(unsigned place, unsigned stream)
 {
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < rig.reads; i++)
-		n += queue_of(&rig.read[i]) == queue;
-	return n;
-}
-
-unsigned share_reads(unsigned stream)
-{
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < rig.reads; i++)
-		n += queue_of(&rig.read[i]) == 0 &&
+		n += place_of(&rig.read[i]) == place &&
 		     rig.client[rig.read[i].action.id].stream == stream;
 	return n;
 }
 
-unsigned share_most(unsigned stream)
+/* One, and half of what is free of the rest. */
+static unsigned share_most(unsigned place, unsigned stream)
 {
-	unsigned quarter = rig.depth / 4 ? rig.depth / 4 : 1, left = rig.depth, others = 0;
+	unsigned own = share_reads(place, stream), free = place ? rig.store_depth : rig.depth;
 
 	for (unsigned i = 0; i < STREAMS; i++) {
-		unsigned n = i == stream ? 0 : share_reads(i);
+		unsigned n = i == stream ? 0 : share_reads(place, i);
 
-		left -= rig.slow[i] || rig.silent[i] ? n : 0;
-		others += rig.slow[i] ? n : 0;
+		free -= n > 0 ? n - 1 : 0;
 	}
-	if (!rig.slow[stream])
-		return left - left / 4;
-	return others < quarter ? quarter - others : 0;
+	CHECK(own == 0 || own - 1 <= free);
+	return 1 + (free + 1) / 2;
 }
 
-/* A stream is silent after a quarter of its share without an answer. */
-void share_begun(unsigned stream)
+void share_begun(unsigned place, unsigned stream)
 {
-	if (++rig.unanswered[stream] > share_most(stream) / 4)
-		rig.silent[stream] = true;
+	CHECK(share_reads(place, stream) < share_most(place, stream));
 }
 
-void share_answered(unsigned stream)
+/* Feeds that wait for the share are woken when an eighth of it is free after a read of it. */
+void share_ended(unsigned place, unsigned stream)
 {
-	rig.unanswered[stream] = 0;
-	rig.silent[stream] = false;
+	unsigned most = share_most(place, stream);
+
+	if (share_reads(place, stream) + most / 8 < most)
+		rig.full[place][stream] = false;
 }
 
-/* Waiting feeds are admitted when an eighth is free: of the queue without the reads of slow and
- * silent streams, which may hang for ever, and of the stream's share. */
+void share_stepped(void)
+{
+	for (unsigned place = 0; place <= STORES; place++)
+		for (unsigned i = 0; i < STREAMS; i++)
+			if (share_reads(place, i) >= share_most(place, i))
+				rig.full[place][i] = true; /* since then, feeds may wait */
+}
+
 bool share_free(const struct client *c)
 {
-	unsigned queue = rig.stores ? next_queue(c) : 0, most = share_most(c->stream), hung = 0;
-
-	for (unsigned i = 0; i < STREAMS && queue == 0; i++)
-		hung += rig.slow[i] || rig.silent[i] ? share_reads(i) : 0;
-	unsigned depth = (queue ? rig.store_depth : rig.depth) - hung;
-
-	if (rig.stores && queue_reads(queue) - hung + depth / 8 >= depth)
-		return false;
-	return queue > 0 || share_reads(c->stream) + most / 8 < most;
+	return !rig.full[rig.stores ? next_place(c) : 0][c->stream];
 }
 
 /* ---- turns ---- */
 
-static uint32_t node_of(const struct client *c)
+static uint32_t peers(const struct client *c)
 {
-	return USERS + USERS * RUNS + (uint32_t)(c - rig.client);
-}
+	uint32_t n = 0;
 
-/* Do both share one part? Users share the whole, runs their user's part, feeds their run's. */
-static bool siblings(uint32_t a, uint32_t b)
-{
-	const uint32_t clients = USERS + USERS * RUNS;
-
-	if (a < USERS || b < USERS)
-		return a < USERS && b < USERS;
-	if (a < clients || b < clients)
-		return a < clients && b < clients && (a - USERS) / RUNS == (b - USERS) / RUNS;
-	return rig.client[a - clients].run == rig.client[b - clients].run;
+	for (unsigned i = 0; i < CLIENTS; i++)
+		n += rig.client[i].state != ABSENT && rig.client[i].user == c->user;
+	return n;
 }
 
 void share_close(void)
 {
-	bool able[NODES] = {false}, pads[NODES] = {false};
+	bool able[CLIENTS];
 
-	for (unsigned i = 0; i < CLIENTS; i++) {
-		const struct client *c = &rig.client[i];
-
-		if (share_hungry(c) && share_free(c))
-			able[c->user] = able[c->run] = able[node_of(c)] = true;
-		/* Only padding is left: it is paid for, too, but not seen here. */
-		if (c->state == RUNNING && !first_planned(c) && !wants_more(c) &&
-			published(c) < c->end)
-			pads[c->user] = pads[c->run] = true;
-	}
-	for (uint32_t a = 0; a < NODES; a++)
-		for (uint32_t b = 0; b < NODES; b++)
-			if (!able[a] || !able[b] || pads[a] || pads[b] || !siblings(a, b))
+	for (unsigned i = 0; i < CLIENTS; i++)
+		able[i] = share_hungry(&rig.client[i]) && share_free(&rig.client[i]);
+	for (uint32_t a = 0; a < CLIENTS; a++)
+		for (uint32_t b = 0; b < CLIENTS; b++)
+			if (!able[a] || !able[b])
 				rig.ahead[a][b] = 0;
 }
 
+/* Feeds of a user with n of them get an n-th each. */
 void share_charge(const struct client *by, int64_t cost)
 {
-	uint32_t node[] = {by->user, by->run, node_of(by)};
+	uint32_t a = (uint32_t)(by - rig.client);
 
-	for (unsigned i = 0; i < 3; i++)
-		for (uint32_t other = 0; other < NODES; other++)
-			if (other != node[i] && siblings(node[i], other)) {
-				rig.ahead[node[i]][other] += cost;
-				rig.ahead[other][node[i]] -= cost;
-			}
+	for (uint32_t b = 0; b < CLIENTS; b++)
+		if (a != b) {
+			rig.ahead[a][b] += cost * peers(by);
+			rig.ahead[b][a] -= cost * peers(by);
+		}
 	share_close();
 }
 
 /* Wake-ups are paid for, too, but do not wait for a turn: there may be one for each client. */
 void share_check(const struct client *by)
 {
-	uint32_t node[] = {by->user, by->run, node_of(by)};
-	int64_t bound = 2 * (TURN_QUANTUM + TURN_ROW + WINDOW_MAX * 4) + CLIENTS * TURN_WAKE;
+	uint32_t a = (uint32_t)(by - rig.client);
+	int64_t bound = CLIENTS * (2 * (FEED_QUANTUM + FEED_ROW_COST + WINDOW_MAX * 4) +
+					  CLIENTS * FEED_WAKE_COST);
 
-	for (unsigned i = 0; i < 3; i++)
-		for (uint32_t other = 0; other < NODES; other++) {
-			CHECK(rig.ahead[node[i]][other] <= bound);
-			rig.shared += rig.ahead[node[i]][other] > 0;
-		}
+	for (uint32_t b = 0; b < CLIENTS; b++) {
+		CHECK(rig.ahead[a][b] <= bound);
+		rig.shared += rig.ahead[a][b] > 0;
+	}
 }

@@ -16,8 +16,7 @@ def bench(shared):
     """For test_bad_*: one daemon and witness for all tests of a file."""
     bench = Bench(shared)
     yield bench
-    sessions, total = status(bench.daemon.socket)
+    sessions, _ = status(bench.daemon.socket)
     assert [s["pid"] for s in sessions] == [os.getpid()], "only the witness's session is left"
-    assert (sessions[0]["lost_wakes"], total["lost_wakes"]) == (0, 0), "no wake-up was lost"
     bench.witness.close()
     assert bench.daemon.stop() == 0, "the daemon ends with 0"

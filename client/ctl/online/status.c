@@ -293,9 +293,9 @@ static void put_total(struct listing *l, const json_t *status)
 	emit_text(e, "socket", NULL, l->link.socket);
 	emit_line(e, "tokend at %s, pid %.0f, up %.0f s, io %s", l->link.socket, real(d, "pid"),
 		real(d, "uptime_ms") / 1000, status_text(d, "io"));
-	emit_more(e, ", %.0f session%s, %.0f of %.0f bytes of memory, lost wakes %.0f",
-		real(d, "sessions"), real(d, "sessions") == 1 ? "" : "s", real(d, "memory_bytes"),
-		real(d, "limit_bytes"), real(d, "lost_wakes"));
+	emit_more(e, ", %.0f session%s, %.0f of %.0f bytes of memory", real(d, "sessions"),
+		real(d, "sessions") == 1 ? "" : "s", real(d, "memory_bytes"),
+		real(d, "limit_bytes"));
 	put_slow(e, slow, status_text(slow, "stream"));
 	emit_row(e);
 }
