@@ -217,13 +217,9 @@ static void take_done(struct data_thread *f, const struct reader_done *done)
 		step(f, &(struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
 }
 
-/* Logs the reader's warnings, and once what it could not set up as configured. */
+/* Logs once what the reader could not set up as configured. */
 static void log_reader(struct data_thread *f)
 {
-	char warning[LIMIT_TEXT_BYTES];
-
-	if (reader_warning(f->reader, warning, sizeof(warning)))
-		log_line(LOG_WARNING, "%s", warning);
 	if (f->noted || !reader_notes(f->reader)[0])
 		return;
 	f->noted = true;

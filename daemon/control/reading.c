@@ -174,16 +174,21 @@ bool reading_open(const struct catalog *catalog, struct stores *stores, struct r
 	 * attach. */
 	getrlimit(RLIMIT_NOFILE, &limit);
 
-	uint64_t files = within(limit.rlim_cur / 4, OPEN_SHARDS_MOST),
-		 each = 1 + t.indexed + t.masked;
+	uint64_t descriptors = within(limit.rlim_cur / 4, OPEN_SHARDS_MOST),
+		 each = 1 + t.indexed + t.masked, files = (descriptors + each - 1) / each;
 	uint64_t taken = limit.rlim_cur / 4 + DESCRIPTORS_OWN;
+
+	/* Each read in flight may need a file of its own. */
+	if (files < r->depth + config->streams)
+		r->depth = (unsigned)within(
+			files > config->streams ? files - config->streams : 1, LOCAL_DEPTH);
 	struct reader_options options = {
 		.io = config->io,
 		.direct = config->direct,
 		.depth = r->depth + config->streams,
 		.store_depth = r->store_places * (r->store_depth + config->streams),
 		.stores = t.stored ? stores : NULL,
-		.files = (unsigned)((files + each - 1) / each),
+		.files = (unsigned)files,
 		.streams = config->streams,
 		.frames_bytes = t.compressed ? dataset_frames_budget(config) : 0,
 		.indexes_bytes = t.indexed ? config->memory_bytes / INDEXES_SHARE : 0,

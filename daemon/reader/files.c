@@ -1,11 +1,57 @@
-#include "daemon/reader/files.h"
+/*
+ * The table of open files. A file that is not in use stays open until there are too many, or no
+ * descriptors are left; the least recently used one is closed first. Opening and closing may hang,
+ * so both run in the pool.
+ */
+#include "daemon/catalog/dataset_shard.h"
+#include "daemon/reader/internal.h"
+#include "daemon/store/store.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-static struct files_chain *files_chain(
+enum {
+	TRIES = 1000, /* so many EINTR or EAGAIN in a row are an error */
+	SCARCE_MS = 300,
+};
+
+bool files_init(struct files *files, unsigned most, uint64_t indexes_most)
+{
+	assert(most >= 1);
+	files->most = most;
+	files->indexes_most = indexes_most;
+	files->chains = 1;
+	while (files->chains < most)
+		files->chains *= 2;
+	files->chain = calloc(files->chains, sizeof(*files->chain));
+	TAILQ_INIT(&files->idle);
+	pthread_mutex_init(&files->mutex, NULL);
+	pthread_cond_init(&files->changed, NULL);
+	return files->chain;
+}
+
+static void file_close(struct file *file)
+{
+	if (!file)
+		return;
+	shard_close(file->shard);
+	if (file->fd >= 0)
+		close(file->fd);
+	free(file->path);
+	free(file);
+}
+
+/* ---- the table; called with the mutex ---- */
+
+static struct files_chain *chain_of(
 	const struct files *files, const struct dataset *dataset, uint64_t shard)
 {
 	uint64_t key = order_mix64((uintptr_t)dataset ^ shard * UINT64_C(0x9e3779b97f4a7c15));
@@ -13,174 +59,370 @@ static struct files_chain *files_chain(
 	return &files->chain[key & (files->chains - 1)];
 }
 
-static unsigned files_chains(unsigned count)
-{
-	unsigned chains = 1;
-
-	while (chains < count)
-		chains *= 2;
-	return chains;
-}
-
-uint64_t files_memory(unsigned count)
-{
-	return (uint64_t)count * (sizeof(struct file) + PATH_MAX) +
-	       files_chains(count) * sizeof(struct files_chain);
-}
-
-bool files_init(struct files *files, unsigned count)
-{
-	assert(count >= 1);
-	files->count = count;
-	files->chains = files_chains(count);
-	files->file = calloc(count, sizeof(*files->file));
-	files->chain = calloc(files->chains, sizeof(*files->chain));
-	files->paths = malloc((size_t)count * PATH_MAX);
-	if (!files->file || !files->chain || !files->paths) {
-		files->count = 0;
-		files_free(files);
-		return false;
-	}
-	TAILQ_INIT(&files->idle);
-	for (unsigned i = 0; i < count; i++) {
-		struct file *file = &files->file[i];
-
-		file->fd = -1;
-		file->before.fd = -1;
-		file->path = files->paths + (size_t)i * PATH_MAX;
-		STAILQ_INIT(&file->waiting);
-		STAILQ_INIT(&file->watch.ended);
-		STAILQ_INIT(&file->watch.held);
-		TAILQ_INSERT_TAIL(&files->idle, file, idle);
-	}
-	return true;
-}
-
-void files_free(struct files *files)
-{
-	for (unsigned i = 0; i < files->count; i++) {
-		assert(files->file[i].users == 0 && files->file[i].before.fd < 0);
-		shard_close(files->file[i].shard);
-		if (files->file[i].fd >= 0)
-			close(files->file[i].fd);
-	}
-	free(files->file);
-	free(files->chain);
-	free(files->paths);
-}
-
-void files_forget(struct file *file)
-{
-	if (!file->known)
-		return;
-	LIST_REMOVE(file, hashed);
-	file->known = false;
-}
-
-void files_retire(struct files *files, struct file *file)
-{
-	assert(file->users == 0);
-	files_forget(file);
-	TAILQ_REMOVE(&files->idle, file, idle);
-	TAILQ_INSERT_HEAD(&files->idle, file, idle);
-}
-
-static struct file *files_find(
-	struct files_chain *chain, const struct dataset *dataset, uint64_t shard)
+static struct file *find(const struct files *files, const struct dataset *dataset, uint64_t shard)
 {
 	struct file *file;
 
-	LIST_FOREACH(file, chain, hashed)
+	LIST_FOREACH(file, chain_of(files, dataset, shard), hashed)
 	if (file->dataset == dataset && file->number == shard)
 		return file;
 	return NULL;
 }
 
-const struct file *files_known(
-	const struct files *files, const struct dataset *dataset, uint64_t shard)
+static void use(struct files *files, struct file *file)
 {
-	return files_find(files_chain(files, dataset, shard), dataset, shard);
-}
-
-struct file *files_get(struct files *files, const struct dataset *dataset, uint64_t shard,
-	unsigned *in_use, unsigned most)
-{
-	struct files_chain *chain = files_chain(files, dataset, shard);
-	struct file *file = files_find(chain, dataset, shard);
-
-	if ((!file || file->users == 0) && *in_use >= most)
-		return NULL;
-	if (!file) {
-		file = TAILQ_FIRST(&files->idle);
-		if (!file)
-			return NULL;
-		assert(file->users == 0 && STAILQ_EMPTY(&file->waiting));
-		files_forget(file);
-		file->dataset = dataset;
-		file->number = shard;
-		file->stored = dataset->objects != NULL;
-		file->state = FILE_CLOSED;
-		file->known = true;
-		LIST_INSERT_HEAD(chain, file, hashed);
-	}
-	if (file->users++ == 0) {
+	assert(file->open);
+	if (file->users++ == 0)
 		TAILQ_REMOVE(&files->idle, file, idle);
-		file->in_use = in_use;
-		++*in_use;
-		files->in_use++;
-	}
-	return file;
 }
 
-void files_put(struct files *files, struct file *file)
+static void forget(struct file *file)
+{
+	if (file->known)
+		LIST_REMOVE(file, hashed);
+	file->known = false;
+}
+
+static void put(struct files *files, struct file *file)
 {
 	assert(file->users > 0);
 	if (--file->users > 0)
 		return;
-	--*file->in_use;
-	files->in_use--;
-	assert(STAILQ_EMPTY(&file->waiting) && file->state != FILE_OPENING);
-	assert(STAILQ_EMPTY(&file->watch.ended) && !file->watch.in_flight);
 	if (file->known)
 		TAILQ_INSERT_TAIL(&files->idle, file, idle);
 	else
 		TAILQ_INSERT_HEAD(&files->idle, file, idle);
 }
 
-struct shard *files_take_index(struct files *files)
+static uint64_t index_bytes(const struct file *file)
+{
+	return file->shard ? file->shard->facts.index_bytes : 0;
+}
+
+static void take_idle(struct files *files, struct file *file)
+{
+	assert(file->users == 0 && files->indexes_bytes >= index_bytes(file));
+	TAILQ_REMOVE(&files->idle, file, idle);
+	forget(file);
+	files->count--;
+	files->indexes_bytes -= index_bytes(file);
+}
+
+/* Takes the next file without users that is in excess: one that is unknown, one of too many, or one
+ * with an index, of which there may be @indexes_most bytes. NULL: none. */
+static struct file *take_excess(struct files *files, uint64_t indexes_most)
 {
 	struct file *file;
 
 	TAILQ_FOREACH(file, &files->idle, idle)
-	{
-		struct shard *shard = file->shard;
-
-		assert(file->users == 0);
-		if (!shard)
-			continue;
-		files_retire(files, file);
-		file->shard = NULL;
-		return shard;
+	if (!file->known || files->count > files->most ||
+		(files->indexes_bytes > indexes_most && index_bytes(file) > 0)) {
+		take_idle(files, file);
+		return file;
 	}
 	return NULL;
 }
 
-int files_take_descriptor(struct files *files, struct shard **shard)
+static struct file *take_descriptor(struct files *files)
 {
 	struct file *file;
 
 	TAILQ_FOREACH(file, &files->idle, idle)
-	{
-		assert(file->users == 0);
-		if (file->fd < 0)
-			continue;
-		int fd = file->fd;
-
-		files_forget(file);
-		file->fd = -1;
-		*shard = file->shard;
-		file->shard = NULL;
-		return fd;
+	if (file->fd >= 0) {
+		take_idle(files, file);
+		return file;
 	}
-	return -1;
+	return NULL;
+}
+
+/* NULL: out of memory. */
+static struct file *add(struct files *files, const struct dataset *dataset, uint64_t shard)
+{
+	struct file *file = calloc(1, sizeof(*file));
+
+	if (!file)
+		return NULL;
+	file->dataset = dataset;
+	file->number = shard;
+	file->fd = -1;
+	file->users = 1;
+	file->known = true;
+	files->count++;
+	LIST_INSERT_HEAD(chain_of(files, dataset, shard), file, hashed);
+	return file;
+}
+
+/* ---- any thread ---- */
+
+void files_free(struct files *files)
+{
+	struct file *file;
+
+	while ((file = TAILQ_FIRST(&files->idle))) {
+		take_idle(files, file);
+		file_close(file);
+	}
+	assert(files->count == 0 && files->indexes_bytes == 0);
+	free(files->chain);
+	pthread_mutex_destroy(&files->mutex);
+	pthread_cond_destroy(&files->changed);
+}
+
+struct file *files_get(struct files *files, const struct dataset *dataset, uint64_t shard)
+{
+	pthread_mutex_lock(&files->mutex);
+	struct file *file = find(files, dataset, shard);
+
+	if (file && file->open)
+		use(files, file);
+	else
+		file = NULL;
+	pthread_mutex_unlock(&files->mutex);
+	return file;
+}
+
+void files_put(struct files *files, struct file *file)
+{
+	pthread_mutex_lock(&files->mutex);
+	put(files, file);
+	pthread_mutex_unlock(&files->mutex);
+}
+
+void files_tick(struct files *files)
+{
+	struct file *file;
+	uint64_t indexes = 0;
+	unsigned idle = 0;
+
+	pthread_mutex_lock(&files->mutex);
+	for (unsigned i = 0; i < files->chains; i++)
+		LIST_FOREACH(file, &files->chain[i], hashed)
+	if (file->open && file->fd >= 0)
+		atomic_store(&file->due, true);
+	TAILQ_FOREACH(file, &files->idle, idle)
+	{
+		assert(file->open && file->users == 0);
+		indexes += index_bytes(file);
+		idle++;
+	}
+	assert(idle <= files->count && indexes <= files->indexes_bytes);
+	pthread_mutex_unlock(&files->mutex);
+}
+
+void files_forget(struct files *files, struct file *file)
+{
+	pthread_mutex_lock(&files->mutex);
+	forget(file);
+	pthread_mutex_unlock(&files->mutex);
+}
+
+void files_buffer(struct files *files, struct file *file)
+{
+	atomic_store(&file->direct, false);
+	pthread_mutex_lock(&files->mutex);
+	if (!atomic_load(&files->noted))
+		snprintf(files->notes, sizeof(files->notes),
+			"direct: %.900s: its file system refuses O_DIRECT; shards there are read "
+			"through the page cache",
+			file->path);
+	atomic_store(&files->noted, true);
+	pthread_mutex_unlock(&files->mutex);
+}
+
+/* ---- opening: in the pool ---- */
+
+static void close_excess(struct files *files, uint64_t indexes_most)
+{
+	struct file *file;
+
+	do {
+		pthread_mutex_lock(&files->mutex);
+		file = take_excess(files, indexes_most);
+		pthread_mutex_unlock(&files->mutex);
+		file_close(file);
+	} while (file);
+}
+
+/* Out of descriptors: closes a file, so that no stream fails, or waits until another process or
+ * stream may have closed one. False: the reader is closed. */
+static bool spare_descriptor(struct reader *reader)
+{
+	const struct timespec pause = {0, SCARCE_MS * 1000000L};
+
+	pthread_mutex_lock(&reader->files.mutex);
+	struct file *file = take_descriptor(&reader->files);
+
+	pthread_mutex_unlock(&reader->files.mutex);
+	file_close(file);
+	if (!file)
+		nanosleep(&pause, NULL);
+	return !atomic_load(&reader->closing);
+}
+
+static bool open_descriptor(
+	struct reader *reader, struct file *file, struct statx *found, struct fault *fault)
+{
+	/* O_NONBLOCK: a shard may have been replaced by a FIFO, whose open() would wait for a
+	 * writer. */
+	int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, error;
+
+	for (unsigned tries = 0; tries < TRIES;) {
+		int64_t fd = io_open(file->path, flags | (file->direct ? O_DIRECT : 0), found);
+
+		if (fd >= 0) {
+			file->fd = (int)fd;
+			file->align = io_align(found);
+			fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_NONBLOCK);
+			return true;
+		}
+		error = (int)-fd;
+		if (error == EINVAL && file->direct)
+			files_buffer(&reader->files, file);
+		else if (error == EINTR || error == EAGAIN)
+			tries++;
+		else if ((error != EMFILE && error != ENFILE) || !spare_descriptor(reader))
+			break;
+	}
+	if (error == ENOENT || error == ENOTDIR)
+		return fault_set(fault, FAULT_CHANGED, "", "%s", strerror(error));
+	return fault_errno(fault, error, "", "%s", strerror(error));
+}
+
+/* A side file must still be the one that was compared with the list. */
+static bool look_at_side(struct file *file, const struct shard_side *side, struct fault *fault)
+{
+	struct statx found;
+
+	if (statx(side->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &found) < 0) {
+		int error = errno;
+
+		return fault_errno(fault, error, "", "%s%s", side->what, strerror(error));
+	}
+	struct stat st = stat_of(&found);
+
+	if (bytes_id(&st) != side->id)
+		return fault_set(fault, FAULT_DATA, "", "%s" PHRASE_CHANGED_OPENING, side->what);
+	look_begin(&file->look[file->looks++], side->fd, side->what, &found);
+	file->nowait = file->nowait && io_knows_nowait(side->fd);
+	return true;
+}
+
+/* Opens what a descriptor is not enough for: the header and index of a shard, and its side files.
+ */
+static bool open_shard(
+	struct reader *reader, const struct read *read, struct file *file, struct fault *fault)
+{
+	struct frames *frames = reader->share ? reader->share[read->window.stream] : NULL;
+	struct shard_side side[SHARD_SIDES];
+
+	/* Room for the index that is read now. */
+	close_excess(&reader->files, reader->files.indexes_most / 4 * 3);
+	do
+		file->shard = dataset_open_shard(
+			file->dataset, file->number, file->path, file->fd, frames, fault);
+	while (!file->shard && fault->code == FAULT_DESCRIPTORS && spare_descriptor(reader));
+	if (!file->shard)
+		return false;
+	file->plain = file->shard->facts.plain;
+	if (file->plain)
+		file->data_at = file->shard->facts.data_at;
+	/* Some shards show that they are plain only in their index. Then the index is kept for
+	 * annotations only. */
+	if (file->plain && !annotations_in_files(file->dataset, file->shard)) {
+		shard_close(file->shard);
+		file->shard = NULL;
+	}
+	if (read->stored)
+		return true;
+	if (reader->direct && file->plain) {
+		file->direct = fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) | O_DIRECT) == 0;
+		if (!file->direct)
+			files_buffer(&reader->files, file);
+	}
+	for (unsigned i = 0, n = file->shard ? shard_sides(file->shard, side) : 0; i < n; i++)
+		if (!look_at_side(file, &side[i], fault))
+			return false;
+	return true;
+}
+
+static bool open_file(
+	struct reader *reader, const struct read *read, struct file *file, struct fault *fault)
+{
+	const struct dataset *d = file->dataset;
+	char path[PATH_MAX];
+	struct statx found;
+
+	dataset_shard_path(d, file->number, path, sizeof(path));
+	file->path = strdup(path);
+	if (!file->path)
+		return fault_memory(fault);
+	/* If it is not plain, its header and index are read before any tokens. */
+	file->plain = dataset_is_plain(d, file->number) && !d->marked;
+	file->data_at = dataset_data_at(d, file->number);
+	if (read->stored) {
+		file->nowait = true; /* what is not in memory is not read */
+		return open_shard(reader, read, file, fault);
+	}
+	file->direct = reader->direct && file->plain;
+	if (!open_descriptor(reader, file, &found, fault))
+		return false;
+	struct stat st = stat_of(&found);
+
+	if (!dataset_same_shard(d, file->number, &st, fault))
+		return fault_prefix(fault,
+			"not the file that tokend listed (restore it, or reload tokend and attach "
+			"again): ");
+	/* Windows are in random order: read no more than the window. */
+	if (d->config->shuffle == ORDER_GLOBAL)
+		posix_fadvise(file->fd, 0, 0, POSIX_FADV_RANDOM);
+	look_begin(&file->look[file->looks++], file->fd, "", &found);
+	file->nowait = io_knows_nowait(file->fd);
+	return file->plain || open_shard(reader, read, file, fault);
+}
+
+struct file *files_open(struct reader *reader, struct read *read)
+{
+	struct files *files = &reader->files;
+	const struct reader_read *window = &read->window;
+	struct file *file;
+
+	pthread_mutex_lock(&files->mutex);
+	while ((file = find(files, window->dataset, window->shard)) && !file->open &&
+		!read_is_over(read))
+		pthread_cond_wait(&files->changed, &files->mutex);
+	bool open = file && file->open;
+
+	if (open)
+		use(files, file);
+	else if (!file)
+		file = add(files, window->dataset, window->shard);
+	else
+		file = NULL; /* another thread goes on opening it */
+	pthread_mutex_unlock(&files->mutex);
+	if (open)
+		return file;
+	if (!file) {
+		if (read_is_over(read))
+			fault_errno(&read->fault, ECANCELED, "", "cancelled");
+		else
+			fault_memory(&read->fault);
+		return NULL;
+	}
+	close_excess(files, files->indexes_most);
+	open = open_file(reader, read, file, &read->fault);
+
+	pthread_mutex_lock(&files->mutex);
+	file->open = open;
+	files->indexes_bytes += index_bytes(file);
+	if (!open) {
+		forget(file);
+		put(files, file);
+		take_idle(files, file);
+	}
+	pthread_cond_broadcast(&files->changed);
+	pthread_mutex_unlock(&files->mutex);
+	if (open)
+		return file;
+	file_close(file);
+	return NULL;
 }

@@ -1,29 +1,20 @@
 /*
- * A reader reads windows of shards into slots: of any format, and with any backend (io_uring, or a
- * pool of threads with pread). The bytes and the faults are the same. The data thread owns a
- * reader; only reader_kick() may be called from other threads.
+ * A reader reads windows of shards into slots, of any format. The data thread owns a reader; only
+ * reader_kick() may be called from other threads.
  *
- *   reader_queue → find or open the shard → read or decode into the slot → annotations
- *                → is the file still the same? → reader_reap
+ *   reader_queue → fast path: its file is open, and the data thread need not wait (fast.c)
+ *                → otherwise slow path: one function in a thread of the pool (slow.c) → reader_reap
  *
- * A reader keeps a bounded table of open shards. It opens a shard on first use and compares it with
- * the dataset's list (size, inode, mtime). Bytes of plain shards are read straight into the slot,
- * and so are windows that other shards store as they are served. The rest is decoded: by the data
- * thread if it is in memory, otherwise in the backend's pool. Short reads are continued.
- * Annotations are written after the tokens. Before a read is returned, its file is looked at again
- * (look.h): a shard that was written to meanwhile is a fault.
+ * Each path has the shard's file open, reads or decodes the window into the slot, checks its
+ * tokens, writes its annotations, and looks whether the file is still the same: a shard that was
+ * written to meanwhile is a fault. A file is opened on first use, compared with the dataset's list
+ * (size, inode, mtime), and kept open while there is room (files.c).
  *
  * Shards of a dataset in a store have no descriptor, and there is no look: the store compares every
- * answer with the manifest. Threads of the pool fetch windows of plain shards, and decode other
- * shards over reads of the store. Opening a shard serves all sessions, so
- * a session that leaves does not wait for it.
+ * answer with the manifest.
  *
  * A read ends exactly once: reader_reap() returns every tag that was queued, with or without a
  * fault.
- *
- * The files: queue.c finds a shard or waits for one; open.c opens it; read.c moves its bytes into
- * the slot; decode.c does so for windows that must be decoded; end.c holds reads until the file was
- * looked at; cancel.c ends reads from stores. state.h has the states of a read.
  */
 #ifndef TOKEND_READER_H
 #define TOKEND_READER_H
@@ -33,7 +24,6 @@
 #include "proto/fault.h"
 
 struct reader;
-struct io_ops;
 
 /* A window of one shard, and its destination. */
 struct reader_read {
@@ -71,10 +61,9 @@ struct reader_options {
 	unsigned depth;	       /* most local reads in flight */
 	unsigned store_depth;  /* the same of reads from stores; 0: there are none */
 	struct stores *stores; /* NULL: there are none. They outlive the reader */
-	unsigned files;	       /* most open shards, ≥ 1; reads of further shards wait */
+	unsigned files;	       /* open shards, ≥ 1; beyond them only those in use are kept */
 	uint64_t frames_bytes; /* cache of decoded frames; 0: no shard is compressed */
-	/* Memory for the indexes of open shards. Beyond it only those in use are kept. Up to a
-	 * quarter is freed before shards are opened. */
+	/* Memory for the indexes of open shards. Beyond it only those in use are kept. */
 	uint64_t indexes_bytes;
 	unsigned streams;	       /* that share the reader; 0: one */
 	uint64_t largest_window_bytes; /* of any read; sizes the staging of `direct` */
@@ -86,9 +75,6 @@ struct reader_options {
  */
 struct reader *reader_open(
 	const struct reader_options *options, char *note, size_t note_bytes, struct fault *fault);
-/* The same with the backend @ops: for tests. */
-struct reader *reader_open_with(
-	const struct io_ops *ops, const struct reader_options *options, struct fault *fault);
 /* Waits for the reads in flight and drops their completions. Those from stores must have been
  * cancelled, or the stores stopped. */
 void reader_close(struct reader *reader);
@@ -97,9 +83,6 @@ const char *reader_name(const struct reader *reader); /* "uring" or "pread" */
 uint64_t reader_memory(const struct reader_options *options);
 /* "" until a file system refuses O_DIRECT; then one line about that. */
 const char *reader_notes(const struct reader *reader);
-/* Writes one line about changes to open shards since the last call that are not faults. False:
- * there were none. */
-bool reader_warning(struct reader *reader, char *text, size_t text_bytes);
 
 /* Queues a copy of @read. At most depth local reads may be queued and not yet reaped, and at most
  * store_depth reads from stores; the caller counts them. */
@@ -120,8 +103,8 @@ void reader_allow(struct reader *reader, uint32_t session);
  * ECANCELED. */
 void reader_cancel(struct reader *reader, uint32_t session);
 
-/* A read, an opening or a look of local storage that is in flight, if there is @any. Reads from
- * stores do not count: they end with their process. */
+/* A local read that is in flight, if there is @any. Reads from stores do not count: they end with
+ * their process. */
 struct reader_busy {
 	bool any;
 	const struct dataset *dataset; /* or NULL */
@@ -129,17 +112,16 @@ struct reader_busy {
 };
 struct reader_busy reader_busy(const struct reader *reader);
 
-/* The oldest read or opening of a stream whose storage does not answer. */
+/* The oldest local read of a stream whose storage does not answer. */
 struct reader_hang {
-	unsigned ticks; /* since it was begun; 0: there is none */
+	unsigned ticks; /* since it was queued, or since its last try; 0: there is none */
 	const struct dataset *dataset;
 	uint64_t shard;
 };
 
-/* Call once a second: finds slow streams and checks the invariants. */
+/* Call once a second: finds reads that do not end, and checks the invariants. */
 void reader_tick(struct reader *reader);
-/* A read or opening of the stream that has taken more than two ticks. ticks is 0 if there is none;
- * otherwise the stream is slow. */
+/* A read of the stream that has taken more than two ticks. ticks is 0 if there is none. */
 struct reader_hang reader_hang(const struct reader *reader, uint32_t stream);
 
 #endif

@@ -54,12 +54,6 @@ const char *reader_notes(const struct reader *r)
 	return "";
 }
 
-bool reader_warning(struct reader *r, char *text, size_t n)
-{
-	(void)r, (void)text, (void)n;
-	return false;
-}
-
 /* ---- wake-ups that the engine had to find itself ---- */
 
 /* The wake-ups that looks could replace, and when that was first seen. */
