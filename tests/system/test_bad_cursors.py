@@ -64,7 +64,7 @@ def test_attaches_at_the_end_and_beyond_memory(bench):
     with pytest.raises(Refused) as error:
         while len(hold) < 100:
             hold.append(Client(bench.daemon.socket).attach(micro=1024, slots=4))
-    assert error.value.packet["code"] == "memory" and hold, "it is used up by many sessions"
+    assert error.value.packet["code"] == 2 and hold, "it is used up by many sessions"
     for client in hold:
         client.close()
     bench.unchanged("attaches")

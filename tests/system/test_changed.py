@@ -112,6 +112,7 @@ def touched(path, other):
     os.rename(f"{other}.renamed", path)
 
 
+DATA = 5  # proto/fault.h
 OPEN, LATER = 0, 3  # the number of the shard: open when the fault comes, or not yet
 WRITTEN = "while it was open"
 LISTED = "not the file that tokend listed"
@@ -226,7 +227,7 @@ def stopped(node, name, rows, ranks, number, words):
     """All ranks stop at the fault. Until it is mended nobody goes on. Returns where."""
     for rank in ranks:
         error = rank.error()
-        assert (error["code"], error["field"]) == ("data", "dataset d"), error
+        assert (error["code"], error["field"]) == (DATA, "dataset d"), error
         assert f"{number}." in error["text"] and words in error["text"], error
         assert "stops here, nothing was skipped" in error["text"] and "\n" not in error["text"]
         most = number * WINDOWS // (WORLD * MICRO) + 1 if number else BEFORE + 4 * SLOTS

@@ -16,6 +16,7 @@ from lib.injected import injected
 
 SEQ_LEN, TOKENS, SHARDS = 512, 3_000, 40
 DESCRIPTORS = 128  # limit of the daemon: at most 32 shards are open
+DATA = 5  # proto/fault.h
 RINGS = {"micro": 2, "slots": 4}
 ROWS = {errno.EIO: 9, errno.EINTR: 13, errno.EAGAIN: 13, errno.ESTALE: 36}  # of the faults' table
 
@@ -104,7 +105,7 @@ def test_what_stays_stops_its_stream_only(scene, name):
     with pytest.raises(Refused) as refused:
         witness.step(1000)
     packet = refused.value.packet
-    assert packet["code"] == "data" and witness.wrong == 0
+    assert packet["code"] == DATA and witness.wrong == 0
     assert has(packet["text"], ".bin at token ", os.strerror(error), "nothing was skipped")
     assert near.step(300), "the other stream continues"
     failed = scene.mount.failed() - before
