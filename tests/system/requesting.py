@@ -22,7 +22,7 @@ class Handle:
     """The calls of a trainer's process. Each returns what is sent to the test."""
 
     def __init__(self, stream, micro, **options):
-        keys = {"slots": 4, "deadline": 15, "framework": "numpy", "agree": False}
+        keys = {"slots": 4, "deadline": 15, "framework": "numpy"}
         self.loader = Loader(stream, micro, **keys, **options)
         self.client = self.loader._client
         self.number = self.client.request_number

@@ -28,7 +28,7 @@ class Session:
 
     def __init__(self, scene, path, start=0):
         self.path = path
-        keys = {"socket": scene.daemon.socket, "framework": "numpy", "agree": False}
+        keys = {"socket": scene.daemon.socket, "framework": "numpy"}
         self.loader = Loader("train", 4, rank=0, world=1, start=start, **keys)
         self.record(path)
 

@@ -29,7 +29,7 @@ def scene(shared):
 def test_made_records_are_those_of_real_ranks(scene):
     """But for the times: those of tokctl cat, and of a Loader that skips, rewinds and rescales."""
     tag = scene.phase("real", 2, 3, 50, 60)
-    keys = {"socket": scene.daemon.socket, "framework": "numpy", "agree": False}
+    keys = {"socket": scene.daemon.socket, "framework": "numpy"}
     loader = Loader("train", 4, rank=0, world=1, record=scene.directory("loader"), **keys)
     for move in (
         lambda: None,
@@ -210,7 +210,7 @@ def test_a_record_has_all_that_a_proof_needs(scene):
     """Mixes changed by a loop and between processes, and undone by a restart: nothing but the
     records, renamed and in another directory, and the shards are looked at.
     """
-    keys = {"socket": scene.daemon.socket, "framework": "numpy", "agree": False, "run": "mixes"}
+    keys = {"socket": scene.daemon.socket, "framework": "numpy", "run": "mixes"}
     record, starts = scene.directory("mixes"), [0]
     for weights in ({"code": 1.0}, {"web": 1.0, "code": 1.0}, {"web": 1.0}):
         with Loader("train", 8, rank=0, world=1, record=record, start=starts[-1], **keys) as loader:
