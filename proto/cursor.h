@@ -74,6 +74,10 @@ struct cursor_step {
 	const double *weights;
 };
 
+/* Checks @steps of an endless stream before its shards are known. False: @fault, as that of
+ * cursor_schedule(). */
+bool cursor_check_steps(
+	const struct cursor_step *steps, uint32_t n, uint32_t datasets, struct fault *fault);
 /*
  * Makes a cursor at position 0. @identity gives stream, seed, seq_len, extra, stride, epochs and
  * samples. @steps, ascending and after 0, are its schedule: see cursor_schedule(). Free *@out with

@@ -17,7 +17,7 @@
 
 /* ---- checking steps ---- */
 
-/* Fills @fault for one member of step @i: "schedule[2]: at", with the index. Always false. */
+/* Fills @fault for one member of step @i: "schedule[2].at", with the index. Always false. */
 __attribute__((format(printf, 4, 5))) static bool refuse_step(
 	struct fault *fault, uint32_t i, const char *what, const char *format, ...)
 {
@@ -25,7 +25,7 @@ __attribute__((format(printf, 4, 5))) static bool refuse_step(
 	va_list args;
 
 	assert(i <= INT_MAX);
-	snprintf(field, sizeof(field), "schedule[%u]: %.80s", i, what);
+	snprintf(field, sizeof(field), "schedule[%u].%.80s", i, what);
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
@@ -73,6 +73,22 @@ static bool check_step(
 			"%" PRIu64 " is not after the step before it, which ends at %" PRIu64
 			"; put the steps into ascending order",
 			s->from, steps[i - 1].to);
+	return true;
+}
+
+bool cursor_check_steps(
+	const struct cursor_step *steps, uint32_t n, uint32_t datasets, struct fault *fault)
+{
+	const struct cursor endless = {.datasets = datasets};
+	uint64_t units[LIMIT_DATASETS];
+	struct fault wrong;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (!check_step(&endless, steps, i, fault))
+			return false;
+		if (!order_units(steps[i].weights, datasets, units, &wrong))
+			return refuse_step(fault, i, "weights", "%s", wrong.text);
+	}
 	return true;
 }
 

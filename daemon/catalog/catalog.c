@@ -3,7 +3,6 @@
 #include "daemon/catalog/dataset_fetch.h"
 #include "daemon/catalog/dataset_saved.h"
 #include "daemon/catalog/stream.h"
-#include "daemon/config/refuse.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,6 @@
 #include "daemon/catalog/dataset_fetch.h"
 
 #include "daemon/catalog/dataset_objects.h"
-#include "daemon/config/refuse.h"
 
 #include <inttypes.h>
 #include <stdio.h>

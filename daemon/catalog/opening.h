@@ -6,7 +6,6 @@
 #define TOKEND_OPENING_H
 
 #include "daemon/catalog/dataset.h"
-#include "daemon/config/refuse.h"
 #include "daemon/shard/list.h"
 
 #include <pthread.h>

@@ -2,11 +2,11 @@
 #include "daemon/config/config.h"
 
 #include "daemon/config/url_text.h"
-
+#include "proto/phrases.h"
 #include "proto/place.h"
 
 #include <errno.h>
-#include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,4 +128,28 @@ char *config_list_streams(
 	for (uint32_t i = 0; i < config->streams; i++)
 		known[i] = config->stream[i].name;
 	return nearest_list(list, name, known, config->streams);
+}
+
+bool config_refuse(struct fault *fault, const char *file, int line, const char *field, int index,
+	const char *text, ...)
+{
+	va_list args;
+	size_t n;
+
+	fault_set(fault, FAULT_ARGUMENT, field, "%s:%d: %s: ", file, line,
+		field[0] ? field : "config");
+	fault->index = index;
+	n = strlen(fault->text);
+	va_start(args, text);
+	vsnprintf(fault->text + n, sizeof(fault->text) - n, text, args);
+	va_end(args);
+	return false;
+}
+
+bool config_refuse_memory(
+	struct fault *fault, const char *file, int line, const char *field, int index)
+{
+	config_refuse(fault, file, line, field, index, PHRASE_MEMORY);
+	fault->code = FAULT_MEMORY;
+	return false;
 }

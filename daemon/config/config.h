@@ -7,6 +7,9 @@
 #include "proto/nearest.h"
 #include "proto/order.h"
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 enum config_io { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_PREAD };
@@ -112,7 +115,7 @@ struct config {
 
 /*
  * Reads the file at @path. Owned by the caller. On failure returns NULL and sets @fault; its text
- * is the whole line that users see (refuse.h). Defaults are in the tables of keys (schema.h).
+ * is the whole line that users see. Defaults are in the tables of keys (schema.h).
  */
 struct config *config_load(const char *path, struct fault *fault);
 /* The same with its text from @fd, which it closes. */
@@ -132,5 +135,18 @@ const struct config_store *config_store(const struct config *config, const char 
 /* Writes the streams' names and the one that @name may mean, see nearest_list(). Returns @list. */
 char *config_list_streams(
 	const struct config *config, const char *name, char list[NEAREST_LIST_BYTES]);
+
+/* ---- faults of the file ---- */
+
+/*
+ * Sets @fault (FAULT_ARGUMENT) for a value that cannot be used. Its text is the whole line that
+ * users see, "FILE:LINE: FIELD: TEXT". @index: the list entry that the field is about, or
+ * FAULT_NO_INDEX. Always false.
+ */
+__attribute__((format(printf, 6, 7))) bool config_refuse(struct fault *fault, const char *file,
+	int line, const char *field, int index, const char *text, ...);
+/* The same for a failed allocation: FAULT_MEMORY. Always false. */
+bool config_refuse_memory(
+	struct fault *fault, const char *file, int line, const char *field, int index);
 
 #endif

@@ -2,19 +2,11 @@
  * The config file and its top-level keys. A new key is a row in such a table, a member of its
  * struct in config.h (freed in config.c if it is owned), and a line in config/tokend.yaml.
  */
-#include "daemon/config/config.h"
-#include "daemon/config/keys.h"
-#include "daemon/config/path_text.h"
 #include "daemon/config/schema.h"
-#include "daemon/config/store_keys.h"
-#include "daemon/config/stream_keys.h"
-#include "daemon/config/users.h"
-#include "daemon/config/yaml_load.h"
 #include "proto/place.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,69 +14,24 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+enum {
+	TEXT_MOST = 1 << 20,
+	DEPTH_MOST = 32, /* a config needs 7 */
+};
+
 _Static_assert(sizeof(enum config_io) == sizeof(unsigned), "schema_choice() writes an unsigned");
 
-/* @path, relative to the config's directory. Owned by the caller. NULL: out of memory. */
-static char *absolute(const struct config *config, const char *path)
+/* ---- keys ---- */
+
+static SCHEMA_TAKER(take_socket)
 {
-	char *whole;
+	size_t most = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
+	char **path = to;
 
-	if (path[0] == '/')
-		return strdup(path);
-	return asprintf(&whole, "%s/%s", config->directory, path) < 0 ? NULL : whole;
-}
-
-static bool make_absolute(struct schema *s, const struct config *config, int line, char **path)
-{
-	char *whole = absolute(config, *path);
-
-	if (!whole)
-		return schema_refuse_memory(s, line);
-	free(*path);
-	*path = whole;
-	return true;
-}
-
-static bool take_socket(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
-{
-	struct config *config = to;
-	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
-
-	if (!path_text(s, key, value, line, &config->socket) ||
-		!make_absolute(s, config, line, &config->socket))
+	if (!schema_path(s, key, value, to))
 		return false;
-	if (strlen(config->socket) > room)
-		return schema_refuse(s, line, "%s has %zu bytes; must have at most %zu",
-			config->socket, strlen(config->socket), room);
-	return true;
-}
-
-static bool take_state_dir(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
-{
-	struct config *config = to;
-
-	return path_text(s, key, value, line, &config->state_dir) &&
-	       make_absolute(s, config, line, &config->state_dir);
-}
-
-static bool take_allowed(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
-{
-	struct config *config = to;
-
-	(void)key;
-	return users_take(s, value, line, &config->allow_uid, &config->allow_uids);
-}
-
-static bool take_admins(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
-{
-	struct config *config = to;
-
-	(void)key;
-	return users_take(s, value, line, &config->admin_uid, &config->admin_uids);
+	return strlen(*path) <= most || schema_refuse(s, "%s has %zu bytes; must have at most %zu",
+						*path, strlen(*path), most);
 }
 
 static const char *const ios[] = {
@@ -93,13 +40,13 @@ static const char *const ios[] = {
 enum { SOCKET, STATE_DIR, MEMORY, IO, DIRECT, ALLOW_UIDS, ADMIN_UIDS, STORES, CACHE, STREAMS };
 
 static const struct schema_key config_keys[] = {
-	[SOCKET] = {"socket", take_socket, 0, .right = "a path of at most 107 bytes",
-		.preset = WIRE_SOCKET,
+	[SOCKET] = {"socket", take_socket, offsetof(struct config, socket),
+		.right = "a path of at most 107 bytes", .preset = WIRE_SOCKET,
 		.help = "The socket on which trainers and tokctl connect. `--socket` and "
 			"`$TOKEND_SOCKET` come before it. A user who may not create the default "
 			"socket gets one of his own: see PLACES in `tokctl`(1)."},
-	[STATE_DIR] = {"state_dir", take_state_dir, 0, .right = "a directory",
-		.preset = PLACE_STATE_DIR,
+	[STATE_DIR] = {"state_dir", schema_path, offsetof(struct config, state_dir),
+		.right = "a directory", .preset = PLACE_STATE_DIR,
 		.help = "Where snapshots of cursors and the logs of changed mixes are written. "
 			"Under systemd, `$STATE_DIRECTORY` comes before the default. A user who "
 			"may not write to the default directory gets `$XDG_STATE_HOME/tokend`, "
@@ -119,7 +66,7 @@ static const struct schema_key config_keys[] = {
 	[DIRECT] = {"direct", schema_flag, offsetof(struct config, direct), .preset = "false",
 		.help = "Read with O_DIRECT, for local disks and data much larger than RAM. "
 			"Compressed shards are read without it."},
-	[ALLOW_UIDS] = {"allow_uids", take_allowed, 0, .right = USERS_RIGHT, .otherwise = "none",
+	[ALLOW_UIDS] = {"allow_uids", allow_uids_take, 0, .right = USERS_RIGHT, .otherwise = "none",
 		.help = "Users who may connect, in addition to root and the daemon's own user. A "
 			"group means its members when the config is read. "
 			"Their trainers set `$TOKEND_TRUST_UID` to the daemon's user number, "
@@ -127,7 +74,7 @@ static const struct schema_key config_keys[] = {
 			"admin_uids, each gets at most half of the connections and half of the "
 			"memory. A user may write 256 files into state_dir at once and then 10 a "
 			"second. Root and the daemon's own user have no limits."},
-	[ADMIN_UIDS] = {"admin_uids", take_admins, 0, .right = USERS_RIGHT, .otherwise = "none",
+	[ADMIN_UIDS] = {"admin_uids", admin_uids_take, 0, .right = USERS_RIGHT, .otherwise = "none",
 		.help = "Users who may connect and change every run, as root may. A run belongs to "
 			"the first user who attaches to it and is neither root nor listed here. "
 			"Other users may not attach to it, save its snapshots or change it. A run "
@@ -149,53 +96,134 @@ static const struct schema_key config_keys[] = {
 
 const struct schema_table config_table = {config_keys, SCHEMA_COUNT(config_keys)};
 
-/* In the order in which a key is looked for. */
-static const struct schema_level levels[] = {
-	{&config_table, "is a key of the whole config; move it out of streams:"},
-	{&stream_table, "is a key of a stream; move it below the stream's name in streams:"},
-	{&dataset_table, "is a key of a dataset; move it into an entry of datasets:"},
-	{&step_table, "is a key of a planned change; move it into an entry of schedule:"},
-	{&store_table, "is a key of a store; move it into an entry of stores:"},
-	{&cache_table, "is a key of the cache; move it into cache:"},
-	{NULL, NULL},
-};
+/* ---- YAML ---- */
 
-static bool take_document(struct schema *s, struct config *config)
+/* libyaml does not report which error its input had, so the file is read here. */
+static bool read_text(struct schema *s, FILE *file)
 {
-	int lines[SCHEMA_COUNT(config_keys)];
+	struct config *c = s->config;
+
+	c->text = malloc(TEXT_MOST + 1);
+	if (!c->text)
+		return schema_refuse_memory(s);
+	errno = 0;
+	c->text_bytes = fread(c->text, 1, TEXT_MOST + 1, file);
+	if (ferror(file))
+		return fault_errno(s->fault, errno, "",
+			"%s: cannot be read: %s; check the path given with -c", c->path,
+			strerror(errno));
+	if (c->text_bytes > TEXT_MOST)
+		return schema_refuse(s,
+			"the file is larger than %d MiB; check the path given with -c",
+			TEXT_MOST >> 20);
+	char *fits = realloc(c->text, c->text_bytes + 1);
+
+	c->text = fits ? fits : c->text;
+	c->digest = order_checksum(c->text, c->text_bytes);
+	return true;
+}
+
+/*
+ * libyaml looks through all open brackets at every token: a file of 200,000 "[" takes it most of a
+ * minute. Brackets in quotes and comments count, too, but are closed there.
+ */
+static bool check_depth(struct schema *s)
+{
+	int depth = 0, line = 1;
+
+	for (size_t i = 0; i < s->config->text_bytes && depth <= DEPTH_MOST; i++) {
+		char c = s->config->text[i];
+
+		line += c == '\n';
+		depth += c == '[' || c == '{';
+		depth -= (c == ']' || c == '}') && depth > 0;
+	}
+	return depth <= DEPTH_MOST ||
+	       schema_refuse_key(s, line, "YAML",
+		       "lists and mappings are nested deeper than %d levels; a config needs 7",
+		       DEPTH_MOST);
+}
+
+static bool refuse_syntax(struct schema *s, const yaml_parser_t *parser)
+{
+	size_t at = parser->problem_mark.index, column = parser->problem_mark.column + 1;
+	const struct config *c = s->config;
+
+	/* A reader error (invalid UTF-8) has an offset but no line. */
+	if (parser->error == YAML_READER_ERROR)
+		return schema_refuse_key(s, (int)parser->mark.line + 1, "YAML",
+			"%s at byte %zu; must be a file of UTF-8 text", parser->problem,
+			parser->problem_offset);
+	if (parser->error == YAML_MEMORY_ERROR)
+		return schema_refuse_memory(s);
+	/* YAML reserves @ */
+	if (parser->error == YAML_SCANNER_ERROR && at < c->text_bytes && c->text[at] == '@')
+		return schema_refuse_key(s, (int)parser->problem_mark.line + 1, "YAML",
+			"a word that begins with @ (column %zu) needs quotes, as in \"@GROUP\"",
+			column);
+	return schema_refuse_key(s, (int)parser->problem_mark.line + 1, "YAML",
+		"%s (column %zu); must be valid YAML",
+		parser->problem ? parser->problem : "cannot be parsed", column);
+}
+
+static bool take_document(struct schema *s)
+{
+	struct config *config = s->config;
 	yaml_node_t *root = yaml_document_get_root_node(s->document);
+	int lines[SCHEMA_KEYS];
 
 	if (!root)
-		return schema_refuse(s, 1, "the file is empty; must have at least streams:");
-	if (!schema_mapping(s, root, (int)root->start_mark.line + 1, config_keys,
-		    SCHEMA_COUNT(config_keys), config, lines))
+		return schema_refuse(s, "the file is empty; must have at least streams:");
+	s->line = (int)root->start_mark.line + 1;
+	if (!schema_mapping(s, root, &config_table, config, lines))
 		return false;
 	config->has_socket = lines[SOCKET] != 0;
 	config->has_state_dir = lines[STATE_DIR] != 0;
 	config->memory_written = config->memory_bytes;
 	config->state_dir_written = strdup(config->state_dir);
 	if (!config->state_dir_written)
-		return schema_refuse_memory(s, 1);
-	return stores_check(s, config);
+		return schema_refuse_memory(s);
+	return stores_check(s);
+}
+
+/* Most programs would ignore a second document. */
+static bool check_trailing(struct schema *s, yaml_parser_t *parser)
+{
+	yaml_document_t more;
+
+	if (!yaml_parser_load(parser, &more))
+		return refuse_syntax(s, parser);
+	bool trailing = yaml_document_get_root_node(&more) != NULL;
+
+	s->line = (int)more.start_mark.line + 1;
+	yaml_document_delete(&more);
+	return !trailing ||
+	       schema_refuse(s, "a second YAML document begins here; must be only one");
 }
 
 static bool parse(FILE *file, struct config *config, struct fault *fault)
 {
 	yaml_document_t document;
-	struct schema s = {.document = &document,
-		.file = config->path,
-		.levels = levels,
-		.index = FAULT_NO_INDEX,
-		.fault = fault};
+	yaml_parser_t parser;
+	struct schema s = {.document = &document, .config = config, .line = 1, .fault = fault};
 
-	if (!yaml_load(&s, file, &config->text, &config->text_bytes))
+	if (!read_text(&s, file) || !check_depth(&s))
 		return false;
-	config->digest = order_checksum(config->text, config->text_bytes);
-	bool done = take_document(&s, config);
+	if (!yaml_parser_initialize(&parser))
+		return schema_refuse_memory(&s);
+	yaml_parser_set_input_string(
+		&parser, (const unsigned char *)config->text, config->text_bytes);
+	bool loaded = yaml_parser_load(&parser, &document);
+	bool done = loaded ? check_trailing(&s, &parser) && take_document(&s)
+			   : refuse_syntax(&s, &parser);
 
-	yaml_document_delete(&document);
+	if (loaded)
+		yaml_document_delete(&document);
+	yaml_parser_delete(&parser);
 	return done;
 }
+
+/* ---- files ---- */
 
 /* The directory of the file, absolute. */
 static char *directory_of(const char *path)

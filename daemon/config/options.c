@@ -1,6 +1,5 @@
 #include "daemon/config/options.h"
 
-#include "proto/nearest.h"
 #include "proto/phrases.h"
 #include "proto/version.h"
 #include "proto/wire.h"
@@ -10,6 +9,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { CONFIG, SOCKET, LINGER, PRIVATE, CHECK, VERSION, HELP, OPTIONS };
@@ -31,18 +31,19 @@ const struct option_row option_table[] = {
 };
 const unsigned option_rows = OPTIONS;
 
-void options_synopsis(FILE *to)
+/* "tokend -c FILE [--check]" */
+static void print_synopsis(void)
 {
-	fputs("tokend", to);
+	fputs("tokend", stdout);
 	for (int i = 0; i < VERSION; i++) {
 		const struct option_row *o = &option_table[i];
 
-		fputs(o->required ? " " : " [", to);
+		fputs(o->required ? " " : " [", stdout);
 		if (o->letter)
-			fprintf(to, "-%c", o->letter);
+			printf("-%c", o->letter);
 		else
-			fprintf(to, "--%s", o->name);
-		fprintf(to, "%s%s%s", o->value ? " " : "", o->value ? o->value : "",
+			printf("--%s", o->name);
+		printf("%s%s%s", o->value ? " " : "", o->value ? o->value : "",
 			o->required ? "" : "]");
 	}
 }
@@ -64,7 +65,7 @@ static void print_wrapped(const char *text, int indent)
 static void print_help(void)
 {
 	fputs("usage: ", stdout);
-	options_synopsis(stdout);
+	print_synopsis();
 	fputs("\nServes token shards to trainers on this node.\n\n", stdout);
 	for (int i = 0; i < OPTIONS; i++) {
 		const struct option_row *o = &option_table[i];
@@ -97,18 +98,18 @@ __attribute__((format(printf, 2, 3))) static bool fail(int *code, const char *te
 	return false;
 }
 
-static bool take_number(int option, const char *text, uint64_t *number, int *code)
+static bool take_number(int option, uint64_t *number, int *code)
 {
 	const struct option_row *o = &option_table[option];
 
-	if (wire_digits(text, number) && *number >= o->least && *number <= o->most)
+	if (wire_digits(optarg, number) && *number >= o->least && *number <= o->most)
 		return true;
-	return fail(code, "--%s: '%s' is not " PHRASE_INTEGER, o->name, text, o->least, o->most);
+	return fail(code, "--%s: '%s' is not " PHRASE_INTEGER, o->name, optarg, o->least, o->most);
 }
 
 static bool take(struct options *options, int option, int *code)
 {
-	uint64_t number;
+	uint64_t number = 0;
 
 	switch (option) {
 	case CONFIG:
@@ -118,15 +119,11 @@ static bool take(struct options *options, int option, int *code)
 		options->socket = optarg;
 		return true;
 	case LINGER:
-		if (!take_number(LINGER, optarg, &number, code))
-			return false;
-		options->linger_s = (unsigned)number;
-		return true;
+		options->linger_s = take_number(LINGER, &number, code) ? (unsigned)number : 0;
+		return options->linger_s > 0;
 	case PRIVATE:
-		if (!take_number(PRIVATE, optarg, &number, code))
-			return false;
-		options->private_lock = (int)number;
-		return true;
+		options->private_lock = take_number(PRIVATE, &number, code) ? (int)number : -1;
+		return options->private_lock >= 0;
 	case CHECK:
 		options->check = true;
 		return true;
@@ -141,34 +138,6 @@ static bool take(struct options *options, int option, int *code)
 	return false;
 }
 
-/* The row for which getopt_long() returned @found: its index + 1, or its letter. */
-static int row_of(int found)
-{
-	for (int i = 0; i < OPTIONS; i++)
-		if (found == i + 1 || found == option_table[i].letter)
-			return i;
-	return -1;
-}
-
-/* getopt_long() rejected @text. @known: the number of an option that takes no value, or 0. */
-static bool refuse_option(const char *text, int known, int *code)
-{
-	const char *names[OPTIONS], *near;
-	char typed[64];
-
-	for (int i = 0; i < OPTIONS; i++)
-		names[i] = option_table[i].name;
-	if (strncmp(text, "--", 2) != 0)
-		return fail(code, "unknown option %s", text);
-	snprintf(typed, sizeof(typed), "%.*s", (int)strcspn(text + 2, "="), text + 2);
-	near = nearest(typed, names, OPTIONS);
-	if (known)
-		return fail(code, "--%s takes no value", typed);
-	if (near)
-		return fail(code, "unknown option --%s (did you mean --%s?)", typed, near);
-	return fail(code, "unknown option --%s", typed);
-}
-
 bool options_parse(struct options *options, int argc, char **argv, int *code)
 {
 	struct option names[OPTIONS + 1] = {0};
@@ -180,13 +149,13 @@ bool options_parse(struct options *options, int argc, char **argv, int *code)
 			option_table[i].value ? required_argument : no_argument, NULL, i + 1};
 	opterr = 0;
 	while ((found = getopt_long(argc, argv, ":c:h", names, NULL)) != -1) {
-		int option = row_of(found);
-
 		if (found == ':')
 			return fail(code, "%s needs a value", argv[optind - 1]);
-		if (option < 0)
-			return refuse_option(argv[optind - 1], optopt, code);
-		if (!take(options, option, code))
+		if (found == '?' && optopt >= 1 && optopt <= OPTIONS)
+			return fail(code, "--%s takes no value", option_table[optopt - 1].name);
+		if (found == '?')
+			return fail(code, "unknown option %s", argv[optind - 1]);
+		if (!take(options, found == 'c' ? CONFIG : found == 'h' ? HELP : found - 1, code))
 			return false;
 	}
 	if (optind < argc && strcmp(argv[optind], "init") == 0)

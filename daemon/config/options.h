@@ -4,7 +4,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 struct option_row {
 	const char *name;  /* without "--" */
@@ -26,8 +25,6 @@ struct options {
 extern const struct option_row option_table[];
 extern const unsigned option_rows;
 
-/* The usage line without a newline: "tokend -c FILE [--check]". */
-void options_synopsis(FILE *to);
 /* True: @options is complete. False: leave with *@code, after a message, the help or the version.
  */
 bool options_parse(struct options *options, int argc, char **argv, int *code);

@@ -1,9 +1,10 @@
 #include "daemon/config/schema.h"
 
-#include "proto/nearest.h"
+#include "daemon/config/url_text.h"
 #include "proto/phrases.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -14,45 +15,48 @@
 
 /* ---- faults ---- */
 
-bool schema_refuse(struct schema *s, int line, const char *text, ...)
+static bool refuse(struct schema *s, const char *text, va_list args)
 {
 	char what[sizeof(s->fault->text)];
+
+	vsnprintf(what, sizeof(what), text, args);
+	return config_refuse(
+		s->fault, s->config->path, s->line, s->field, FAULT_NO_INDEX, "%s", what);
+}
+
+bool schema_refuse(struct schema *s, const char *text, ...)
+{
 	va_list args;
 
 	va_start(args, text);
-	vsnprintf(what, sizeof(what), text, args);
+	refuse(s, text, args);
 	va_end(args);
-	return config_refuse(s->fault, s->file, line, s->field, s->index, "%s", what);
+	return false;
 }
 
-bool schema_refuse_memory(struct schema *s, int line)
+void schema_enter(struct schema *s, int line, const char *name)
 {
-	return config_refuse_memory(s->fault, s->file, line, s->field, s->index);
+	size_t n = strlen(s->field);
+
+	s->line = line;
+	snprintf(s->field + n, sizeof(s->field) - n, "%s%s",
+		n && name[0] && name[0] != '[' ? "." : "", name);
 }
 
-size_t schema_enter(struct schema *s, const char *part, ...)
+bool schema_refuse_key(struct schema *s, int line, const char *name, const char *text, ...)
 {
-	size_t before = strlen(s->field);
 	va_list args;
 
-	va_start(args, part);
-	vsnprintf(s->field + before, sizeof(s->field) - before, part, args);
+	schema_enter(s, line, name);
+	va_start(args, text);
+	refuse(s, text, args);
 	va_end(args);
-	return before;
+	return false;
 }
 
-size_t schema_enter_item(struct schema *s, size_t index)
+bool schema_refuse_memory(struct schema *s)
 {
-	s->index = (int)index;
-	s->item = schema_enter(s, "[%zu]", index);
-	return s->item;
-}
-
-void schema_leave(struct schema *s, size_t field)
-{
-	s->field[field] = 0;
-	if (field <= s->item)
-		s->index = FAULT_NO_INDEX;
+	return config_refuse_memory(s->fault, s->config->path, s->line, s->field, FAULT_NO_INDEX);
 }
 
 const char *schema_show(const char *text, char shown[64])
@@ -83,7 +87,7 @@ static bool plain_tag(const yaml_node_t *node)
 }
 
 yaml_node_t *schema_node(
-	struct schema *s, yaml_node_t *node, yaml_node_type_t type, int line, const char *right)
+	struct schema *s, yaml_node_t *node, yaml_node_type_t type, const char *right)
 {
 	static const char *const kinds[] = {
 		[YAML_NO_NODE] = "nothing",
@@ -94,113 +98,195 @@ yaml_node_t *schema_node(
 	char shown[64];
 
 	if (node->type != type && node->type == YAML_SCALAR_NODE && node->data.scalar.length > 0)
-		schema_refuse(s, line, "'%s' is %s; must be %s",
+		schema_refuse(s, "'%s' is %s; must be %s",
 			schema_show((char *)node->data.scalar.value, shown), kinds[node->type],
 			right);
 	else if (node->type != type)
-		schema_refuse(s, line, "is %s; must be %s",
+		schema_refuse(s, "is %s; must be %s",
 			node->type == YAML_SCALAR_NODE ? "empty" : kinds[node->type], right);
 	else if (!plain_tag(node))
-		schema_refuse(s, line, "has the tag %s; write the value without one",
+		schema_refuse(s, "has the tag %s; write the value without one",
 			schema_show((const char *)node->tag, shown));
 	else
 		return node;
 	return NULL;
 }
 
-const char *schema_scalar(struct schema *s, yaml_node_t *node, int line, const char *right)
+const char *schema_scalar(struct schema *s, yaml_node_t *node, const char *right)
 {
-	if (!schema_node(s, node, YAML_SCALAR_NODE, line, right))
+	if (!schema_node(s, node, YAML_SCALAR_NODE, right))
 		return NULL;
 	const char *text = (const char *)node->data.scalar.value;
 
-	if (strlen(text) != node->data.scalar.length) {
-		schema_refuse(s, line, "contains a zero byte; must be %s", right);
-		return NULL;
-	}
-	if (text[0] == 0) {
-		schema_refuse(s, line, "is empty; must be %s", right);
-		return NULL;
-	}
-	return text;
-}
-
-/* The text of a scalar that must not be quoted: quotes make it a string. */
-static const char *bare_scalar(struct schema *s, yaml_node_t *node, int line, const char *right)
-{
-	const char *text = schema_scalar(s, node, line, right);
-	char shown[64];
-
-	if (text && node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE) {
-		schema_refuse(s, line, "\"%s\" is quoted; must be %s, without quotes",
-			schema_show(text, shown), right);
-		return NULL;
-	}
-	return text;
-}
-
-/* ---- mappings ---- */
-
-/* The remedy for a key of another mapping, or NULL. */
-static const char *key_elsewhere(const struct schema *s, const char *name)
-{
-	for (const struct schema_level *level = s->levels; level->table; level++)
-		for (size_t i = 0; i < level->table->n; i++)
-			if (strcmp(level->table->keys[i].name, name) == 0)
-				return level->is;
+	if (strlen(text) == node->data.scalar.length && text[0])
+		return text;
+	schema_refuse(s, "%s; must be %s", text[0] ? "contains a zero byte" : "is empty", right);
 	return NULL;
 }
 
-static bool refuse_unknown(
-	struct schema *s, int line, const char *name, const struct schema_key *keys, size_t n)
+/* The text of a scalar that must not be quoted: quotes make it a string. */
+static const char *bare_scalar(struct schema *s, yaml_node_t *node, const char *right)
 {
-	const char *known[SCHEMA_KEYS], *near, *elsewhere = key_elsewhere(s, name);
-	char list[256] = "";
+	const char *text = schema_scalar(s, node, right);
+	char shown[64];
 
-	if (elsewhere)
-		return schema_refuse(s, line, "%s", elsewhere);
-	for (size_t i = 0; i < n; i++) {
-		known[i] = keys[i].name;
-		snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s%s", i ? ", " : "",
-			keys[i].name);
-	}
-	near = nearest(name, known, n);
-	if (near)
-		return schema_refuse(s, line, "unknown key; did you mean %s?", near);
-	return schema_refuse(s, line, "unknown key; must be one of %s", list);
+	if (!text || node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE)
+		return text;
+	schema_refuse(
+		s, "\"%s\" is quoted; must be %s, without quotes", schema_show(text, shown), right);
+	return NULL;
 }
 
-/* One "key: value" of a mapping. */
-static bool take_pair(struct schema *s, const yaml_node_pair_t *pair, const struct schema_key *keys,
-	size_t n, void *into, int *lines)
+static int line_of(const yaml_node_t *node)
 {
-	yaml_node_t *key = yaml_document_get_node(s->document, pair->key);
-	yaml_node_t *value = yaml_document_get_node(s->document, pair->value);
-	int line = (int)key->start_mark.line + 1;
-	const char *name = schema_scalar(s, key, line, "a key");
-	char shown[64];
-	size_t i = 0;
+	return (int)node->start_mark.line + 1;
+}
 
-	if (!name)
-		return false;
-	size_t field = schema_enter(s, "%s%s", s->field[0] ? "." : "", schema_show(name, shown));
+/* ---- lists and mappings ---- */
 
-	while (i < n && strcmp(keys[i].name, name) != 0)
-		i++;
-	if (i == n)
-		return refuse_unknown(s, line, name, keys, n);
-	if (lines[i])
-		return schema_refuse(
-			s, line, PHRASE_TWICE "; remove it here or on line %d", lines[i]);
-	lines[i] = line;
-	if (!keys[i].take(s, &keys[i], value, line, (char *)into + keys[i].at))
-		return false;
-	schema_leave(s, field);
+static yaml_node_t *node_at(struct schema *s, int index)
+{
+	return yaml_document_get_node(s->document, index);
+}
+
+/* Refuses the name of entry @i if an earlier one has it. */
+static bool check_once(struct schema *s, const yaml_node_pair_t *pairs, size_t i, const char *name)
+{
+	for (size_t j = 0; j < i; j++) {
+		const yaml_node_t *other = node_at(s, pairs[j].key);
+
+		if (strcmp((const char *)other->data.scalar.value, name) == 0)
+			return schema_refuse(
+				s, PHRASE_TWICE "; remove it here or on line %d", line_of(other));
+	}
 	return true;
 }
 
+static bool take_entry(struct schema *s, const struct schema_entries *entries, yaml_node_t *node,
+	size_t i, void *to)
+{
+	const yaml_node_pair_t *pairs = node->data.mapping.pairs.start;
+	size_t n = strlen(s->field);
+	char shown[64], part[24];
+	const char *name = NULL;
+	int line = s->line;
+	yaml_node_t *value;
+
+	if (entries->type == YAML_SEQUENCE_NODE) {
+		value = node_at(s, node->data.sequence.items.start[i]);
+		snprintf(part, sizeof(part), "[%zu]", i);
+		schema_enter(s, line_of(value), part);
+	} else {
+		yaml_node_t *key = node_at(s, pairs[i].key);
+
+		value = node_at(s, pairs[i].value);
+		s->line = line_of(key);
+		name = schema_scalar(s, key, entries->name);
+		if (!name)
+			return false;
+		schema_enter(s, s->line, schema_show(name, shown));
+		if (!check_once(s, pairs, i, name))
+			return false;
+	}
+	if (!entries->take(s, name, value, to))
+		return false;
+	s->field[n] = 0;
+	s->line = line;
+	return true;
+}
+
+bool schema_each(struct schema *s, const struct schema_entries *entries, yaml_node_t *node,
+	void *array, void *to)
+{
+	if (!schema_node(s, node, entries->type, entries->right))
+		return false;
+	size_t n =
+		entries->type == YAML_MAPPING_NODE
+			? (size_t)(node->data.mapping.pairs.top - node->data.mapping.pairs.start)
+			: (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
+
+	if (entries->what && (n < entries->least || n > entries->most))
+		return schema_refuse(s, "has %zu %s; must have %s%zu", n, entries->what,
+			entries->least ? "1 to " : "at most ", entries->most);
+	if (entries->bytes) {
+		void *elements = calloc(n + 1, entries->bytes);
+
+		if (!elements)
+			return schema_refuse_memory(s);
+		memcpy(array, &elements, sizeof(elements));
+	}
+	for (size_t i = 0; i < n; i++)
+		if (!take_entry(s, entries, node, i, to))
+			return false;
+	return true;
+}
+
+/* ---- mappings with a table of keys ---- */
+
+/* The remedy for a key of another mapping, or NULL. */
+static const char *key_elsewhere(const char *name)
+{
+	static const struct {
+		const struct schema_table *table;
+		const char *is;
+	} tables[] = {
+		/* in the order in which a key is looked for */
+		{&config_table, "is a key of the whole config; move it out of streams:"},
+		{&stream_table,
+			"is a key of a stream; move it below the stream's name in streams:"},
+		{&dataset_table, "is a key of a dataset; move it into an entry of datasets:"},
+		{&step_table, "is a key of a planned change; move it into an entry of schedule:"},
+		{&store_table, "is a key of a store; move it into an entry of stores:"},
+		{&cache_table, "is a key of the cache; move it into cache:"},
+	};
+
+	for (size_t t = 0; t < SCHEMA_COUNT(tables); t++)
+		for (size_t i = 0; i < tables[t].table->n; i++)
+			if (strcmp(tables[t].table->keys[i].name, name) == 0)
+				return tables[t].is;
+	return NULL;
+}
+
+static bool refuse_unknown(struct schema *s, const char *name, const struct schema_table *table)
+{
+	const char *known[SCHEMA_KEYS], *near, *elsewhere = key_elsewhere(name);
+	char list[256] = "";
+
+	if (elsewhere)
+		return schema_refuse(s, "%s", elsewhere);
+	for (size_t i = 0; i < table->n; i++) {
+		known[i] = table->keys[i].name;
+		snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s%s", i ? ", " : "",
+			known[i]);
+	}
+	near = nearest(name, known, table->n);
+	return schema_refuse(s, "unknown key; %s%s%s", near ? "did you mean " : "must be one of ",
+		near ? near : list, near ? "?" : "");
+}
+
+struct reading {
+	const struct schema_table *table;
+	char *into;
+	int *lines;
+};
+
+static bool take_key(struct schema *s, const char *name, yaml_node_t *value, void *to)
+{
+	const struct reading *r = to;
+	size_t i = 0;
+
+	while (i < r->table->n && strcmp(r->table->keys[i].name, name) != 0)
+		i++;
+	if (i == r->table->n)
+		return refuse_unknown(s, name, r->table);
+	const struct schema_key *key = &r->table->keys[i];
+
+	r->lines[i] = s->line;
+	return key->take(s, key, value, r->into + key->at);
+}
+
 /* A key that is not given. */
-static bool take_default(struct schema *s, const struct schema_key *key, int line, void *into)
+static bool take_default(struct schema *s, const struct schema_key *key, char *into)
 {
 	char right[SCHEMA_RIGHT_BYTES];
 	yaml_node_t preset = {.type = YAML_SCALAR_NODE};
@@ -209,31 +295,35 @@ static bool take_default(struct schema *s, const struct schema_key *key, int lin
 		preset.data.scalar.value = (yaml_char_t *)key->preset;
 		preset.data.scalar.length = strlen(key->preset);
 		preset.data.scalar.style = YAML_PLAIN_SCALAR_STYLE;
-		return key->take(s, key, &preset, line, (char *)into + key->at);
+		return key->take(s, key, &preset, into + key->at);
 	}
-	if (!key->required)
-		return true;
-	schema_enter(s, "%s%s", s->field[0] ? "." : "", key->name);
-	return schema_refuse(s, line, "is missing; set it to %s", schema_right(key, right));
+	return !key->required || schema_refuse_key(s, s->line, key->name,
+					 "is missing; set it to %s", schema_right(key, right));
 }
 
-bool schema_mapping(struct schema *s, yaml_node_t *node, int line, const struct schema_key *keys,
-	size_t n, void *into, int *lines)
+bool schema_mapping(struct schema *s, yaml_node_t *node, const struct schema_table *table,
+	void *into, int lines[SCHEMA_KEYS])
 {
-	int own[SCHEMA_KEYS] = {0};
+	static const struct schema_entries keys = {.type = YAML_MAPPING_NODE,
+		.right = "a mapping of keys to values",
+		.name = "a key",
+		.take = take_key};
+	int own[SCHEMA_KEYS];
+	struct reading reading = {table, into, lines ? lines : own};
 
-	assert(n <= SCHEMA_KEYS);
-	lines = lines ? lines : own;
-	memset(lines, 0, n * sizeof(*lines));
-	if (!schema_node(s, node, YAML_MAPPING_NODE, line, "a mapping of keys to values"))
+	assert(table->n <= SCHEMA_KEYS);
+	memset(reading.lines, 0, SCHEMA_KEYS * sizeof(int));
+	if (!schema_each(s, &keys, node, NULL, &reading))
 		return false;
-	for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top;
-		p++)
-		if (!take_pair(s, p, keys, n, into, lines))
+	for (size_t i = 0; i < table->n; i++) {
+		const struct schema_key *key = &table->keys[i];
+		int line = reading.lines[i];
+
+		if (!line && !take_default(s, key, into))
 			return false;
-	for (size_t i = 0; i < n; i++)
-		if (!lines[i] && !take_default(s, &keys[i], line, into))
-			return false;
+		if (key->line)
+			*(int *)(reading.into + key->line) = line ? line : s->line;
+	}
 	return true;
 }
 
@@ -276,12 +366,11 @@ const char *schema_right(const struct schema_key *key, char right[SCHEMA_RIGHT_B
 	return right;
 }
 
-/* ---- takers ---- */
+/* ---- takers: numbers ---- */
 
-bool schema_keep(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+SCHEMA_TAKER(schema_keep)
 {
-	(void)s, (void)key, (void)line;
+	(void)s, (void)key;
 	*(yaml_node_t **)to = value;
 	return true;
 }
@@ -304,20 +393,19 @@ static const char *whole(const char *text, size_t n, uint64_t *value)
 	return n > 1 && text[0] == '0' ? "has a leading zero, which YAML reads as octal" : NULL;
 }
 
-static bool refuse_number(struct schema *s, int line, const struct schema_key *key,
-	const char *text, const char *wrong)
+static bool refuse_number(
+	struct schema *s, const struct schema_key *key, const char *text, const char *wrong)
 {
 	char shown[64], right[SCHEMA_RIGHT_BYTES];
 
-	return schema_refuse(s, line, "'%s' %s; must be %s", schema_show(text, shown), wrong,
+	return schema_refuse(s, "'%s' %s; must be %s", schema_show(text, shown), wrong,
 		schema_right(key, right));
 }
 
-bool schema_number(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+SCHEMA_TAKER(schema_number)
 {
 	char right[SCHEMA_RIGHT_BYTES];
-	const char *text = bare_scalar(s, value, line, schema_right(key, right));
+	const char *text = bare_scalar(s, value, schema_right(key, right));
 	uint64_t number;
 
 	if (!text)
@@ -327,30 +415,25 @@ bool schema_number(
 	if (!wrong && (number < key->min || number > key->max))
 		wrong = number < key->min ? "is too small" : "is too large";
 	if (wrong)
-		return refuse_number(s, line, key, text, wrong);
+		return refuse_number(s, key, text, wrong);
 	*(uint64_t *)to = number;
 	return true;
 }
 
-bool schema_number32(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+SCHEMA_TAKER(schema_number32)
 {
 	uint64_t number = 0;
 
-	if (!schema_number(s, key, value, line, &number))
+	if (!schema_number(s, key, value, &number))
 		return false;
 	*(uint32_t *)to = (uint32_t)number;
 	return true;
 }
 
-bool schema_size(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+SCHEMA_TAKER(schema_size)
 {
-	static const struct {
-		const char *name;
-		unsigned shift;
-	} units[] = {{"", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
-	const char *text = bare_scalar(s, value, line, key->right);
+	static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
+	const char *text = bare_scalar(s, value, key->right);
 	uint64_t number;
 
 	if (!text)
@@ -358,124 +441,150 @@ bool schema_size(
 	size_t digits = strspn(text, "0123456789"), unit = 0;
 	const char *wrong = whole(text, digits, &number);
 
-	while (unit < 5 && strcmp(units[unit].name, text + digits) != 0)
+	while (unit < SCHEMA_COUNT(units) && strcmp(units[unit], text + digits) != 0)
 		unit++;
-	if (unit == 5)
+	if (unit == SCHEMA_COUNT(units))
 		wrong = "is not a size";
-	else if (!wrong && number > key->max >> units[unit].shift)
+	else if (!wrong && number > key->max >> 10 * unit)
 		wrong = "is too large";
-	else if (!wrong && number << units[unit].shift < key->min)
+	else if (!wrong && number << 10 * unit < key->min)
 		wrong = "is too small";
 	if (wrong)
-		return refuse_number(s, line, key, text, wrong);
-	*(uint64_t *)to = number << units[unit].shift;
+		return refuse_number(s, key, text, wrong);
+	*(uint64_t *)to = number << 10 * unit;
 	return true;
 }
 
-/* [+-]digits[.digits][e[+-]digits], with a digit before the exponent. Not hex, nan or inf. */
-static bool looks_real(const char *text)
+SCHEMA_TAKER(schema_real)
 {
-	size_t sign = strspn(text, "+-"), whole_digits, digits;
-	const char *p = text + sign;
-
-	if (sign > 1)
-		return false;
-	digits = whole_digits = strspn(p, "0123456789");
-	p += whole_digits;
-	if (*p == '.') {
-		size_t fraction = strspn(++p, "0123456789");
-
-		digits += fraction;
-		p += fraction;
-	}
-	if (digits == 0)
-		return false;
-	if (*p == 'e' || *p == 'E') {
-		p++;
-		p += *p == '+' || *p == '-';
-		if (*p == 0)
-			return false;
-		p += strspn(p, "0123456789");
-	}
-	return *p == 0;
-}
-
-bool schema_real(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
-{
-	const char *text = bare_scalar(s, value, line, key->right);
+	const char *text = bare_scalar(s, value, key->right);
+	char *end;
 
 	if (!text)
 		return false;
-	if (!looks_real(text))
-		return refuse_number(s, line, key, text, "is not a number");
 	errno = 0;
-	double number = strtod(text, NULL);
+	double number = strtod(text, &end);
 
+	/* strtod() also reads blanks, hex, nan and inf */
+	if (text[strspn(text, "0123456789+-.eE")] || *end || end == text)
+		return refuse_number(s, key, text, "is not a number");
 	if (!isfinite(number))
-		return refuse_number(s, line, key, text, "is too large");
+		return refuse_number(s, key, text, "is too large");
 	if (number == 0 && errno == ERANGE)
-		return refuse_number(s, line, key, text, "is too close to 0");
+		return refuse_number(s, key, text, "is too close to 0");
 	if (number < 0)
-		return refuse_number(s, line, key, text, "is negative");
+		return refuse_number(s, key, text, "is negative");
 	*(double *)to = number;
 	return true;
 }
 
-bool schema_flag(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+/* ---- takers: words ---- */
+
+SCHEMA_TAKER(schema_flag)
 {
-	const char *text = bare_scalar(s, value, line, "true or false");
+	const char *text = bare_scalar(s, value, "true or false");
 	char shown[64];
 
 	(void)key;
 	if (!text)
 		return false;
 	if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
-		return schema_refuse(s, line, "'%s' is not a boolean; must be true or false",
+		return schema_refuse(s, "'%s' is not a boolean; must be true or false",
 			schema_show(text, shown));
 	*(bool *)to = text[0] == 't';
 	return true;
 }
 
-bool schema_choice(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+SCHEMA_TAKER(schema_choice)
 {
 	char shown[64], right[SCHEMA_RIGHT_BYTES];
-	const char *text = schema_scalar(s, value, line, schema_right(key, right)), *near;
-	size_t n = 0;
+	const char *text = schema_scalar(s, value, schema_right(key, right)), *near;
+	unsigned n = 0;
 
 	if (!text)
 		return false;
-	for (; key->choices[n]; n++) {
-		if (strcmp(key->choices[n], text) == 0) {
-			*(unsigned *)to = (unsigned)n;
-			return true;
-		}
+	while (key->choices[n] && strcmp(key->choices[n], text) != 0)
+		n++;
+	if (key->choices[n]) {
+		*(unsigned *)to = n;
+		return true;
 	}
-	schema_show(text, shown);
 	near = nearest(text, key->choices, n);
-	if (near)
-		return schema_refuse(s, line, "'%s' is unknown; must be %s (did you mean %s?)",
-			shown, right, near);
-	return schema_refuse(s, line, "'%s' is unknown; must be %s", shown, right);
+	return schema_refuse(s, "'%s' is unknown; must be %s%s%s%s", schema_show(text, shown),
+		right, near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
 }
 
-bool schema_text(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+SCHEMA_TAKER(schema_text)
 {
-	const char *text = schema_scalar(s, value, line, key->right);
+	const char *text = schema_scalar(s, value, key->right);
 	char *copy;
 
 	if (!text)
 		return false;
 	if (value->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
 		(strcmp(text, "~") == 0 || strcmp(text, "null") == 0))
-		return schema_refuse(s, line, "is null; must be %s", key->right);
+		return schema_refuse(s, "is null; must be %s", key->right);
 	copy = strdup(text);
 	if (!copy)
-		return schema_refuse_memory(s, line);
+		return schema_refuse_memory(s);
 	free(*(char **)to);
 	*(char **)to = copy;
+	return true;
+}
+
+/* ---- takers: paths ---- */
+
+/* Refuses "$NAME" and "${NAME}". */
+static bool check_variables(struct schema *s, const char *text)
+{
+	for (const char *at = text; (at = strchr(at, '$'));) {
+		at += 1 + (at[1] == '{');
+		size_t n = strspn(at, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+				      "0123456789_");
+
+		if (n > 0 && !isdigit((unsigned char)at[0]) && (at[-1] == '$' || at[n] == '}'))
+			return schema_refuse(s,
+				"variables ($%.*s) are not expanded; write the whole path",
+				n < 64 ? (int)n : 64, at);
+	}
+	return true;
+}
+
+static bool check_home(struct schema *s, const char *text)
+{
+	const char *home = getenv("HOME");
+
+	if (text[0] != '~')
+		return true;
+	if (home && (text[1] == '/' || text[1] == 0))
+		return schema_refuse(s, "~ is not expanded; write %.200s%s", home, text + 1);
+	return schema_refuse(s, "~ is not expanded; write the whole path");
+}
+
+SCHEMA_TAKER(schema_path_or_url)
+{
+	if (!schema_text(s, key, value, to))
+		return false;
+	const char *text = *(char **)to;
+
+	return url_text_is(text) || (check_home(s, text) && check_variables(s, text));
+}
+
+SCHEMA_TAKER(schema_path)
+{
+	char **path = to, *copy;
+
+	if (!schema_path_or_url(s, key, value, to))
+		return false;
+	if (strncmp(*path, "file://", 7) == 0)
+		return schema_refuse(s, "is a URL; write the path alone: %.200s", *path + 7);
+	if (url_text_is(*path))
+		return schema_refuse(s, "is a URL; must be a local path");
+	if (**path == '/')
+		return true;
+	if (asprintf(&copy, "%s/%s", s->config->directory, *path) < 0)
+		return schema_refuse_memory(s);
+	free(*path);
+	*path = copy;
 	return true;
 }

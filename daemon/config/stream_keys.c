@@ -1,15 +1,396 @@
 /* The streams of a config. Rules about several keys are checked after all of them are read. */
-#include "daemon/config/stream_keys.h"
-
-#include "daemon/config/dataset_keys.h"
-#include "daemon/config/keys.h"
-#include "daemon/config/schedule_keys.h"
+#include "daemon/config/schema.h"
+#include "proto/cursor.h"
 #include "proto/phrases.h"
 #include "proto/wire.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+_Static_assert(
+	sizeof(enum order_shuffle) == sizeof(unsigned), "schema_choice() writes an unsigned");
+_Static_assert(sizeof(enum config_fetch) == sizeof(unsigned), "schema_choice() writes an unsigned");
+
+/* ---- datasets ---- */
+
+static SCHEMA_TAKER(take_label)
+{
+	const char *name = schema_scalar(s, value, key->right);
+	char shown[64];
+
+	if (!name)
+		return false;
+	if (!wire_label_ok(name))
+		return schema_refuse(s, "'%s' is not a valid name; must be %s",
+			schema_show(name, shown), key->right);
+	memcpy(to, name, strlen(name) + 1);
+	return true;
+}
+
+static SCHEMA_TAKER(take_dtype)
+{
+	unsigned choice;
+
+	if (!schema_choice(s, key, value, &choice))
+		return false;
+	*(uint32_t *)to = choice == 0 ? 2 : 4;
+	return true;
+}
+
+static SCHEMA_TAKER(take_piece)
+{
+	uint64_t bytes;
+
+	if (!schema_size(s, key, value, &bytes))
+		return false;
+	if (bytes & (bytes - 1))
+		return schema_refuse(
+			s, "%" PRIu64 " is not a power of two; must be %s", bytes, key->right);
+	*(uint32_t *)to = (uint32_t)bytes;
+	return true;
+}
+
+/* [P, Q] of a dataset's path. */
+static SCHEMA_TAKER(take_part)
+{
+	struct config_dataset *d = to;
+	double ends[2] = {0};
+
+	if (!schema_node(s, value, YAML_SEQUENCE_NODE, key->right))
+		return false;
+	const yaml_node_item_t *item = value->data.sequence.items.start;
+
+	if (value->data.sequence.items.top - item != 2)
+		return schema_refuse(s, "has %td values; must be %s",
+			value->data.sequence.items.top - item, key->right);
+	for (int i = 0; i < 2; i++)
+		if (!schema_real(s, key, yaml_document_get_node(s->document, item[i]), &ends[i]))
+			return false;
+	if (ends[1] <= 1) {
+		d->lo = (uint64_t)(ends[0] * (double)ORDER_UNITS);
+		d->hi = (uint64_t)(ends[1] * (double)ORDER_UNITS);
+	}
+	return d->lo < d->hi ||
+	       schema_refuse(s, "[%g, %g] is not a part; must be %s", ends[0], ends[1], key->right);
+}
+
+enum {
+	DATASET_NAME,
+	DATASET_PATH,
+	DATASET_PART,
+	DATASET_MANIFEST,
+	DATASET_FORMAT,
+	DATASET_DTYPE,
+	DATASET_WEIGHT,
+	DATASET_MAX_EPOCHS,
+	DATASET_SHUFFLE,
+	DATASET_BLOCK,
+	DATASET_GROUP,
+	DATASET_SLIDE,
+	DATASET_COLUMN,
+	DATASET_LABEL_MASK,
+	DATASET_FETCH,
+	DATASET_PIECE,
+};
+
+static const char *const dtypes[] = {"u16", "u32", NULL};
+
+static const char *const fetches[] = {
+	[CONFIG_FETCH_AUTO] = "auto",
+	[CONFIG_FETCH_WINDOW] = "window",
+	[CONFIG_FETCH_PIECE] = "piece",
+	NULL,
+};
+
+static const struct schema_key dataset_keys[] = {
+	[DATASET_NAME] = {"name", take_label, offsetof(struct config_dataset, name),
+		.right = PHRASE_LABEL, .required = true,
+		.help = "Unique in the stream. The order depends on it."},
+	[DATASET_PATH] = {"path", schema_path_or_url, offsetof(struct config_dataset, path),
+		.line = offsetof(struct config_dataset, path_line),
+		.right = "a file, a directory, a glob or the URL of a prefix", .required = true,
+		.help = "The shards. A directory is read recursively, and every file in it must be "
+			"a shard or a side file of one. A URL, such as `s3://bucket/prefix/`, ends "
+			"in a "
+			"slash and has no patterns; its scheme is s3, gs, https or a name of "
+			"stores. Such a dataset needs a manifest."},
+	[DATASET_PART] = {"part", take_part, 0, .line = offsetof(struct config_dataset, part_line),
+		.right = "two numbers, [P, Q] with 0 ≤ P < Q ≤ 1", .otherwise = "[0, 1], the whole",
+		.help = "The share of path's windows that the dataset has, in runs of 64 "
+			"consecutive windows. Parts that do not overlap have no window in common, "
+			"in any stream and with any seed, as long as the shards, seq_len, extra "
+			"and stride are the same: `[0, 0.999]` for training, `[0.999, 1]` for "
+			"validation. Not together with slide or a stride below seq_len."},
+	[DATASET_MANIFEST] = {"manifest", schema_path_or_url,
+		offsetof(struct config_dataset, manifest),
+		.line = offsetof(struct config_dataset, manifest_line),
+		.right = "a file, or the URL of one, that `tokctl manifest` wrote",
+		.otherwise = "none",
+		.help = "The shards below path are those that the manifest lists, and start-up "
+			"opens none of them. When a shard is first read, its size, format, dtype "
+			"and number of tokens are compared with the manifest. The order is the "
+			"same as without one. `tokctl inspect --deep -c` also compares the digests "
+			"of the tokens."},
+	[DATASET_FORMAT] = {"format", schema_text, offsetof(struct config_dataset, format),
+		.line = offsetof(struct config_dataset, format_line),
+		.right = "auto or a format's name", .preset = "auto",
+		.help = "`auto` recognises the format. The others are `npy`, `llmc`, `datatrove`, "
+			"`flat` (bare tokens), `megatron` (with its .idx), `mds` and `arrow`. "
+			"Each may be compressed with zstd (.zst)."},
+	[DATASET_DTYPE] = {"dtype", take_dtype, offsetof(struct config_dataset, token_bytes),
+		.choices = dtypes, .preset = "u16",
+		.help = "The width of a token in files that do not state it, when no manifest "
+			"states it either, and the width to which tokens of 8 bytes are narrowed. "
+			"A stream serves the widest of its datasets' widths."},
+	[DATASET_WEIGHT] = {"weight", schema_real, offsetof(struct config_dataset, weight),
+		.line = offsetof(struct config_dataset, weight_line), .right = PHRASE_WEIGHT,
+		.preset = "1",
+		.help = "The dataset's share of the samples, relative to the other weights of the "
+			"stream."},
+	[DATASET_MAX_EPOCHS] = {"max_epochs", schema_number,
+		offsetof(struct config_dataset, max_epochs),
+		.line = offsetof(struct config_dataset, max_epochs_line), .min = 1,
+		.max = UINT64_MAX, .unit = "epochs", .otherwise = "no limit",
+		.help = "Before the block of 1024 samples that would serve a window of it more "
+			"often, its weight becomes 0 and the others keep their ratio. `tokend "
+			"--check` prints the position."},
+	[DATASET_SHUFFLE] = {"shuffle", schema_choice, offsetof(struct config_dataset, shuffle),
+		.choices = order_shuffles, .preset = "global",
+		.help = "`global` shuffles all windows. `block` is for storage that needs long "
+			"reads: it shuffles blocks of windows, then the windows within each group "
+			"of blocks."},
+	[DATASET_BLOCK] = {"block", schema_number32, offsetof(struct config_dataset, block),
+		.min = 1, .max = UINT64_C(1) << 31, .unit = "windows", .preset = "64",
+		.help = "With `shuffle: block`, the size of a block."},
+	[DATASET_GROUP] = {"group", schema_number32, offsetof(struct config_dataset, group),
+		.min = 1, .max = UINT64_C(1) << 31, .unit = "blocks", .preset = "64",
+		.help = "With `shuffle: block`, the size of a group. Keep block times group above "
+			"16 global batches."},
+	[DATASET_SLIDE] = {"slide", schema_flag, offsetof(struct config_dataset, slide),
+		.line = offsetof(struct config_dataset, slide_line), .preset = "false",
+		.help = "Cut the shards into windows at another offset in each epoch, so that the "
+			"tokens left over at their ends are served, too."},
+	[DATASET_COLUMN] = {"column", schema_text, offsetof(struct config_dataset, column),
+		.right = "a column's name",
+		.otherwise = "tokens, then input_ids, then the only column that fits",
+		.help = "The column of mds and arrow shards that contains the tokens."},
+	[DATASET_LABEL_MASK] = {"label_mask", schema_path_or_url,
+		offsetof(struct config_dataset, label_mask),
+		.line = offsetof(struct config_dataset, label_mask_line),
+		.right = "a directory of loss masks under the names of the shards",
+		.otherwise = "none",
+		.help = "For `loss_mask: true`. A mask has one byte per token, 0 or 1, bare or as "
+			"a NumPy .npy of bool. It is a URL if path is one."},
+	[DATASET_FETCH] = {"fetch", schema_choice, offsetof(struct config_dataset, fetch),
+		.line = offsetof(struct config_dataset, fetch_line), .choices = fetches,
+		.preset = "auto",
+		.help = "How shards in a store are read: `window` reads each window by itself, "
+			"and `piece` reads whole pieces into the cache. `auto` is `piece` if the "
+			"cache has space for the dataset: for all of it (`shuffle: global`, or a "
+			"part), for three groups (`block`) or for 64 pieces (`none`). `tokend "
+			"--check` prints the choice."},
+	[DATASET_PIECE] = {"piece", take_piece, offsetof(struct config_dataset, piece),
+		.line = offsetof(struct config_dataset, piece_line),
+		.right = "a power of two from 64KiB to 64MiB", .min = 64 << 10, .max = 64 << 20,
+		.preset = "8MiB", .help = "The size of a piece."},
+};
+
+const struct schema_table dataset_table = {dataset_keys, SCHEMA_COUNT(dataset_keys)};
+
+static bool take_dataset(struct schema *s, const char *no_name, yaml_node_t *value, void *to)
+{
+	struct config_stream *stream = to;
+	struct config_dataset *d = &stream->dataset[stream->datasets++];
+	int lines[SCHEMA_KEYS];
+
+	(void)no_name;
+	d->line = s->line;
+	if (!schema_mapping(s, value, &dataset_table, d, lines))
+		return false;
+	d->has_dtype = lines[DATASET_DTYPE] != 0;
+	d->has_weight = lines[DATASET_WEIGHT] != 0;
+	if (!lines[DATASET_PART])
+		d->hi = ORDER_UNITS;
+	for (const struct config_dataset *other = stream->dataset; other < d; other++)
+		if (strcmp(other->name, d->name) == 0)
+			return schema_refuse_key(s, d->line, "name",
+				"'%s' is also the name of the dataset on line %d; must be unique",
+				d->name, other->line);
+	return true;
+}
+
+static SCHEMA_TAKER(take_datasets)
+{
+	static const struct schema_entries datasets = {.type = YAML_SEQUENCE_NODE,
+		.right = "a list of datasets, each {name: …, path: …}",
+		.what = "datasets",
+		.least = 1,
+		.most = LIMIT_DATASETS,
+		.bytes = sizeof(struct config_dataset),
+		.take = take_dataset};
+	struct config_stream *stream = to;
+
+	(void)key;
+	return schema_each(s, &datasets, value, &stream->dataset, stream);
+}
+
+/* ---- schedules ---- */
+
+#define SCHEDULE_RIGHT                                                                             \
+	"a list of {at: POSITION, weights: {…}} or {from: POSITION, to: POSITION, steps: N, "    \
+	"weights: {…}}"
+
+static const char STEP_WEIGHTS_RIGHT[] =
+	"a mapping of dataset names to weights, such as {web: 0.7, code: 0.3}";
+
+enum { STEP_AT, STEP_FROM, STEP_TO, STEP_STEPS, STEP_WEIGHTS };
+
+struct reading_step {
+	uint64_t at, from, to;
+	uint32_t steps;
+	yaml_node_t *weights;
+};
+
+#define POSITION_KEY(name, field, least, words)                                                    \
+	name, schema_number, offsetof(struct reading_step, field), .right = words, .min = least,   \
+								   .max = UINT64_MAX
+
+static const struct schema_key step_keys[] = {
+	[STEP_AT] = {POSITION_KEY("at", at, 1, "a position above 0, a multiple of 1024"),
+		.help = "Change the mix at this position. Not together with from, to and steps."},
+	[STEP_FROM] = {POSITION_KEY("from", from, 0, "a position, a multiple of 1024"),
+		.help = "Begin a ramp from the mix before it at this position."},
+	[STEP_TO] = {POSITION_KEY("to", to, 1, "a position after from, a multiple of 1024"),
+		.help = "End the ramp: the weights are in effect from this position."},
+	[STEP_STEPS] = {"steps", schema_number32, offsetof(struct reading_step, steps), .min = 1,
+		.max = UINT32_MAX, .unit = "steps", .preset = "1",
+		.help = "Equal steps of the ramp: at most (to - from) / 1024. Required with from "
+			"and to."},
+	[STEP_WEIGHTS] = {"weights", schema_keep, offsetof(struct reading_step, weights),
+		.right = STEP_WEIGHTS_RIGHT, .required = true,
+		.help = "The new weights. A dataset that is not named gets 0."},
+};
+
+const struct schema_table step_table = {step_keys, SCHEMA_COUNT(step_keys)};
+
+/* Each dataset's weight in a mix of the stream. */
+struct reading_weights {
+	const struct config_stream *stream;
+	double *weights; /* [datasets] */
+};
+
+static bool take_weight(struct schema *s, const char *name, yaml_node_t *value, void *to)
+{
+	static const struct schema_key weight = {"weight", schema_real, .right = PHRASE_WEIGHT};
+	const struct reading_weights *r = to;
+	const char *known[LIMIT_DATASETS];
+	char list[NEAREST_LIST_BYTES];
+	uint32_t d = 0, n = r->stream->datasets;
+
+	while (d < n && strcmp(r->stream->dataset[d].name, name) != 0)
+		d++;
+	if (d < n)
+		return schema_real(s, &weight, value, &r->weights[d]);
+	for (d = 0; d < n; d++)
+		known[d] = r->stream->dataset[d].name;
+	return schema_refuse(s, "is not a dataset of the stream, which has %s",
+		nearest_list(list, name, known, n));
+}
+
+/* An entry has `at` alone, or `from`, `to` and `steps`. */
+static bool check_step_keys(struct schema *s, const int *lines)
+{
+	for (int key = STEP_FROM; key <= STEP_STEPS; key++) {
+		if (lines[STEP_AT] && lines[key])
+			return schema_refuse_key(s, lines[key], "",
+				"has at (line %d) and %s; must have either at, or from, to and "
+				"steps",
+				lines[STEP_AT], step_keys[key].name);
+		if (!lines[STEP_AT] && !lines[key])
+			return schema_refuse(s,
+				"has no %s; must have either at, or from, to and steps",
+				step_keys[key].name);
+	}
+	return true;
+}
+
+static bool take_step(struct schema *s, const char *no_name, yaml_node_t *value, void *to)
+{
+	static const struct schema_entries mix = {.type = YAML_MAPPING_NODE,
+		.right = STEP_WEIGHTS_RIGHT,
+		.name = "a dataset's name",
+		.take = take_weight};
+	struct config_stream *stream = to;
+	struct config_step *step = &stream->step[stream->steps++];
+	struct reading_step reading = {0};
+	size_t n = strlen(s->field);
+	int lines[SCHEMA_KEYS];
+
+	(void)no_name;
+	step->line = s->line;
+	step->weights = calloc(stream->datasets, sizeof(*step->weights));
+	if (!step->weights)
+		return schema_refuse_memory(s);
+	if (!schema_mapping(s, value, &step_table, &reading, lines) || !check_step_keys(s, lines))
+		return false;
+	step->from = lines[STEP_AT] ? reading.at : reading.from;
+	step->to = lines[STEP_AT] ? reading.at : reading.to;
+	step->steps = reading.steps;
+	if (lines[STEP_TO] && step->to == step->from)
+		return schema_refuse_key(s, lines[STEP_TO], "to",
+			"%" PRIu64 " is not after from (%" PRIu64 "); must be a later position",
+			step->to, step->from);
+	schema_enter(s, lines[STEP_WEIGHTS], "weights");
+	if (!schema_each(s, &mix, reading.weights, NULL,
+		    &(struct reading_weights){stream, step->weights}))
+		return false;
+	s->field[n] = 0;
+	return true;
+}
+
+/* proto/ knows what steps are right, and whose fault it is. */
+static bool check_schedule(struct schema *s, const struct config_stream *stream)
+{
+	struct cursor_step *steps = calloc(stream->steps + 1, sizeof(*steps));
+	struct fault fault;
+
+	if (!steps)
+		return schema_refuse_memory(s);
+	for (uint32_t i = 0; i < stream->steps; i++) {
+		const struct config_step *step = &stream->step[i];
+
+		steps[i] = (struct cursor_step){step->from, step->to, step->steps, step->weights};
+	}
+	bool good = cursor_check_steps(steps, stream->steps, stream->datasets, &fault);
+
+	free(steps);
+	if (good)
+		return true;
+	return schema_refuse_key(s, stream->step[fault.index].line, fault.field, "%s", fault.text);
+}
+
+/* Reads the schedule. It names datasets that may come after it in the file, so they are read
+ * before. */
+static bool take_schedule(struct schema *s, yaml_node_t *node, struct config_stream *stream)
+{
+	const struct schema_entries steps = {.type = YAML_SEQUENCE_NODE,
+		.right = SCHEDULE_RIGHT,
+		.what = "entries",
+		/* as many mixes as a cursor may have; see proto/cursor_schedule.c */
+		.most = LIMIT_CURSOR_BYTES / (stream->datasets + 4),
+		.bytes = sizeof(struct config_step),
+		.take = take_step};
+	size_t n = strlen(s->field);
+
+	schema_enter(s, stream->schedule_line, "schedule");
+	if (!schema_each(s, &steps, node, &stream->step, stream))
+		return false;
+	s->field[n] = 0;
+	return check_schedule(s, stream);
+}
+
+/* ---- streams ---- */
 
 #define WINDOW_MAX LIMIT_CHUNK_BYTES /* tokens; a window must fit into a slot */
 
@@ -48,14 +429,15 @@ static const struct schema_key stream_keys[] = {
 		.min = 1, .max = UINT64_MAX, .unit = "tokens", .otherwise = "seq_len",
 		.help = "The distance from one window to the next in a shard."},
 	[STREAM_EOS] = {"eos", schema_number, offsetof(struct config_stream, eos),
-		.max = UINT32_MAX, .otherwise = "none", .help = "The token that ends a document."},
+		.line = offsetof(struct config_stream, eos_line), .max = UINT32_MAX,
+		.otherwise = "none", .help = "The token that ends a document."},
 	[STREAM_VOCAB] = {"vocab", schema_number, offsetof(struct config_stream, vocab), .min = 1,
 		.max = UINT64_C(1) << 32, .otherwise = "unknown",
 		.help = "The number of tokens in the vocabulary. A token that is not below it "
 			"stops the stream, with the shard and the offset in the message. `tokctl "
 			"inspect --deep -c FILE PATH...` finds such tokens beforehand."},
 	[STREAM_DOCUMENTS] = {"documents", schema_flag, offsetof(struct config_stream, documents),
-		.preset = "false",
+		.line = offsetof(struct config_stream, documents_line), .preset = "false",
 		.help = "Batches also contain the document starts: those of the shard's index "
 			"(megatron, datatrove, arrow, NAME.csv.gz next to NAME.npy or NAME.bin), "
 			"otherwise the position after each eos. They take 4 bytes per token of "
@@ -74,11 +456,12 @@ static const struct schema_key stream_keys[] = {
 		.otherwise = "the stream is endless",
 		.help = "End after this many samples, drawn by weight. Not together with epochs or "
 			"schedule."},
-	[STREAM_DATASETS] = {"datasets", datasets_take, 0, .required = true,
+	[STREAM_DATASETS] = {"datasets", take_datasets, 0, .required = true,
 		.right = "a list of datasets, each {name: …, path: …}",
 		.help = "The datasets: 1 to 1024."},
 	[STREAM_SCHEDULE] = {"schedule", schema_keep, offsetof(struct reading_stream, schedule),
-		.right = CONFIG_SCHEDULE_RIGHT, .otherwise = "the weights never change",
+		.line = offsetof(struct config_stream, schedule_line), .right = SCHEDULE_RIGHT,
+		.otherwise = "the weights never change",
 		.help = "Planned changes of the mix, in ascending order. A run has the schedule of "
 			"the config with which it began; `tokctl cursor schedule` gives it "
 			"another."},
@@ -86,153 +469,123 @@ static const struct schema_key stream_keys[] = {
 
 const struct schema_table stream_table = {stream_keys, SCHEMA_COUNT(stream_keys)};
 
-static void enter_dataset(struct schema *s, size_t index, const char *key)
+/* The name of a dataset's key: "datasets[3].weight". */
+static const char *key_of(uint32_t dataset, const char *key, char name[48])
 {
-	schema_enter(s, ".datasets");
-	schema_enter_item(s, index);
-	schema_enter(s, "%s", key);
+	snprintf(name, 48, "datasets[%u].%s", dataset, key);
+	return name;
+}
+
+/* Keys of datasets that do not go with keys of the stream. */
+static bool check_dataset(
+	struct schema *s, const struct config_stream *stream, uint32_t i, const int *lines)
+{
+	static const char finite[] =
+		"a stream with epochs (line %d) serves every window that often; remove it";
+	const struct config_dataset *d = &stream->dataset[i];
+	char name[48];
+
+	if (d->label_mask && !stream->loss_mask)
+		return schema_refuse_key(s, d->label_mask_line, key_of(i, "label_mask", name),
+			"is used only with loss_mask; set loss_mask: true in the stream, or remove "
+			"it");
+	if (d->max_epochs && stream->epochs)
+		return schema_refuse_key(s, d->max_epochs_line, key_of(i, "max_epochs", name),
+			finite, lines[STREAM_EPOCHS]);
+	if (d->has_weight && stream->epochs)
+		return schema_refuse_key(
+			s, d->weight_line, key_of(i, "weight", name), finite, lines[STREAM_EPOCHS]);
+	return true;
 }
 
 static bool check_stream(struct schema *s, const struct config_stream *stream, const int *lines)
 {
+	int end = stream->epochs ? STREAM_EPOCHS : STREAM_SAMPLES;
+
 	if (stream->extra > WINDOW_MAX - stream->seq_len)
-		return SCHEMA_REFUSE_KEY(s,
+		return schema_refuse_key(s,
 			lines[STREAM_EXTRA] ? lines[STREAM_EXTRA] : lines[STREAM_SEQ_LEN],
-			lines[STREAM_EXTRA] ? ".extra" : ".seq_len",
+			lines[STREAM_EXTRA] ? "extra" : "seq_len",
 			"seq_len %" PRIu64 " + extra %" PRIu64
 			" is more than 1073741824 tokens; must be at most that",
 			stream->seq_len, stream->extra);
 	if (stream->has_eos && stream->has_vocab && stream->eos >= stream->vocab)
-		return SCHEMA_REFUSE_KEY(s, lines[STREAM_EOS], ".eos",
+		return schema_refuse_key(s, stream->eos_line, "eos",
 			"%" PRIu64 " is not below vocab (%" PRIu64
 			"); must be a token of the vocabulary",
 			stream->eos, stream->vocab);
-	for (uint32_t i = 0; !stream->loss_mask && i < stream->datasets; i++) {
-		if (!stream->dataset[i].label_mask)
-			continue;
-		enter_dataset(s, (size_t)i, ".label_mask");
-		return schema_refuse(s, stream->dataset[i].label_mask_line,
-			"is used only with loss_mask; set loss_mask: true in the stream, or remove "
-			"it");
-	}
 	if (stream->epochs && stream->samples)
-		return SCHEMA_REFUSE_KEY(s, lines[STREAM_SAMPLES], ".samples",
+		return schema_refuse_key(s, lines[STREAM_SAMPLES], "samples",
 			"the stream also has epochs (line %d); remove one of them",
 			lines[STREAM_EPOCHS]);
-	if (lines[STREAM_SCHEDULE] && (stream->epochs || stream->samples))
-		return SCHEMA_REFUSE_KEY(s, lines[STREAM_SCHEDULE], ".schedule",
+	if (lines[STREAM_SCHEDULE] && lines[end])
+		return schema_refuse_key(s, stream->schedule_line, "schedule",
 			"the mix of a finite stream (%s, line %d) cannot change; remove one of "
 			"them",
-			stream->epochs ? "epochs" : "samples",
-			lines[stream->epochs ? STREAM_EPOCHS : STREAM_SAMPLES]);
-	for (uint32_t i = 0; stream->epochs && i < stream->datasets; i++) {
-		if (stream->dataset[i].max_epochs == 0)
-			continue;
-		enter_dataset(s, (size_t)i, ".max_epochs");
-		return schema_refuse(s, stream->dataset[i].max_epochs_line,
-			"a stream with epochs (line %d) serves every window that often; remove it",
-			lines[STREAM_EPOCHS]);
-	}
+			stream_keys[end].name, lines[end]);
+	for (uint32_t i = 0; i < stream->datasets; i++)
+		if (!check_dataset(s, stream, i, lines))
+			return false;
 	return true;
 }
 
-/* Weights go with a stream without epochs, and none is too small to be served. */
+/* None is too small to be served. */
 static bool check_weights(struct schema *s, const struct config_stream *stream, const int *lines)
 {
 	double weights[LIMIT_DATASETS];
 	uint64_t units[LIMIT_DATASETS];
-
-	for (uint32_t i = 0; i < stream->datasets; i++) {
-		const struct config_dataset *d = &stream->dataset[i];
-
-		weights[i] = d->weight;
-		if (stream->epochs && d->has_weight) {
-			enter_dataset(s, (size_t)i, ".weight");
-			return schema_refuse(s, d->weight_line,
-				"a stream with epochs (line %d) serves every window that often; "
-				"remove it",
-				lines[STREAM_EPOCHS]);
-		}
-	}
-	if (stream->epochs)
-		return true;
-
 	struct fault fault;
+	char name[48];
 
-	if (order_units(weights, stream->datasets, units, &fault))
+	for (uint32_t i = 0; i < stream->datasets; i++)
+		weights[i] = stream->dataset[i].weight;
+	if (stream->epochs || order_units(weights, stream->datasets, units, &fault))
 		return true;
 	if (fault.index == FAULT_NO_INDEX)
-		return SCHEMA_REFUSE_KEY(s, lines[STREAM_DATASETS], ".datasets",
+		return schema_refuse_key(s, lines[STREAM_DATASETS], "datasets",
 			"the weights do not sum to a finite number above 0; " PHRASE_WEIGHTS);
-	enter_dataset(s, (size_t)fault.index, ".weight");
-	return schema_refuse(s, stream->dataset[fault.index].weight_line, PHRASE_TINY,
-		stream->dataset[fault.index].weight);
+	return schema_refuse_key(s, stream->dataset[fault.index].weight_line,
+		key_of((uint32_t)fault.index, "weight", name), "%s", fault.text);
 }
 
-static bool take_stream(struct schema *s, yaml_node_t *node, int line, struct config_stream *stream)
+static bool take_stream(struct schema *s, const char *name, yaml_node_t *value, void *to)
 {
-	int lines[SCHEMA_COUNT(stream_keys)];
-	struct reading_stream reading = {0};
+	struct config *config = to;
+	struct config_stream *stream = &config->stream[config->streams];
+	struct reading_stream reading = {.stream.line = s->line};
+	int lines[SCHEMA_KEYS];
+	char shown[64];
 
-	stream->line = line;
-	reading.stream = *stream;
-	bool read = schema_mapping(
-		s, node, line, stream_keys, SCHEMA_COUNT(stream_keys), &reading, lines);
+	if (!wire_name_ok(name))
+		return schema_refuse(s, "'%s' is not a valid name; must be %s",
+			schema_show(name, shown), PHRASE_NAME);
+	memcpy(reading.stream.name, name, strlen(name) + 1);
+	bool read = schema_mapping(s, value, &stream_table, &reading, lines);
 
 	*stream = reading.stream; /* even after a failure: the config frees it */
+	config->streams++;
 	if (!read)
 		return false;
-	stream->schedule_line = lines[STREAM_SCHEDULE] ? lines[STREAM_SCHEDULE] : line;
 	if (!lines[STREAM_STRIDE])
 		stream->stride = stream->seq_len;
 	stream->has_eos = lines[STREAM_EOS] != 0;
-	stream->eos_line = lines[STREAM_EOS];
-	stream->documents_line = lines[STREAM_DOCUMENTS];
 	stream->has_vocab = lines[STREAM_VOCAB] != 0;
 	return check_stream(s, stream, lines) && check_weights(s, stream, lines) &&
-	       (!reading.schedule || schedule_take(s, reading.schedule, stream));
+	       (!reading.schedule || take_schedule(s, reading.schedule, stream));
 }
 
-bool streams_take(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+SCHEMA_TAKER(streams_take)
 {
+	static const struct schema_entries streams = {.type = YAML_MAPPING_NODE,
+		.right = "a mapping of stream names to streams",
+		.name = PHRASE_NAME,
+		.what = "streams",
+		.least = 1,
+		.most = LIMIT_STREAMS,
+		.bytes = sizeof(struct config_stream),
+		.take = take_stream};
 	struct config *config = to;
 
-	if (!schema_node(s, value, YAML_MAPPING_NODE, line, key->right))
-		return false;
-	yaml_node_pair_t *pair = value->data.mapping.pairs.start;
-	size_t n = (size_t)(value->data.mapping.pairs.top - pair);
-
-	if (n == 0 || n > LIMIT_STREAMS)
-		return schema_refuse(
-			s, line, "has %zu streams; must have 1 to %d", n, LIMIT_STREAMS);
-	config->stream = calloc(n, sizeof(*config->stream));
-	if (!config->stream)
-		return schema_refuse_memory(s, line);
-	for (size_t i = 0; i < n; i++) {
-		struct config_stream *stream = &config->stream[i];
-		yaml_node_t *name_node = yaml_document_get_node(s->document, pair[i].key);
-		int at = (int)name_node->start_mark.line + 1;
-		const char *name = schema_scalar(s, name_node, at, PHRASE_NAME);
-		char shown[64];
-
-		if (!name)
-			return false;
-		size_t field = schema_enter(s, ".%s", schema_show(name, shown));
-
-		if (!wire_name_ok(name))
-			return schema_refuse(
-				s, at, "'%s' is not a valid name; must be %s", shown, PHRASE_NAME);
-		const struct config_stream *other = config_stream(config, name);
-
-		if (other)
-			return schema_refuse(
-				s, at, PHRASE_TWICE "; remove it here or on line %d", other->line);
-		memcpy(stream->name, name, strlen(name) + 1);
-		config->streams = (uint32_t)i + 1;
-		if (!take_stream(s, yaml_document_get_node(s->document, pair[i].value), at, stream))
-			return false;
-		schema_leave(s, field);
-	}
-	return true;
+	(void)key;
+	return schema_each(s, &streams, value, &config->stream, config);
 }

@@ -39,15 +39,15 @@ static inline bool url_text_is(const char *text)
 /* Whether @name may be the name of a store. */
 bool url_text_scheme_ok(const char *name);
 /*
- * Splits @url and checks it. Writes what is wrong and what would be right to @wrong, as the end of
- * a message about the URL. Secrets that someone wrote into a URL are not repeated. @config has the
+ * Splits @url and checks it. False: @fault (FAULT_ARGUMENT), whose text is the end of a message
+ * about the URL. Secrets that someone wrote into a URL are not repeated. @config has the
  * `stores:`; it may be NULL.
  */
-bool url_text(const struct config *config, const char *url, struct url_text *parts,
-	char wrong[LIMIT_TEXT_BYTES]);
+bool url_text(
+	const struct config *config, const char *url, struct url_text *parts, struct fault *fault);
 /* Checks an endpoint, and splits it. @host gets its host, with the port unless it is the usual
  * one. As url_text(). */
-bool url_text_endpoint(const char *endpoint, bool *tls, char host[URL_ENDPOINT_BYTES],
-	char wrong[LIMIT_TEXT_BYTES]);
+bool url_text_endpoint(
+	const char *endpoint, bool *tls, char host[URL_ENDPOINT_BYTES], struct fault *fault);
 
 #endif

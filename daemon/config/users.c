@@ -1,9 +1,12 @@
-#include "daemon/config/users.h"
+/* Lists of users: numbers, names, and groups as "@NAME". */
+#include "daemon/config/schema.h"
 
 #include <grp.h>
 #include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
+
+static const char USER_RIGHT[] = "a user name, \"@GROUP\", or a user number";
 
 struct users {
 	uid_t **list;
@@ -11,14 +14,14 @@ struct users {
 	size_t room;
 };
 
-static bool add(struct schema *s, int line, struct users *to, uid_t uid)
+static bool add(struct schema *s, struct users *to, uid_t uid)
 {
 	if (*to->count == to->room) {
 		size_t room = 2 * to->room + 8;
 		uid_t *list = realloc(*to->list, room * sizeof(*list));
 
 		if (!list)
-			return schema_refuse_memory(s, line);
+			return schema_refuse_memory(s);
 		*to->list = list;
 		to->room = room;
 	}
@@ -26,30 +29,9 @@ static bool add(struct schema *s, int line, struct users *to, uid_t uid)
 	return true;
 }
 
-static bool take_number(struct schema *s, yaml_node_t *node, int line, struct users *to)
-{
-	/* The kernel uses 2^32 - 1 for "no user". */
-	static const struct schema_key uid_key = {"uid", schema_number, .max = UINT32_MAX - 1,
-		.right = "a user name, \"@GROUP\", or a user number"};
-	uint64_t uid;
-
-	return schema_number(s, &uid_key, node, line, &uid) && add(s, line, to, (uid_t)uid);
-}
-
-static bool take_name(struct schema *s, const char *name, int line, struct users *to)
-{
-	const struct passwd *user = getpwnam(name);
-	char shown[64];
-
-	if (!user)
-		return schema_refuse(s, line,
-			"no user is called %s on this host; check it with `id %s`",
-			schema_show(name, shown), shown);
-	return add(s, line, to, user->pw_uid);
-}
-
-/* Also users whose primary group it is: they are in passwd, not in group. */
-static bool take_group(struct schema *s, const char *name, int line, struct users *to)
+/* The members that it has now. Also users whose primary group it is: they are in passwd, not in
+ * group. */
+static bool take_group(struct schema *s, const char *name, struct users *to)
 {
 	const struct group *group = getgrnam(name);
 	const struct passwd *user;
@@ -57,51 +39,62 @@ static bool take_group(struct schema *s, const char *name, int line, struct user
 	bool fine = true;
 
 	if (!group)
-		return schema_refuse(s, line,
+		return schema_refuse(s,
 			"no group is called %s on this host; check it with `getent group %s`",
 			schema_show(name, shown), shown);
 	for (char **member = group->gr_mem; fine && *member; member++) {
 		user = getpwnam(*member);
-		fine = !user || add(s, line, to, user->pw_uid);
+		fine = !user || add(s, to, user->pw_uid);
 	}
 	setpwent();
 	while (fine && (user = getpwent()))
-		fine = user->pw_gid != group->gr_gid || add(s, line, to, user->pw_uid);
+		fine = user->pw_gid != group->gr_gid || add(s, to, user->pw_uid);
 	endpwent();
 	return fine;
 }
 
-static bool take_user(struct schema *s, yaml_node_t *node, int line, struct users *to)
+static bool take_user(struct schema *s, const char *no_name, yaml_node_t *value, void *to)
 {
-	const char *text =
-		schema_scalar(s, node, line, "a user name, \"@GROUP\", or a user number");
+	/* The kernel uses 2^32 - 1 for "no user". */
+	static const struct schema_key number = {
+		"uid", schema_number, .max = UINT32_MAX - 1, .right = USER_RIGHT};
+	const char *text = schema_scalar(s, value, USER_RIGHT);
+	const struct passwd *user;
+	char shown[64];
+	uint64_t uid;
 
+	(void)no_name;
 	if (!text)
 		return false;
 	if (text[0] == '@')
-		return take_group(s, text + 1, line, to);
+		return take_group(s, text + 1, to);
 	/* POSIX allows names of digits alone, but no system creates them. */
 	if (strspn(text, "+-.0123456789") == strlen(text))
-		return take_number(s, node, line, to);
-	return take_name(s, text, line, to);
+		return schema_number(s, &number, value, &uid) && add(s, to, (uid_t)uid);
+	user = getpwnam(text);
+	if (!user)
+		return schema_refuse(s, "no user is called %s on this host; check it with `id %s`",
+			schema_show(text, shown), shown);
+	return add(s, to, user->pw_uid);
 }
 
-bool users_take(struct schema *s, yaml_node_t *value, int line, uid_t **list, uint32_t *count)
+static const struct schema_entries entries = {
+	.type = YAML_SEQUENCE_NODE, .right = USERS_RIGHT, .take = take_user};
+
+SCHEMA_TAKER(allow_uids_take)
 {
-	struct users to = {list, count, 0};
+	struct config *config = to;
 
-	if (!schema_node(s, value, YAML_SEQUENCE_NODE, line, USERS_RIGHT))
-		return false;
-	size_t n = (size_t)(value->data.sequence.items.top - value->data.sequence.items.start);
+	(void)key;
+	return schema_each(s, &entries, value, NULL,
+		&(struct users){&config->allow_uid, &config->allow_uids, 0});
+}
 
-	for (size_t i = 0; i < n; i++) {
-		yaml_node_t *node =
-			yaml_document_get_node(s->document, value->data.sequence.items.start[i]);
-		size_t field = schema_enter_item(s, i);
+SCHEMA_TAKER(admin_uids_take)
+{
+	struct config *config = to;
 
-		if (!take_user(s, node, (int)node->start_mark.line + 1, &to))
-			return false;
-		schema_leave(s, field);
-	}
-	return true;
+	(void)key;
+	return schema_each(s, &entries, value, NULL,
+		&(struct users){&config->admin_uid, &config->admin_uids, 0});
 }

@@ -1,6 +1,5 @@
 #include "daemon/control/control.h"
 
-#include "daemon/config/refuse.h"
 #include "daemon/engine/engine.h"
 #include "daemon/store/cache.h"
 #include "proto/phrases.h"

@@ -1,6 +1,5 @@
 #include "daemon/store/credentials.h"
 
-#include "daemon/config/refuse.h"
 #include "daemon/store/certificates.h"
 #include "daemon/store/internal.h"
 #include "daemon/store/providers.h"

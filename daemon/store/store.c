@@ -1,8 +1,6 @@
 /* The stores of a process, their buckets, and the threads that read. */
 #include "daemon/store/internal.h"
 
-#include "daemon/config/refuse.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>

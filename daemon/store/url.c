@@ -104,10 +104,9 @@ bool url_place(const struct config *config, const char *url, struct url_place *p
 	const char **key, struct fault *fault)
 {
 	struct url_text parts;
-	char wrong[LIMIT_TEXT_BYTES];
-	if (!url_text(config, url, &parts, wrong))
-		return fault_set(
-			fault, FAULT_ARGUMENT, "", "%.*s: %.700s", shown_bytes(url), url, wrong);
+
+	if (!url_text(config, url, &parts, fault))
+		return fault_prefix(fault, "%.*s: ", shown_bytes(url), url);
 	*place = (struct url_place){.store = parts.store,
 		.kind = parts.https			  ? URL_HTTPS
 			: strcmp(parts.scheme, "gs") == 0 ? URL_GS

@@ -80,7 +80,7 @@ static void check_url(const char *text)
 	struct url_place place;
 	struct fault fault = {0};
 	const char *key;
-	char path[URL_PATH_BYTES], wrong[LIMIT_TEXT_BYTES], host[URL_ENDPOINT_BYTES];
+	char path[URL_PATH_BYTES], host[URL_ENDPOINT_BYTES];
 	bool tls;
 
 	if (url_place(&config, text, &place, &key, &fault)) {
@@ -94,7 +94,7 @@ static void check_url(const char *text)
 		check_fault(&fault);
 		assert(fault.code == FAULT_ARGUMENT);
 	}
-	if (url_text_endpoint(text, &tls, host, wrong))
+	if (url_text_endpoint(text, &tls, host, &fault))
 		assert(host[0] && !strpbrk(host, "@/?# \r\n"));
 }
 

@@ -1,8 +1,8 @@
 #include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/man/man.h"
-#include "daemon/config/keys.h"
 #include "daemon/config/options.h"
+#include "daemon/config/schema.h"
 #include "proto/version.h"
 
 #include <stdlib.h>
