@@ -29,7 +29,7 @@ static bool same_shard(const struct dataset *d, uint64_t shard, struct fault *fa
 	char path[PATH_MAX + 1];
 
 	dataset_shard_path(d, shard, path, sizeof(path));
-	return same_file(&d->identity[shard], "the shard was listed", path, fault);
+	return same_file(&d->entry[shard].file, "the shard was listed", path, fault);
 }
 
 static bool same_each(const struct parallel *p, struct fault *fault)
@@ -70,11 +70,11 @@ static bool same_files(const struct dataset *d, const char *path, struct fault *
 
 bool dataset_current(const struct config *config, const struct dataset *d, struct fault *fault)
 {
-	const char *of = d->sizes ? d->config->manifest : d->config->path;
+	const char *of = d->listed ? d->config->manifest : d->config->path;
 	char path[PATH_MAX];
 
 	if (store_is_url(of) || !config_path(config, of, path, sizeof(path)))
 		return true;
-	return d->sizes ? same_file(&d->manifest, "the manifest was read", path, fault)
-			: same_files(d, path, fault);
+	return d->listed ? same_file(&d->manifest, "the manifest was read", path, fault)
+			 : same_files(d, path, fault);
 }

@@ -35,9 +35,10 @@ void dataset_keep_annotations(const struct dataset *d, uint64_t s, const struct 
 	uint32_t sides = dataset_sides(facts);
 
 	if (sides) /* do not touch the zeroed memory of shards without side files */
-		d->sides[s] = sides;
-	if (d->indexed)
-		d->indexed[s] = dataset_is_indexed(facts) ? DATASET_INDEXED : DATASET_UNINDEXED;
+		d->entry[s].sides = sides;
+	if (d->hint.documents)
+		d->entry[s].indexed =
+			dataset_is_indexed(facts) ? DATASET_INDEXED : DATASET_UNINDEXED;
 }
 
 void dataset_settle_rows(struct dataset *d)
@@ -80,21 +81,24 @@ bool dataset_same_path(const struct dataset *a, const struct dataset *b)
 
 void dataset_check(const struct dataset *d)
 {
-	bool listed = d->sizes != NULL;
-
 	assert(d->windows <= d->table.windows);
 	assert(d->format && d->table.shards > 0 && d->table.tokens && d->table.first_window);
 	assert(d->token_bytes == 2 || d->token_bytes == 4);
 	assert(d->limit >> 8 * d->token_bytes == 0);
 	assert(!d->is_signed || (d->token_bytes == 4 && d->limit > 0));
 	assert(!d->plain || d->token_bytes >= d->hint.token_bytes);
-	assert(d->plain || !d->data_at_of);
-	assert(listed == (d->plain_at != NULL) && listed == (d->types != NULL));
-	assert(!listed || (!d->plain && !d->unsampled));
-	assert(!d->objects || (listed && d->hint.objects));
+	assert(d->entry && (!d->listed || !d->plain));
+	assert(!d->objects || (d->listed && d->hint.objects));
 	assert(d->unindexed <= d->table.shards);
 	assert(!d->note[0] || d->note_shard < d->table.shards);
 	assert(!d->refused || d->refused_shard < d->table.shards);
+}
+
+void dataset_not_plain(struct dataset *d)
+{
+	d->plain = false;
+	for (uint64_t s = 0; s < d->table.shards; s++)
+		d->entry[s].plain_at = 0;
 }
 
 void dataset_widen(struct dataset *d, uint32_t token_bytes)
@@ -103,26 +107,15 @@ void dataset_widen(struct dataset *d, uint32_t token_bytes)
 	assert(!d->is_signed); /* signed: i32, already the widest */
 	d->token_bytes = token_bytes;
 	d->hint.token_bytes = token_bytes;
-	d->plain = false;
-	free(d->data_at_of);
-	d->data_at_of = NULL;
-	if (d->plain_at)
-		memset(d->plain_at, 0, d->table.shards * sizeof(*d->plain_at));
+	dataset_not_plain(d);
 }
 
 void dataset_close(struct dataset *dataset)
 {
 	free(dataset->table.tokens);
 	free(dataset->table.first_window);
-	free(dataset->identity);
-	free(dataset->sides);
-	free(dataset->plain_at);
-	free(dataset->indexed);
-	free(dataset->sizes);
-	free(dataset->types);
-	free(dataset->unsampled);
+	free(dataset->entry);
 	free(dataset->refused);
-	free(dataset->data_at_of);
 	free(dataset->label_mask);
 	free(dataset->root);
 	free(dataset->paths);
@@ -200,10 +193,10 @@ bool dataset_identical(const struct dataset_identity *listed, const char *when,
 bool dataset_same_shard(
 	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault)
 {
-	const struct dataset_identity *listed = &dataset->identity[shard];
+	const struct dataset_identity *listed = &dataset->entry[shard].file;
 
 	assert(shard < dataset->table.shards);
-	return (dataset->sizes && listed->inode == 0) ||
+	return (dataset->listed && listed->inode == 0) ||
 	       dataset_identical(listed, "the shard was listed", st, fault);
 }
 

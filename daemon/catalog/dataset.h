@@ -8,6 +8,7 @@
 #ifndef TOKEND_DATASET_H
 #define TOKEND_DATASET_H
 
+#include "daemon/catalog/manifest.h"
 #include "daemon/config/config.h"
 #include "daemon/shard/sample.h"
 #include "daemon/store/store.h"
@@ -16,13 +17,6 @@
 #include "proto/table.h"
 
 #include <sys/stat.h>
-
-/* Tells whether a shard was replaced or rewritten. */
-struct dataset_identity {
-	uint64_t inode;
-	uint64_t mtime_ns;
-	uint64_t bytes;
-};
 
 /*
  * Whether a shard's format, or a list of bounds, has the starts of documents. Samples count as
@@ -42,12 +36,11 @@ struct dataset {
 	/* ---- how its tokens are read ---- */
 
 	/* The tokens of every shard are contiguous in the file, in the served width, so they are
-	 * read from the file itself. Other shards are read through dataset_open_shard(). */
+	 * read from the file itself. Other shards are read through dataset_open_shard(). With a
+	 * manifest it is false: plain shards are found when they are opened. */
 	bool plain;
-	bool is_signed;	      /* a token that is read as it is may be negative: the reader checks */
-	uint64_t limit;	      /* the reader checks that tokens are below it; 0: nothing to check */
-	uint64_t data_at;     /* plain: offset of a shard's first token */
-	uint32_t *data_at_of; /* [shards] the same per shard, if they differ; otherwise NULL */
+	bool is_signed; /* a token that is read as it is may be negative: the reader checks */
+	uint64_t limit; /* the reader checks that tokens are below it; 0: nothing to check */
 	uint64_t sample_tokens; /* > 0: windows are samples of this length */
 	uint64_t padding;	/* tokens; 0 also with a manifest */
 	uint64_t frame_bytes;	/* compressed: decoded size of the largest frame; otherwise 0 */
@@ -61,7 +54,6 @@ struct dataset {
 	bool has_eos; /* the stream has an eos; it ends a document in shards without an index */
 	uint32_t eos;
 	uint64_t unindexed; /* the first shard without an index; table.shards: none */
-	uint8_t *indexed;   /* [shards] enum dataset_indexed; NULL: documents are not requested */
 	bool masks, bounds; /* the first shard has a loss mask; has a list of document bounds. With
 			       loss_mask: true all shards agree. */
 	char *label_mask;   /* absolute, or NULL */
@@ -89,22 +81,13 @@ struct dataset {
 	struct dataset_identity manifest; /* 0: none, or in a store */
 	char *paths;			  /* all relative paths, each with its terminating zero */
 	uint32_t *path_at; /* [shards] offsets into paths, which is shorter than 4 GiB */
+	bool listed;	   /* they are a manifest's */
 	/*
-	 * [shards] With a manifest, identity, sides, indexed and plain_at are 0 until
-	 * dataset_open_shard() has compared the shard with the manifest. In a store, plain_at may
-	 * be the manifest's, and no member of identity but inode is used. Only that function writes
-	 * to them, and no two threads open the same shard at once.
+	 * [shards] With a manifest, file.inode, sides and indexed are 0 until dataset_open_shard()
+	 * has compared the shard. In a store, only the bytes of `file` are used. Only that function
+	 * writes to it. No two threads open the same shard at once.
 	 */
-	struct dataset_identity *identity;
-	uint32_t *sides;    /* [shards] dataset_sides() */
-	uint32_t *plain_at; /* [shards] 1 + data_at of a plain shard; NULL: no manifest */
-	uint64_t *sizes;    /* [shards] sizes in the manifest; NULL: no manifest */
-	uint8_t *types;	    /* [shards] enum shard_type in the manifest; NULL: no manifest */
-	/*
-	 * [shards] bool: the type of a flat shard has not been checked yet (sample.h); NULL: all
-	 * are checked. Written by dataset_open_shard().
-	 */
-	uint8_t *unsampled;
+	struct entry *entry;
 
 	/* ---- in a store ---- */
 
@@ -149,17 +132,13 @@ bool dataset_same_shard(
 /* Whether the shard is known to be plain. */
 static inline bool dataset_is_plain(const struct dataset *dataset, uint64_t shard)
 {
-	if (dataset->unsampled && dataset->unsampled[shard])
-		return false; /* opening it checks its type */
-	return dataset->plain || (dataset->plain_at && dataset->plain_at[shard] > 0);
+	return dataset->entry[shard].plain_at > 0;
 }
 
 /* The offset of a plain shard's first token in its file. */
 static inline uint64_t dataset_data_at(const struct dataset *dataset, uint64_t shard)
 {
-	if (dataset->plain_at)
-		return dataset->plain_at[shard] - 1;
-	return dataset->data_at_of ? dataset->data_at_of[shard] : dataset->data_at;
+	return dataset->entry[shard].plain_at - UINT64_C(1);
 }
 
 /*
@@ -195,6 +174,8 @@ void dataset_check(const struct dataset *d);
  * converted when they are read, so it is no longer plain.
  */
 void dataset_widen(struct dataset *d, uint32_t token_bytes);
+/* Makes no shard plain. */
+void dataset_not_plain(struct dataset *d);
 /* Frees the members of *@dataset, not the struct. */
 void dataset_close(struct dataset *dataset);
 

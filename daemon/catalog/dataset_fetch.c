@@ -13,7 +13,7 @@ static uint64_t all_bytes(const struct dataset *d)
 	uint64_t bytes = 0;
 
 	for (uint64_t i = 0; i < d->table.shards; i++)
-		bytes += d->sizes ? d->sizes[i] : d->identity[i].bytes;
+		bytes += d->entry[i].file.bytes;
 	return bytes;
 }
 

@@ -70,7 +70,6 @@ static bool agree(const struct opening *o, const struct shard_format *format,
 		d->format = format;
 		d->token_bytes = shard->token_bytes;
 		d->sample_tokens = shard->sample_tokens;
-		d->data_at = shard->data_at;
 		snprintf(d->column, sizeof(d->column), "%s", shard->column);
 		d->plain = true;
 		d->masks = mask;
@@ -105,14 +104,15 @@ static void gather(const struct opening *o, uint64_t s, const struct shard_facts
 {
 	struct dataset *d = o->dataset;
 
-	d->data_at_of[s] = (uint32_t)shard->data_at;
+	if (shard->plain && shard->data_at < UINT32_MAX)
+		d->entry[s].plain_at = 1 + (uint32_t)shard->data_at;
 	dataset_keep_annotations(d, s, shard);
 	pthread_mutex_lock(o->lock);
 	d->marked |= (d->hint.documents && dataset_is_indexed(shard)) ||
 		     (d->hint.loss_mask && (shard->mask || shard->bounds));
 	if (!dataset_is_indexed(shard) && s < d->unindexed)
 		d->unindexed = s;
-	d->plain = d->plain && shard->plain && shard->data_at <= UINT32_MAX;
+	d->plain &= dataset_is_plain(d, s);
 	d->is_signed |= shard->type == SHARD_I32;
 	d->padding += shard->padding;
 	if (d->format->mixes_rows && shard->sample_tokens == 0)
@@ -183,7 +183,7 @@ static bool describe_open(const struct opening *o, const struct shard_format *fo
 		return false;
 	gather(o, s, &shard);
 	d->table.tokens[s] = shard.tokens;
-	d->identity[s] = dataset_identify(&st);
+	d->entry[s].file = dataset_identify(&st);
 	return true;
 }
 
@@ -219,19 +219,6 @@ static bool describe_each(const struct parallel *p, struct fault *fault)
 	return describe(&o, all->format, p->i + 1);
 }
 
-/* Keeps the offsets, four bytes per shard, only if they differ. */
-static void keep_data_at(struct dataset *d)
-{
-	bool differ = false;
-
-	for (uint64_t s = 0; d->plain && !differ && s < d->table.shards; s++)
-		differ = d->data_at_of[s] != d->data_at;
-	if (differ)
-		return;
-	free(d->data_at_of);
-	d->data_at_of = NULL;
-}
-
 static bool describe_shards(const struct opening *o, const struct shard_format *format)
 {
 	struct dataset *d = o->dataset;
@@ -242,7 +229,8 @@ static bool describe_shards(const struct opening *o, const struct shard_format *
 	if (!describe(o, format, 0) ||
 		parallel_for(n, parallel_reads(n), describe_each, &all, o->fault) < n)
 		return false;
-	keep_data_at(d);
+	if (!d->plain)
+		dataset_not_plain(d);
 	dataset_settle_rows(d);
 	return true;
 }
@@ -253,8 +241,7 @@ static bool describe_with_indexes(const struct opening *o, const struct shard_fo
 	struct dataset *d = o->dataset;
 
 	d->table.tokens = calloc(d->table.shards, sizeof(*d->table.tokens));
-	d->data_at_of = calloc(d->table.shards, sizeof(*d->data_at_of));
-	if (!d->table.tokens || !d->data_at_of)
+	if (!d->table.tokens)
 		return opening_refuse_memory(o);
 	d->hint.indexes = mds_indexes_new(d->root);
 	if (!d->hint.indexes)

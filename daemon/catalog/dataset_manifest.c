@@ -132,12 +132,12 @@ static bool presume_annotations(const struct opening *o)
 }
 
 /* A number that is equal for equal shards: the digest, or without one the ETag. */
-static uint64_t contents_of(const struct dataset *d, uint64_t s, uint64_t digest)
+static uint64_t contents_of(const struct dataset *d, uint64_t s)
 {
 	struct object object;
 
-	if (digest || !d->objects)
-		return digest;
+	if (d->entry[s].digest || !d->objects)
+		return d->entry[s].digest;
 	dataset_object(d, s, &object);
 	return order_name_hash(object.etag, strlen(object.etag));
 }
@@ -155,29 +155,24 @@ bool dataset_from_manifest(const struct opening *o)
 	d->frame_bytes = m.frame_bytes;
 	d->is_signed = m.is_signed;
 	d->table.tokens = m.tokens;
-	d->sizes = m.sizes;
-	d->types = m.types;
-	m.tokens = m.sizes = NULL;
-	m.types = NULL;
-	d->plain_at = m.plain_at;
-	m.plain_at = NULL;
+	d->entry = m.entry;
+	d->listed = true;
+	m.tokens = NULL;
+	m.entry = NULL;
 	bool stored = m.bucket, fine = opening_allocate(o, &m.list);
 
 	if (fine)
 		dataset_settle_rows(d);
-
 	d->hint.indexes = fine ? mds_indexes_new(d->root) : NULL;
-	if (fine && !stored)
-		d->plain_at = calloc(d->table.shards, sizeof(*d->plain_at));
 	if (stored) {
 		fine = fine && (dataset_objects_take(d, &m, o->stores) || opening_refuse_memory(o));
 		d->hint.objects = fine ? &d->objects->objects : NULL;
 	}
-	fine = fine && ((d->hint.indexes && d->plain_at) || opening_refuse_memory(o));
+	fine = fine && (d->hint.indexes || opening_refuse_memory(o));
 	if (!o->source->has_dtype)
-		d->hint.type = (enum shard_type)d->types[0];
+		d->hint.type = (enum shard_type)d->entry[0].type;
 	for (uint64_t s = 0; fine && s < d->table.shards; s++)
-		d->contents = order_derive(d->contents, contents_of(d, s, m.digests[s]));
+		d->contents = order_derive(d->contents, contents_of(d, s));
 	manifest_free(&m);
 	return fine && (stored ? list_annotations(o) : presume_annotations(o));
 }

@@ -45,7 +45,7 @@ static bool manifest_note(const struct dataset *d, char *text, size_t text_bytes
 {
 	struct stat st;
 
-	if (!d->sizes)
+	if (!d->listed)
 		return false;
 	if (d->objects)
 		snprintf(text, text_bytes,

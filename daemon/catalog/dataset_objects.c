@@ -16,7 +16,7 @@ void dataset_object(const struct dataset *dataset, uint64_t shard, struct object
 		.bucket = o->bucket,
 		.key = name - o->key_bytes,
 		.etag = name + strlen(name) + 1,
-		.size = dataset->sizes[shard],
+		.size = dataset->entry[shard].file.bytes,
 		.piece = dataset->piece,
 	};
 }

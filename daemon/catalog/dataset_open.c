@@ -128,7 +128,7 @@ static bool check_documents(const struct opening *o)
 	const struct dataset *d = o->dataset;
 	char field[sizeof(o->fault->field)];
 
-	if (!o->stream->documents || d->has_eos || d->unindexed == d->table.shards || d->sizes)
+	if (!o->stream->documents || d->has_eos || d->unindexed == d->table.shards || d->listed)
 		return true;
 	snprintf(field, sizeof(field), "streams.%s.documents", o->stream->name);
 	return config_refuse(o->fault, o->config->path, o->stream->documents_line, field,

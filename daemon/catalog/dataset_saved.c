@@ -51,13 +51,7 @@ static bool pass_arrays(FILE *f, bool save, struct dataset *d)
 	return pass_array(f, save, &d->table.tokens, n * sizeof(*d->table.tokens)) &&
 	       pass_array(
 		       f, save, &d->table.first_window, (n + 1) * sizeof(*d->table.first_window)) &&
-	       pass_array(f, save, &d->identity, n * sizeof(*d->identity)) &&
-	       pass_array(f, save, &d->sides, n * sizeof(*d->sides)) &&
-	       pass_array(f, save, &d->plain_at, n * sizeof(*d->plain_at)) &&
-	       pass_array(f, save, &d->indexed, n) &&
-	       pass_array(f, save, &d->sizes, n * sizeof(*d->sizes)) &&
-	       pass_array(f, save, &d->types, n) && pass_array(f, save, &d->unsampled, n) &&
-	       pass_array(f, save, &d->data_at_of, n * sizeof(*d->data_at_of)) &&
+	       pass_array(f, save, &d->entry, n * sizeof(*d->entry)) &&
 	       pass_array(f, save, &d->paths, save ? paths_bytes(d) : 0) &&
 	       pass_array(f, save, &d->path_at, n * sizeof(*d->path_at)) &&
 	       pass_text(f, save, &d->refused) && pass_text(f, save, &d->label_mask) &&

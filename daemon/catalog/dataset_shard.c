@@ -1,7 +1,6 @@
 #include "daemon/catalog/dataset_shard.h"
 
 #include "daemon/catalog/manifest.h"
-#include "daemon/catalog/sample.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -15,7 +14,7 @@
 static bool same_annotations(const struct dataset *d, uint64_t shard,
 	const struct shard_facts *facts, struct fault *fault)
 {
-	enum dataset_indexed indexed = d->indexed ? d->indexed[shard] : DATASET_UNKNOWN;
+	enum dataset_indexed indexed = d->entry[shard].indexed;
 	const struct {
 		const char *what;
 		bool asked, was, is;
@@ -43,7 +42,8 @@ static bool same_sides(const struct dataset *d, uint64_t shard, const struct sha
 			    : facts->index || !facts->mask ? "index"
 							   : "";
 
-	if ((d->sizes && d->identity[shard].inode == 0) || dataset_sides(facts) == d->sides[shard])
+	if ((d->listed && d->entry[shard].file.inode == 0) ||
+		dataset_sides(facts) == d->entry[shard].sides)
 		return true;
 	return fault_set(fault, FAULT_CHANGED, "",
 		"its %s%s%s changed after the shard was listed (inode, size or mtime differ)",
@@ -66,8 +66,9 @@ static bool as_in_manifest(const struct dataset *d, uint64_t shard,
 	const struct shard_format *format, const struct shard_facts *facts, uint64_t bytes,
 	struct fault *fault)
 {
-	const struct manifest_shard listed = {d->format, (enum shard_type)d->types[shard],
-		d->table.tokens[shard], d->sizes[shard], d->sample_tokens, d->frame_bytes};
+	const struct manifest_shard listed = {d->format, (enum shard_type)d->entry[shard].type,
+		d->table.tokens[shard], d->entry[shard].file.bytes, d->sample_tokens,
+		d->frame_bytes};
 	const struct manifest_shard found = {format, facts->type, facts->tokens, bytes,
 		facts->sample_tokens, facts->frame_bytes};
 	size_t n;
@@ -92,7 +93,7 @@ static bool bytes_of(
 
 	if (!d->objects && fstat(fd, &st) != 0)
 		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	*bytes = d->objects ? d->sizes[shard] : (uint64_t)st.st_size;
+	*bytes = d->objects ? d->entry[shard].file.bytes : (uint64_t)st.st_size;
 	return true;
 }
 
@@ -106,12 +107,12 @@ static bool describe_listed(const struct dataset *d, uint64_t shard, struct byte
 {
 	const struct shard_format *format = d->format;
 
-	if (d->sizes && !d->objects)
+	if (d->listed && !d->objects)
 		format = shard_format(d->config->format);
 	format = shard_describe_bytes(format, b, hint, facts, fault);
 	if (!format)
 		return false;
-	if (!d->sizes)
+	if (!d->listed)
 		return as_listed(d, shard, facts, fault);
 	return as_in_manifest(d, shard, format, facts, bytes, fault);
 }
@@ -120,14 +121,18 @@ static bool describe_listed(const struct dataset *d, uint64_t shard, struct byte
 static void remember(
 	const struct dataset *d, uint64_t shard, int fd, const struct shard_facts *facts)
 {
-	struct stat st = {.st_ino = 1};
+	struct entry *e = &d->entry[shard];
+	struct stat st;
 
-	if (!d->sizes || (!d->objects && fstat(fd, &st) != 0))
+	if (!d->listed || (!d->objects && fstat(fd, &st) != 0))
 		return;
-	d->identity[shard] = dataset_identify(&st);
+	if (d->objects)
+		e->file.inode = 1;
+	else
+		e->file = dataset_identify(&st);
 	dataset_keep_annotations(d, shard, facts);
 	if (facts->plain && facts->data_at < UINT32_MAX)
-		d->plain_at[shard] = (uint32_t)facts->data_at + 1;
+		e->plain_at = (uint32_t)facts->data_at + 1;
 }
 
 /* What the manifest says about a shard in a store. */
@@ -136,7 +141,7 @@ static struct shard_facts facts_of(const struct dataset *d, uint64_t shard)
 	bool plain = dataset_is_plain(d, shard);
 
 	return (struct shard_facts){
-		.type = (enum shard_type)d->types[shard],
+		.type = (enum shard_type)d->entry[shard].type,
 		.tokens = d->table.tokens[shard],
 		.sample_tokens = d->sample_tokens,
 		.frame_bytes = d->frame_bytes,
@@ -162,7 +167,7 @@ struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, 
 	}
 	if (!bytes_of(dataset, shard, fd, &bytes, fault))
 		return NULL;
-	if (dataset->sizes && dataset->sizes[shard] != bytes) { /* no need to read it */
+	if (dataset->listed && dataset->entry[shard].file.bytes != bytes) { /* no need to read it */
 		as_in_manifest(dataset, shard, dataset->format, &facts, bytes, fault);
 		return NULL;
 	}
@@ -179,10 +184,6 @@ struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, 
 	opened = shard_open_bytes(dataset->format, b, &hint, &facts, fault);
 	if (!opened)
 		return NULL;
-	if (!sample_opened(dataset, shard, opened, fault)) {
-		shard_close(opened);
-		return NULL;
-	}
 	remember(dataset, shard, fd, &opened->facts);
 	return opened;
 }

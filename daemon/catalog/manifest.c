@@ -387,27 +387,12 @@ static bool take_store(const struct reading *r, const struct line *l)
 
 static bool resize(struct manifest *m, uint64_t n)
 {
-	uint64_t **const wide[] = {&m->tokens, &m->sizes, &m->digests};
-	uint8_t *types = realloc(m->types, n);
+	uint64_t *tokens = realloc(m->tokens, n * sizeof(*tokens));
+	struct entry *entry = realloc(m->entry, n * sizeof(*entry));
 
-	if (!types)
-		return false;
-	m->types = types;
-	if (m->bucket) {
-		uint32_t *plain_at = realloc(m->plain_at, n * sizeof(*plain_at));
-
-		if (!plain_at)
-			return false;
-		m->plain_at = plain_at;
-	}
-	for (unsigned i = 0; i < sizeof(wide) / sizeof(wide[0]); i++) {
-		uint64_t *more = realloc(*wide[i], n * sizeof(*more));
-
-		if (!more)
-			return false;
-		*wide[i] = more;
-	}
-	return true;
+	m->tokens = tokens ? tokens : m->tokens;
+	m->entry = entry ? entry : m->entry;
+	return tokens && entry;
 }
 
 static bool add_name(const struct reading *r, const struct line *l, struct fault *fault)
@@ -442,8 +427,6 @@ static bool keep(struct reading *r, const struct line *l)
 	}
 	if (!add_name(r, l, &fault))
 		return refuse(r, "", "%s", fault.text);
-	if (m->bucket)
-		m->plain_at[s] = is_plain(l) ? (uint32_t)l->facts.data_at + 1 : 0;
 	m->format = l->format;
 	m->token_bytes = l->facts.token_bytes;
 	m->sample_tokens = l->facts.sample_tokens;
@@ -451,9 +434,10 @@ static bool keep(struct reading *r, const struct line *l)
 		l->facts.frame_bytes > m->frame_bytes ? l->facts.frame_bytes : m->frame_bytes;
 	m->is_signed |= l->facts.type == SHARD_I32;
 	m->tokens[s] = l->facts.tokens;
-	m->sizes[s] = l->size;
-	m->digests[s] = l->digest;
-	m->types[s] = (uint8_t)l->facts.type;
+	m->entry[s] = (struct entry){.file.bytes = l->size,
+		.digest = l->digest,
+		.plain_at = m->bucket && is_plain(l) ? (uint32_t)l->facts.data_at + 1 : 0,
+		.type = (uint8_t)l->facts.type};
 	return true;
 }
 
@@ -572,10 +556,7 @@ void manifest_free(struct manifest *m)
 {
 	shard_list_free(&m->list);
 	free(m->tokens);
-	free(m->sizes);
-	free(m->digests);
-	free(m->types);
-	free(m->plain_at);
+	free(m->entry);
 	shard_list_free(&m->sides);
 	*m = (struct manifest){0};
 }

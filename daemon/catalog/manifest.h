@@ -30,10 +30,26 @@
 
 #include <jansson.h>
 
-/*
- * Takes 29 bytes per shard, and the names. In a store: 33 bytes, the keys, the ETags, and those of
- * the side files.
- */
+/* Tells whether a shard was replaced or rewritten. */
+struct dataset_identity {
+	uint64_t inode;
+	uint64_t mtime_ns;
+	uint64_t bytes;
+};
+
+/* A shard of a manifest, or of files that were described. Its name and number of tokens are kept
+ * elsewhere. */
+struct entry {
+	struct dataset_identity file; /* of a manifest's line: only bytes */
+	uint64_t digest;	      /* of its tokens; 0: none */
+	uint32_t plain_at;	      /* 1 + data_at of a plain shard; 0: not plain, or not known */
+	uint32_t sides;		      /* dataset_sides() */
+	uint8_t type;		      /* enum shard_type */
+	uint8_t indexed;	      /* enum dataset_indexed */
+};
+
+/* Takes 56 bytes per shard, and the names; in a store the keys, the ETags, and those of the side
+ * files. */
 struct manifest {
 	struct shard_list list;
 	const struct shard_format *format; /* of all shards, as are the next two */
@@ -41,16 +57,14 @@ struct manifest {
 	uint64_t sample_tokens;
 	uint64_t frame_bytes; /* the largest of all shards */
 	bool is_signed;	      /* at least one shard is i32 */
-	uint64_t *tokens, *sizes;
-	uint64_t *digests; /* 0: none */
-	uint8_t *types;	   /* enum shard_type */
+	uint64_t *tokens;     /* of each shard */
+	struct entry *entry;  /* likewise; NULL: nothing was read */
 
 	/* ---- in a store; otherwise 0 ---- */
 
 	const struct store_bucket *bucket;
-	size_t key_bytes;   /* of the directory's key. It is before each name in memory, and the
-			       ETag after it, so that a shard's key is one string */
-	uint32_t *plain_at; /* 1 + data_at of a plain shard; 0: not plain */
+	size_t key_bytes; /* of the directory's key. It is before each name in memory, and the
+			     ETag after it, so that a shard's key is one string */
 	struct shard_list sides; /* see side_list.h */
 };
 

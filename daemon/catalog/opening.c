@@ -81,9 +81,6 @@ static bool prepare_annotations(const struct opening *o)
 	d->unindexed = d->table.shards;
 	d->hint.documents = o->stream->documents;
 	d->hint.loss_mask = o->stream->loss_mask;
-	d->indexed = d->hint.documents ? calloc(d->table.shards, sizeof(*d->indexed)) : NULL;
-	if (d->hint.documents && !d->indexed)
-		return opening_refuse_memory(o);
 	if (!mask)
 		return true;
 	if (store_is_url(mask) != store_is_url(o->source->path))
@@ -130,9 +127,9 @@ bool opening_allocate(const struct opening *o, struct shard_list *list)
 	d->table.window_tokens = d->hint.window_tokens;
 	d->table.stride = o->stream->stride;
 	d->table.first_window = calloc(count + 1, sizeof(*d->table.first_window));
-	d->identity = calloc(count, sizeof(*d->identity));
-	d->sides = calloc(count, sizeof(*d->sides));
-	return ((d->table.first_window && d->identity && d->sides) || opening_refuse_memory(o)) &&
+	if (!d->entry)
+		d->entry = calloc(count, sizeof(*d->entry));
+	return ((d->table.first_window && d->entry) || opening_refuse_memory(o)) &&
 	       prepare_annotations(o);
 }
 

@@ -224,49 +224,16 @@ static void find_copies(const struct sampling *all, uint64_t n)
 			}
 }
 
-/* Marks the raw shards that were not sampled: they are checked when they are opened. */
-static bool remember_others(const struct opening *o)
-{
-	struct dataset *d = o->dataset;
-
-	if (!d->format->raw || d->hint.has_type || d->table.shards <= SAMPLE_SHARDS)
-		return true;
-	d->unsampled = malloc(d->table.shards);
-	if (!d->unsampled)
-		return opening_refuse_memory(o);
-	memset(d->unsampled, true, d->table.shards);
-	for (uint64_t i = 0; i < SAMPLE_SHARDS; i++)
-		d->unsampled[shard_of(d, i)] = false;
-	return true;
-}
-
 bool sample_dataset(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
 	uint64_t hash[SAMPLE_SHARDS] = {0}, n = samples_of(d);
 	struct sampling all = {o, hash};
 
-	if (d->sizes) /* a manifest's shards are not read in advance */
+	if (d->listed) /* a manifest's shards are not read in advance */
 		return true;
 	if (parallel_for(n, parallel_reads(n), sample_each, &all, o->fault) < n)
 		return false;
 	find_copies(&all, n);
-	return remember_others(o);
-}
-
-bool sample_opened(
-	const struct dataset *d, uint64_t shard, const struct shard *opened, struct fault *fault)
-{
-	bool first = d->objects ? false /* `tokctl inspect` did it */
-		     : d->sizes ? d->identity[shard].inode == 0
-				: d->unsampled && d->unsampled[shard];
-	struct sample_verdict v = {.kind = SAMPLE_FINE};
-
-	if (first)
-		v = sample_shard(opened);
-	if (!may_serve(d, &v))
-		return fault_set(fault, FAULT_DATA, "dtype", "%s", v.text);
-	if (first && d->unsampled)
-		d->unsampled[shard] = false;
 	return true;
 }

@@ -1,7 +1,7 @@
 /*
  * Samples shards for tokens of another type than the config's, or not below the stream's vocab. Up
- * to SAMPLE_SHARDS shards are sampled when a dataset is opened; other flat shards are sampled when
- * they are first opened for reading. A wrong type is an error, because all tokens of the shard
+ * to SAMPLE_SHARDS shards are sampled when a dataset is opened; `tokctl inspect --deep` looks at
+ * all, and `tokctl manifest` did. A wrong type is an error, because all tokens of the shard
  * would be wrong. A token that may not be served is only recorded in dataset->refused: the stream
  * will stop there, and `tokend --check` fails.
  * A hash of all samples lets ranks notice nodes with other tokens under the same names.
@@ -15,10 +15,5 @@ enum { SAMPLE_SHARDS = 64 };
 
 /* Samples a dataset whose shards have been described. False: o->fault. */
 bool sample_dataset(const struct opening *o);
-/*
- * Checks the type of a shard that is being opened for reading. False: FAULT_DATA, without the path.
- */
-bool sample_opened(const struct dataset *dataset, uint64_t shard, const struct shard *opened,
-	struct fault *fault);
 
 #endif

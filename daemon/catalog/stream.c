@@ -106,7 +106,7 @@ static bool is_endless(const struct stream *stream, const struct dataset *d)
 {
 	return stream->config->documents && stream->config->has_eos &&
 	       stream->config->eos > UINT16_MAX && d->token_bytes == 2 &&
-	       (stream->token_bytes == 2 || (!d->sizes && d->unindexed < d->table.shards));
+	       (stream->token_bytes == 2 || (!d->listed && d->unindexed < d->table.shards));
 }
 
 static bool refuse_eos(const struct stream *stream, const struct dataset *d, struct fault *fault)

@@ -69,7 +69,7 @@ static uint64_t all_pieces(const struct dataset *d)
 	uint64_t pieces = 0;
 
 	for (uint64_t s = 0; d->piece > 0 && s < d->table.shards; s++)
-		pieces += (d->sizes[s] + d->piece - 1) / d->piece;
+		pieces += (d->entry[s].file.bytes + d->piece - 1) / d->piece;
 	return pieces;
 }
 

@@ -30,9 +30,10 @@ static void check(const struct manifest *m)
 		check_name(name);
 		assert(i == 0 || strcmp(shard_list_name(&m->list, i - 1), name) < 0);
 		assert(shard_list_find(&m->list, name) == (int64_t)i);
-		assert(m->tokens[i] <= UINT64_C(1) << 60 && m->sizes[i] <= UINT64_C(1) << 60);
+		assert(m->tokens[i] <= UINT64_C(1) << 60 &&
+			m->entry[i].file.bytes <= UINT64_C(1) << 60);
 		assert(m->sample_tokens == 0 || m->tokens[i] % m->sample_tokens == 0);
-		assert(shard_type_name((enum shard_type)m->types[i]));
+		assert(shard_type_name((enum shard_type)m->entry[i].type));
 	}
 	assert(m->frame_bytes <= 1 << 20);
 }
@@ -62,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		assert(strlen(fault.text) > strlen(path) + 2);
 		for (const char *c = fault.text; *c; c++)
 			assert(*c >= ' ' && *c <= '~');
-		assert(!m.list.paths && !m.tokens && !m.types);
+		assert(!m.list.paths && !m.tokens && !m.entry);
 	}
 	manifest_free(&m);
 	close(fd);

@@ -13,7 +13,7 @@ import numpy
 import pytest
 import zstandard
 
-from lib import TOKCTL, TOKEND, Client, Daemon, Refused, child_environment, has, run
+from lib import TOKCTL, TOKEND, child_environment, has, run
 
 SEQ_LEN = 64
 RNG = numpy.random.default_rng(16)
@@ -147,16 +147,10 @@ def test_a_directory_that_one_may_not_write_to(place):
         assert has(err, "uid 65534 cannot create", "have its owner allow that")
 
 
-def test_a_shard_that_is_not_sampled_is_checked_when_it_is_read(place):
-    daemon = Daemon(place, config(place, NOT_SAMPLED, {}))
-    client, rows = Client(daemon.socket).attach(micro=1, slots=4), 0
-    with pytest.raises(Refused, match=r"shard 100\.bin at token 0: looks like u32"):
-        while rows < 400:
-            client.next()
-            rows += 1
-    assert rows >= 190
-    client.close()
-    daemon.stop()
+def test_inspect_deep_looks_at_shards_that_a_start_does_not_sample(place):
+    config(place, NOT_SAMPLED, {})
+    code, out, _ = run(TOKCTL, "inspect", "--deep", place.file("data"))
+    assert code == 1 and out.decode().count("looks like u32") == 1
 
 
 def test_inspect_reports_them(place):

@@ -39,7 +39,7 @@ struct reads {
 
 static double shard_bytes(const struct dataset *d, uint64_t s)
 {
-	return (double)(d->sizes ? d->sizes[s] : d->identity[s].bytes);
+	return (double)d->entry[s].file.bytes;
 }
 
 /* The samples of dataset @d in [from, to). */
@@ -68,8 +68,8 @@ static void measure_tokens(struct reads *r)
 	/* Are tokens contiguous in an uncompressed file? Megatron's are, in nearly all shards. */
 	r->exact = d->frame_bytes == 0 && d->format != &shard_mds && d->format != &shard_arrow;
 	r->token_bytes = d->token_bytes;
-	if (r->exact && d->types) {
-		r->token_bytes = shard_type_bytes((enum shard_type)d->types[0]);
+	if (r->exact && d->listed) {
+		r->token_bytes = shard_type_bytes((enum shard_type)d->entry[0].type);
 	} else if (!r->exact || !d->plain) {
 		for (uint64_t s = 0; s < d->table.shards; s++)
 			bytes += shard_bytes(d, s);

@@ -139,7 +139,7 @@ int inspect_end(struct inspect *in, int status)
 	if (status == CTL_OK)
 		status = emit_end(&in->emit, in->faults ? CTL_FAILED : CTL_OK);
 	for (unsigned i = 0; i < in->lists; i++) {
-		in->listed[i].manifest.types ? manifest_free(&in->listed[i].manifest)
+		in->listed[i].manifest.entry ? manifest_free(&in->listed[i].manifest)
 					     : shard_list_free(&in->listed[i].list);
 		free(in->listed[i].root);
 		free(in->listed[i].first);

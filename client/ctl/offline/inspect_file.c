@@ -177,7 +177,7 @@ static void use_manifest(const struct manifest *from, const char *name, struct c
 	if (!input->format)
 		input->format = from->format;
 	if (i >= 0 && !input->hint.has_type) {
-		input->hint.type = (enum shard_type)from->types[i];
+		input->hint.type = (enum shard_type)from->entry[i].type;
 		input->hint.has_type = input->format == &shard_flat;
 	}
 }
@@ -190,8 +190,8 @@ static void use_dataset(const struct listed *listed, struct ctl_input *input)
 	if (!input->format)
 		input->format = shard_format(dataset->format);
 	if (!input->hint.has_type)
-		input->hint.type = !dataset->has_dtype && listed->manifest.types
-					   ? (enum shard_type)listed->manifest.types[0]
+		input->hint.type = !dataset->has_dtype && listed->manifest.entry
+					   ? (enum shard_type)listed->manifest.entry[0].type
 				   : dataset->token_bytes == 4 ? SHARD_U32
 							       : SHARD_U16;
 	input->hint.has_type |= dataset->has_dtype;
@@ -262,7 +262,7 @@ static void scan(struct inspect *in, struct inspected *f)
 {
 	const struct config_stream *stream = f->listed ? f->listed->stream : NULL;
 	struct ctl_scan scan = {.vocab = stream && stream->has_vocab ? stream->vocab : 0,
-		.digests = in->manifest || (f->listed && f->listed->manifest.types),
+		.digests = in->manifest || (f->listed && f->listed->manifest.entry),
 		.masks = f->has_mask,
 		.progress = &in->progress};
 	struct fault fault;
@@ -354,19 +354,20 @@ static void compare_annotations(struct inspected *f, struct listed *l)
 static void compare(
 	const struct inspect *in, struct inspected *f, const struct manifest *m, int64_t s)
 {
-	const struct manifest_shard listed = {m->format, (enum shard_type)m->types[s], m->tokens[s],
-		m->sizes[s], m->sample_tokens, m->frame_bytes};
+	const struct manifest_shard listed = {m->format, (enum shard_type)m->entry[s].type,
+		m->tokens[s], m->entry[s].file.bytes, m->sample_tokens, m->frame_bytes};
 	const struct manifest_shard found = {f->shard->format, f->facts.type, f->facts.tokens,
 		f->size, f->facts.sample_tokens, f->facts.frame_bytes};
 	struct fault fault;
 
 	if (!manifest_same(&listed, &found, &fault))
 		problem(f, "%s", fault.text);
-	else if (f->scanned && f->problems == 0 && m->digests[s] && f->digest != m->digests[s])
+	else if (f->scanned && f->problems == 0 && m->entry[s].digest &&
+		 f->digest != m->entry[s].digest)
 		problem(f,
 			"digest is %016" PRIx64 " in the manifest and %016" PRIx64
 			" in the %s; restore the shard, or write the manifest anew",
-			m->digests[s], f->digest, in->place.remote ? "store" : "file");
+			m->entry[s].digest, f->digest, in->place.remote ? "store" : "file");
 }
 
 static void add_to_manifest(struct inspect *in, struct inspected *f)
@@ -424,7 +425,7 @@ static void end_shard(struct inspect *in, struct inspected *f)
 			compare_annotations(f, f->listed);
 		if (line >= 0)
 			compare(in, f, in->from, line);
-		else if (f->listed && f->listed->manifest.types)
+		else if (f->listed && f->listed->manifest.entry)
 			compare(in, f, &f->listed->manifest, f->number);
 		if (in->manifest && f->problems == 0)
 			add_to_manifest(in, f);

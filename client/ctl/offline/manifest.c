@@ -122,11 +122,11 @@ static bool join_line(void *context, const struct manifest *m, json_t *line, str
 	}
 	struct object object = ctl_place_object(&j->in->place, (uint64_t)found);
 
-	if (object.size != m->sizes[i])
+	if (object.size != m->entry[i].file.bytes)
 		report(j, name,
 			"has %" PRIu64 " bytes, but %" PRIu64 " in %.300s:%" PRIu64
 			"; upload it again, or write that manifest anew",
-			object.size, m->sizes[i], j->path, i + 1);
+			object.size, m->entry[i].file.bytes, j->path, i + 1);
 	else if (!ctl_place_etag_ok(object.etag, &odd))
 		report(j, name, "%s", odd.text);
 	if (j->in->faults || !j->copy)
@@ -191,7 +191,7 @@ static void read_objects(struct join *j)
 	char text[256];
 
 	for (uint64_t i = 0; i < j->from.list.count; i++)
-		if (j->from.tokens[i] && !j->from.digests[i]) {
+		if (j->from.tokens[i] && !j->from.entry[i].digest) {
 			snprintf(text, sizeof(text),
 				"line %" PRIu64 " has no digest to compare with; write it anew "
 				"with --deep",
