@@ -1,8 +1,4 @@
-#include "daemon/catalog/catalog.h"
-
-#include "daemon/catalog/dataset_fetch.h"
-#include "daemon/catalog/dataset_saved.h"
-#include "daemon/catalog/stream.h"
+#include "daemon/catalog/opening.h"
 
 #include <inttypes.h>
 #include <stdio.h>

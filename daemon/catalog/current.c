@@ -1,4 +1,4 @@
-#include "daemon/catalog/current.h"
+#include "daemon/catalog/opening.h"
 
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/list.h"

@@ -1,6 +1,8 @@
-#include "daemon/catalog/dataset_objects.h"
+#include "daemon/catalog/opening.h"
+
 #include "daemon/shard/list.h"
 #include "daemon/shard/mds_index.h"
+#include "daemon/shard/tokens.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -203,4 +205,29 @@ bool dataset_same_shard(
 uint64_t dataset_frames_budget(const struct config *config)
 {
 	return config->memory_bytes / 4;
+}
+
+/* ---- tokens that may not be served ---- */
+
+uint64_t vocab_first_refused(const struct dataset *d, const void *tokens, uint64_t n)
+{
+	return d->limit == 0
+		       ? n
+		       : tokens_first_above(tokens, n, d->token_bytes, (uint32_t)(d->limit - 1));
+}
+
+bool vocab_refuse(const struct dataset *d, uint64_t token, const void *tokens, uint64_t i,
+	struct fault *fault)
+{
+	uint32_t value = tokens_value(tokens, i, d->token_bytes);
+
+	if (d->is_signed && value > INT32_MAX)
+		return fault_set(fault, FAULT_TOKEN, "",
+			"token %" PRIu64 " is %" PRId32 "; must be 0 or more", token,
+			(int32_t)value);
+	return fault_set(fault, FAULT_TOKEN, "",
+		"token %" PRIu64 " is %" PRIu32 "; must be below the stream's vocab, %" PRIu64
+		"; set a larger vocab, or tokenize the shard again, or this is not a file of "
+		"tokens",
+		token, value, d->limit);
 }

@@ -150,33 +150,58 @@ uint64_t dataset_frames_budget(const struct config *config);
 /* Fills @source for cursor_begin() and cursor_add(). Borrows the name. */
 void dataset_source(const struct dataset *dataset, struct cursor_source *source);
 
-/* ---- for opening ---- */
+/* ---- its shards, now ---- */
 
-struct dataset_identity dataset_identify(const struct stat *st);
-bool dataset_is_indexed(const struct shard_facts *facts);
 /*
- * Call it when sample_tokens is known of all shards. If the format mixes rows and one shard has
- * others than windows, all are opened with their samples joined.
+ * Compares the names of the shards, and size, inode and mtime of each, with the list; a manifest
+ * by its own size, inode and mtime. One stat() a shard; nothing is opened. False: @fault says what
+ * differs. True for what cannot be looked at now, and for a dataset in a store, whose ETags are
+ * compared when it is read. Blocks.
  */
-void dataset_settle_rows(struct dataset *dataset);
-/* A hash of the identities of the shard's side files; 0: there are none. */
-uint32_t dataset_sides(const struct shard_facts *facts);
+bool dataset_current(
+	const struct config *config, const struct dataset *dataset, struct fault *fault);
 /*
- * Stores the identity of the shard's side files and, if documents are requested, whether it is
- * indexed.
+ * Opens the shard for shard_read(), if it is still what was listed. @fd is @path, open, and
+ * dataset_same_shard() has accepted it; in a store it is -1. The caller keeps @fd open for the life
+ * of the shard, and closes it. @frames may be NULL. Blocks. On failure returns NULL; @fault is
+ * without the path. FAULT_CHANGED: it is not what was listed; FAULT_DATA: it cannot be served.
+ * fault->error is set if a system call failed.
  */
-void dataset_keep_annotations(
-	const struct dataset *d, uint64_t shard, const struct shard_facts *facts);
-/* Asserts the invariants of an open dataset. */
-void dataset_check(const struct dataset *d);
+struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path,
+	int fd, struct frames *frames, struct fault *fault);
+
+/* ---- tokens that may not be served: not below the vocab, or negative ---- */
+
 /*
- * Serves the dataset in @token_bytes, which is more than its own width. Its shards are then
- * converted when they are read, so it is no longer plain.
+ * Returns the index of the first of @n tokens, in served width, that may not be served, or @n. A
+ * client may write to the tokens at the same time; the memory that is read depends on @n alone.
  */
-void dataset_widen(struct dataset *d, uint32_t token_bytes);
-/* Makes no shard plain. */
-void dataset_not_plain(struct dataset *d);
-/* Frees the members of *@dataset, not the struct. */
-void dataset_close(struct dataset *dataset);
+uint64_t vocab_first_refused(const struct dataset *dataset, const void *tokens, uint64_t n);
+/*
+ * Fills @fault (FAULT_TOKEN) for token @i of @tokens, the shard's token @token, which may not be
+ * served. Always false.
+ */
+bool vocab_refuse(const struct dataset *dataset, uint64_t token, const void *tokens, uint64_t i,
+	struct fault *fault);
+
+/* ---- how it is read from a store, by `fetch:`: by window, or in pieces through the cache ---- */
+
+/* The space in a cache that the dataset needs so that a piece is fetched once an epoch, also of a
+ * dataset on a disk. */
+uint64_t dataset_fetch_needs(const struct dataset *dataset);
+/* Writes how the dataset is read, and why: "by window: there is no cache". "": it is local. */
+void dataset_fetch_reason(
+	const struct config *config, const struct dataset *dataset, char *text, size_t text_bytes);
+
+/* ---- remarks for users ---- */
+
+/* A doubt is a remark that trainers are warned of: the tokens may not be the ones that are meant.
+ */
+enum dataset_note { NOTE_NONE, NOTE_FACT, NOTE_DOUBT };
+
+/* Writes remark @i (0 to DATASET_NOTES - 1), one line, to @text, or returns NOTE_NONE. */
+enum { DATASET_NOTES = 9 };
+enum dataset_note dataset_note(
+	const struct dataset *dataset, unsigned i, char *text, size_t text_bytes);
 
 #endif

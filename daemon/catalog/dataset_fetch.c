@@ -1,6 +1,4 @@
-#include "daemon/catalog/dataset_fetch.h"
-
-#include "daemon/catalog/dataset_objects.h"
+#include "daemon/catalog/opening.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "daemon/catalog/dataset_files.h"
+#include "daemon/catalog/opening.h"
 
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/formats.h"

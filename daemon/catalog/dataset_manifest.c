@@ -1,6 +1,5 @@
-#include "daemon/catalog/dataset_manifest.h"
+#include "daemon/catalog/opening.h"
 
-#include "daemon/catalog/dataset_objects.h"
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/list.h"
 #include "daemon/shard/mask.h"

@@ -2,13 +2,7 @@
  * Opens a dataset in three passes: list the files, describe each, number the windows. A fault names
  * the line of the config that caused it.
  */
-#include "daemon/catalog/dataset_open.h"
-
-#include "daemon/catalog/dataset_files.h"
-#include "daemon/catalog/dataset_manifest.h"
-#include "daemon/catalog/dataset_names.h"
-#include "daemon/catalog/dataset_saved.h"
-#include "daemon/catalog/sample.h"
+#include "daemon/catalog/opening.h"
 
 #include <inttypes.h>
 #include <stdio.h>

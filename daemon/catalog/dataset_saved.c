@@ -1,4 +1,4 @@
-#include "daemon/catalog/dataset_saved.h"
+#include "daemon/catalog/opening.h"
 
 #include "daemon/shard/formats.h"
 #include "daemon/shard/mds_index.h"

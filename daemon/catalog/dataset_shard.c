@@ -1,6 +1,4 @@
-#include "daemon/catalog/dataset_shard.h"
-
-#include "daemon/catalog/manifest.h"
+#include "daemon/catalog/opening.h"
 
 #include <errno.h>
 #include <inttypes.h>

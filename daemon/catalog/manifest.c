@@ -2,20 +2,20 @@
  * A manifest is read line by line, and a few numbers are kept of each. It is untrusted: a path must
  * stay below the root, and a number must be small enough that computing with it cannot overflow.
  */
-#include "daemon/catalog/manifest.h"
-
-#include "daemon/catalog/manifest_text.h"
-#include "daemon/catalog/side_list.h"
+#include "daemon/catalog/opening.h"
 #include "daemon/shard/json.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum {
 	LINE_BYTES = 8 * PATH_MAX, /* a path may be escaped as \uXXXX */
@@ -460,7 +460,60 @@ static bool take_line(struct reading *r, const char *text, size_t n)
 	return fine;
 }
 
-/* ---- lines ---- */
+/* ---- the text, in a file or in a store ---- */
+
+#define TEXT_MOST (UINT64_C(4) << 30) /* bytes of an object */
+
+/* Opens the file, without waiting for the writer of a FIFO. */
+static FILE *open_file(const char *path, struct fault *fault)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+	struct stat st;
+
+	if (!file) {
+		fault_errno(fault, errno, "manifest", "%s", strerror(errno));
+		if (fd >= 0)
+			close(fd);
+		return NULL;
+	}
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+		return file;
+	fault_set(fault, FAULT_DATA, "manifest", PHRASE_NOT_FILE);
+	fclose(file);
+	return NULL;
+}
+
+/* Reads the whole object. */
+static FILE *open_object(struct stores *stores, const char *url, char **text, struct fault *fault)
+{
+	char etag[STORE_ETAG_BYTES];
+	const char *key;
+	size_t n;
+	const struct store_bucket *bucket = NULL;
+
+	if (stores)
+		bucket = store_bucket(stores, url, &key, fault);
+	else
+		fault_set(fault, FAULT_ARGUMENT, "", "no stores are open");
+	*text = bucket ? store_load(stores, bucket, key, TEXT_MOST, &n, etag, fault) : NULL;
+	FILE *file = *text ? fmemopen(*text, n, "r") : NULL;
+
+	if (*text && !file)
+		fault_memory(fault);
+	if (!file)
+		snprintf(fault->field, sizeof(fault->field), "manifest");
+	return file;
+}
+
+/* *@text: NULL, or what the caller frees after the file. */
+static FILE *open_text(const char *path, struct stores *stores, char **text, struct fault *fault)
+{
+	*text = NULL;
+	return store_is_url(path) ? open_object(stores, path, text, fault) : open_file(path, fault);
+}
+
+/* ---- all lines ---- */
 
 static bool take_lines(struct reading *r, FILE *file)
 {
@@ -535,7 +588,7 @@ bool manifest_read(struct manifest *m, const char *path, const char *root, struc
 		.context = context,
 		.fault = fault};
 	char *text = NULL;
-	FILE *file = begin(&r, root) ? manifest_text_open(path, stores, &text, fault) : NULL;
+	FILE *file = begin(&r, root) ? open_text(path, stores, &text, fault) : NULL;
 	bool fine;
 
 	if (!file)
@@ -559,4 +612,42 @@ void manifest_free(struct manifest *m)
 	free(m->entry);
 	shard_list_free(&m->sides);
 	*m = (struct manifest){0};
+}
+
+/* ---- comparing with shards ---- */
+
+static bool differ(struct fault *fault, const char *field, uint64_t listed, uint64_t found)
+{
+	return fault_set(fault, FAULT_CHANGED, field,
+		"%s is %" PRIu64 " in the manifest and %" PRIu64 " in the file", field, listed,
+		found);
+}
+
+static bool differ_text(
+	struct fault *fault, const char *field, const char *listed, const char *found)
+{
+	return fault_set(fault, FAULT_CHANGED, field, "%s is %s in the manifest and %s in the file",
+		field, listed, found);
+}
+
+bool manifest_same(const struct manifest_shard *listed, const struct manifest_shard *found,
+	struct fault *fault)
+{
+	if (listed->size != found->size)
+		return differ(fault, "size", listed->size, found->size);
+	if (listed->format != found->format)
+		return differ_text(fault, "format", listed->format->name, found->format->name);
+	if (listed->type != found->type)
+		return differ_text(fault, "dtype", shard_type_name(listed->type),
+			shard_type_name(found->type));
+	if (listed->tokens != found->tokens)
+		return differ(fault, "tokens", listed->tokens, found->tokens);
+	/* Samples are joined if those of another shard are shorter or longer than a window. */
+	if (listed->sample_tokens != found->sample_tokens &&
+		!(listed->format->mixes_rows && listed->sample_tokens == 0))
+		return differ(fault, "sample_tokens", listed->sample_tokens, found->sample_tokens);
+	if (listed->frame_bytes < found->frame_bytes)
+		return differ(
+			fault, "the largest frame_bytes", listed->frame_bytes, found->frame_bytes);
+	return true;
 }

@@ -24,6 +24,7 @@
 #ifndef TOKEND_MANIFEST_H
 #define TOKEND_MANIFEST_H
 
+#include "daemon/config/config.h"
 #include "daemon/shard/list.h"
 #include "daemon/shard/shard.h"
 #include "proto/fault.h"
@@ -93,6 +94,14 @@ bool manifest_read(struct manifest *m, const char *path, const char *root, struc
 	const struct shard_format *format, const struct shard_hint *hint, manifest_visit *visit,
 	void *context, struct fault *fault);
 void manifest_free(struct manifest *m);
+/*
+ * Reads the manifest of a dataset that has one, for tools. The caller frees it with
+ * manifest_free(). False: @fault, as manifest_read() fills it for a line of the manifest, otherwise
+ * as config_refuse().
+ */
+bool dataset_manifest(const struct config *config, struct stores *stores,
+	const struct config_stream *stream, const struct config_dataset *source,
+	struct manifest *manifest, struct fault *fault);
 /*
  * Whether a shard agrees with the manifest. False: FAULT_CHANGED, with the field ("size", "format",
  * "dtype", "tokens", …) and both values.

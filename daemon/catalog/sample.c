@@ -1,9 +1,8 @@
 #define XXH_INLINE_ALL
 
-#include "daemon/catalog/sample.h"
+#include "daemon/catalog/opening.h"
 
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/catalog/vocab.h"
 #include "daemon/shard/sample.h"
 
 #include <errno.h>

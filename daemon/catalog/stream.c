@@ -1,6 +1,4 @@
-#include "daemon/catalog/stream.h"
-
-#include "daemon/catalog/dataset_open.h"
+#include "daemon/catalog/opening.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -1,6 +1,4 @@
-#include "daemon/catalog/stream_schedule.h"
-
-#include "daemon/catalog/stream.h"
+#include "daemon/catalog/opening.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "daemon/catalog/current.h"
+#include "daemon/catalog/dataset.h"
 #include "daemon/control/control.h"
 #include "proto/cursor.h"
 #include "proto/order.h"

@@ -1,6 +1,6 @@
 #include "daemon/control/control.h"
 
-#include "daemon/catalog/dataset_fetch.h"
+#include "daemon/catalog/catalog.h"
 #include "proto/wire.h"
 
 #include <errno.h>

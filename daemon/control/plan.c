@@ -1,6 +1,6 @@
 #include "daemon/control/control.h"
 
-#include "daemon/catalog/dataset_note.h"
+#include "daemon/catalog/dataset.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * descriptors are left; the least recently used one is closed first. Opening and closing may hang,
  * so both run in the pool.
  */
-#include "daemon/catalog/dataset_shard.h"
+#include "daemon/catalog/dataset.h"
 #include "daemon/reader/internal.h"
 #include "daemon/store/store.h"
 #include "proto/phrases.h"

@@ -11,7 +11,7 @@
 #include "client/ctl/common/share.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/stream.h"
-#include "daemon/catalog/dataset_fetch.h"
+#include "daemon/catalog/catalog.h"
 #include "proto/phrases.h"
 
 #include <math.h>

@@ -8,7 +8,7 @@
 #include "client/ctl/common/share.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/stream.h"
-#include "daemon/catalog/stream_schedule.h"
+#include "daemon/catalog/catalog.h"
 #include "proto/phrases.h"
 
 #include <inttypes.h>

@@ -3,7 +3,7 @@
 #include "client/ctl/common/error.h"
 #include "client/ctl/offline/commands.h"
 #include "daemon/catalog/dataset.h"
-#include "daemon/catalog/dataset_manifest.h"
+#include "daemon/catalog/manifest.h"
 #include "daemon/config/url_text.h"
 #include "daemon/shard/frames.h"
 #include "proto/phrases.h"

@@ -5,7 +5,7 @@
 #include "client/ctl/common/error.h"
 #include "client/ctl/offline/shards.h"
 #include "client/ctl/offline/stream.h"
-#include "daemon/catalog/dataset_shard.h"
+#include "daemon/catalog/dataset.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/frames.h"
 #include "proto/phrases.h"
