@@ -31,11 +31,16 @@ int munmap(void *at, size_t n)
 """
 
 READS = r"""
+#include <pthread.h>
+#include <string.h>
 #include <sys/uio.h>
 
 static void seen(size_t n)
 {
-	if ((int64_t)n > words[LARGEST])
+	char thread[16] = "";
+
+	pthread_getname_np(pthread_self(), thread, sizeof(thread));
+	if (strcmp(thread, "tokend-data") == 0 && (int64_t)n > words[LARGEST])
 		words[LARGEST] = n;
 }
 
@@ -152,7 +157,8 @@ def test_large_rows_are_read_in_parts(place):
     wide = {"seed": 3, "seq_len": 1_000_000, "datasets": datasets("web")}
     daemon = Daemon(place, place.config(streams={"train": wide}, io="pread"), env=reads.env)
     client = Client(daemon.socket).attach(micro=1, slots=2)
-    client.next()
+    for _ in range(4):  # the first one opens the file, in another thread
+        client.next()
     client.close()
     assert 0 < reads.get("largest") <= 512 << 10
     assert daemon.stop() == 0

@@ -105,10 +105,10 @@ def test_what_is_new_is_served_and_a_live_session_must_fit(scene):
     scene.place.shard("web/b.bin", 5000)  # a shard is added to a dataset while it is served
     log = scene.reload(refused)
     assert has(log, "could not go on", "dataset web"), log
-    scene.top["memory"] = 1 << 20
+    scene.top["memory"] = 1 << 16
     os.remove(scene.place.file("web", "b.bin"))
     scene.write(train=mixed)
-    assert "memory: 1048576 bytes, but rings" in scene.reload(refused)
+    assert "memory: 65536 bytes, but rings" in scene.reload(refused)
     assert scene.daemon.process.poll() is None and t.step(3)
     t.close()
     scene.top["memory"] = 64 << 20
@@ -122,7 +122,7 @@ def test_rings_that_grow_must_fit(scene):
     """A stream gets a dataset of wider tokens."""
     scene.place.shard("wide/a.bin", 60_000, dtype="<u4")
     client, more = scene.attach(micro=1024, slots=500), 500 * 1024 * (SEQ + 1) * 2
-    scene.top["memory"] = status(scene.daemon.socket)[1]["memory_bytes"] + more // 8
+    scene.top["memory"] = status(scene.daemon.socket)[1]["memory_bytes"] + more // 2
     scene.write(train=scene.train)
     scene.reload()
     client.close()

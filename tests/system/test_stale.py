@@ -23,7 +23,7 @@ KINDS = {
     "plain": ({}, "<u2", {}, put(".bin", raw)),
     "direct": ({"direct": True}, "<u2", {}, put(".bin", raw)),
     "pread": ({"io": "pread"}, "<u2", {}, put(".bin", raw)),
-    "frames": ({}, "<u2", {}, seekable(".bin.zst", raw, 8_192)),
+    "frames": ({"memory": 1 << 20}, "<u2", {}, seekable(".bin.zst", raw, 8_192)),
     "index": ({}, "<i4", {"documents": True}, megatron),
     "arrow": ({}, "<i4", {}, arrow),
 }

@@ -176,18 +176,13 @@ def test_embedded_mode_works_without_the_build_tree(place, venv):
     reason="no Python 3.10, or no build/python3.10",
 )
 def test_python_3_10(place, wheel):
-    """The oldest one that is supported, with the packages of `pip install --target`. Workers do not
-    import from the current directory, although this Python has no option for it.
-    """
+    """The oldest one that is supported, with the packages of `pip install --target`."""
     python, target = find_python("3.10"), place.file("target", "x")[:-2]
     code, _, err = run(python, *PIP, "--target", target, wheel, timeout=200)
     assert code == 0, err
     scene = Scene(place)
     of_user(scene, PYTHONPATH=f"{target}:{OLD_NUMPY}")
-    with open(place.file("here", "json.py"), "w") as other:  # for the workers, too
-        other.write("raise SystemExit('not the one of Python')")
-    command = "env", "-C", place.file("here", ""), python
-    scene.finish(scene.start(batches=50, python=command, workers=2))
+    scene.finish(scene.start(batches=50, python=[python]))
     end_daemon(scene, f"{target}/bin")
 
 

@@ -267,7 +267,7 @@ class Batches:
         if wanted.documents:
             ids = self._empty((micro, seq), "int64")
             starts = self._empty((micro * seq + 1,), "int32")
-        fields = [wanted.make.empty((micro,), "int64") for _ in range(self._fields)]
+        fields = list(wanted.make.empty((self._fields, micro), "int64"))
         address, types = wanted.make.address, wanted.types
         into = [address(tokens), 4 if tokens is not None and tokens.itemsize == 4 else 8]
         into += [self._width, address(labels), 4 if types["labels"] == "int32" else 8]
