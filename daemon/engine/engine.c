@@ -236,7 +236,8 @@ static void share_begin(struct place *place, struct share *share)
 	assert(place->taken <= place->depth);
 }
 
-/* Waiting feeds are woken when an eighth is free, not after every read: there may be many. */
+/* Feeds that wait for local reads are woken when an eighth is free, not after every read: there may
+ * be many. A GET takes so long that its end may wake all. */
 static void share_end(struct engine *engine, struct place *place, struct share *share)
 {
 	struct feed *feed;
@@ -246,8 +247,9 @@ static void share_end(struct engine *engine, struct place *place, struct share *
 	place->taken -= share->reading > 0;
 
 	unsigned most = share_most(place, share);
+	unsigned free = place == &engine->place[LOCAL] ? most / 8 : 0;
 
-	while (share->reading + most / 8 < most && (feed = TAILQ_FIRST(&share->waiting)))
+	while (share->reading + free < most && (feed = TAILQ_FIRST(&share->waiting)))
 		feed_move(feed, &engine->ready);
 }
 

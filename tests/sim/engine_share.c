@@ -87,12 +87,13 @@ void share_begun(unsigned place, unsigned stream)
 	CHECK(share_reads(place, stream) < share_most(place, stream));
 }
 
-/* Feeds that wait for the share are woken when an eighth of it is free after a read of it. */
+/* Feeds that wait for the share are woken after a read of it, if an eighth of it is free, or if the
+ * place is a store. */
 void share_ended(unsigned place, unsigned stream)
 {
 	unsigned most = share_most(place, stream);
 
-	if (share_reads(place, stream) + most / 8 < most)
+	if (share_reads(place, stream) + (place ? 0 : most / 8) < most)
 		rig.full[place][stream] = false;
 }
 
