@@ -381,7 +381,7 @@ def peak(child):
 
 
 def test_memory_does_not_grow(place):
-    """Ten times as many tokens need no more memory."""
+    """Ten times as many tokens need no more memory than 64 MiB of decoded frames that are kept."""
     peaks = []
     for millions in (20, 200):
         with open(place.file("large.bin"), "wb") as f:
@@ -394,4 +394,4 @@ def test_memory_does_not_grow(place):
             shutil.rmtree(place.file("l"))
     os.unlink(place.file("large.bin"))
     for small, large in zip(peaks[:3], peaks[3:]):
-        assert 1000 < large < 1.3 * small + 32 * 1024, peaks
+        assert 1000 < large < 1.3 * small + 72 * 1024, peaks
