@@ -13,7 +13,7 @@ WRONG = {
     ),
     "all ranks read the first one's rows": (
         "micro_batch=2)",
-        "micro_batch=2, rank=0, world=dist.get_world_size(), strict=False)",
+        "micro_batch=2, rank=0, world=2, run=f'rank{dist.get_rank()}', group=False)",
     ),
 }
 
