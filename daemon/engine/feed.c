@@ -20,7 +20,6 @@ void feed_check(const struct feed *feed)
 	assert(feed->row == 0 || feed->planned < feed->batches);
 	assert(feed->reading <= g->slots * g->rows && feed->away <= feed->reading);
 	assert(feed->stored || feed->away == 0);
-	assert(feed->located <= g->rows && feed->row <= feed->located);
 	/* A feed that sleeps has planned whole slots, and waits for a release that can come. */
 	assert(feed->wake_at == 0 || feed->row == 0);
 	assert(feed->wake_at == 0 || feed->wake_at > feed->released);
@@ -338,34 +337,22 @@ static uint64_t next_slot(const struct feed *feed)
 		feed->options.world, feed->options.ring.geometry.rows);
 }
 
-/* Locates the next rows of the slot that is planned next. */
-static void locate_ahead(struct feed *feed)
-{
-	struct order_place place[FEED_AHEAD];
-	uint32_t left = feed->options.ring.geometry.rows - feed->row;
-	uint32_t rows = left < FEED_AHEAD ? left : FEED_AHEAD;
-	uint64_t end = cursor_end(&feed->cursor), first = next_slot(feed), found = 0;
-
-	assert(feed->row % FEED_AHEAD == 0);
-	if (first < end && feed->row < end - first) {
-		first += feed->row;
-		while (found < rows && found < end - first &&
-			order_at(&feed->order, first + found, &place[found]))
-			found++;
-	}
-	for (uint32_t r = 0; r < rows; r++)
-		if (r < found)
-			locate(feed, first + r, &place[r], &feed->ahead[r]);
-		else
-			feed->ahead[r] = (struct ring_row){.position = RING_PADDING};
-	feed->located = feed->row + rows;
-}
-
+/* The row that is planned next. It is located once, although its place is asked for before. */
 static const struct ring_row *next_row(struct feed *feed)
 {
-	if (feed->row == feed->located)
-		locate_ahead(feed);
-	return &feed->ahead[feed->row % FEED_AHEAD];
+	struct order_place place;
+
+	if (feed->located)
+		return &feed->next;
+	uint64_t end = cursor_end(&feed->cursor), first = next_slot(feed);
+
+	feed->located = true;
+	if (first < end && feed->row < end - first &&
+		order_at(&feed->order, first + feed->row, &place))
+		locate(feed, first + feed->row, &place, &feed->next);
+	else
+		feed->next = (struct ring_row){.position = RING_PADDING};
+	return &feed->next;
 }
 
 unsigned feed_place(struct feed *feed)
@@ -410,8 +397,9 @@ bool feed_plan(struct feed *feed, struct engine_action *read)
 		if (read->annotations.loss_mask)
 			memset(read->annotations.loss_mask, 0, g->window_tokens);
 	}
+	feed->located = false;
 	if (++feed->row == g->rows) {
-		feed->row = feed->located = 0;
+		feed->row = 0;
 		feed->planned++;
 		feed->left[at]--;
 	}

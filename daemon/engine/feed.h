@@ -20,7 +20,6 @@ enum feed_state {
 };
 
 enum {
-	FEED_AHEAD = 8,
 	FEED_QUANTUM = 64 << 10,   /* bytes of a turn */
 	FEED_ROW_COST = 4 << 10,   /* of a row's read, in addition to its bytes */
 	FEED_WAKE_COST = 16 << 10, /* of waking the client */
@@ -60,9 +59,9 @@ struct feed {
 	bool failing;	 /* ENGINE_FAILED is still to be reported */
 	struct engine_action failure;
 
-	bool stored;	  /* some of its sources are in stores */
-	uint32_t located; /* rows of the next slot that are located, FEED_AHEAD at a time */
-	struct ring_row ahead[FEED_AHEAD]; /* the last of these; ring_row.position: or padding */
+	bool stored;	      /* some of its sources are in stores */
+	bool located;	      /* the row that is planned next is: */
+	struct ring_row next; /* ring_row.position: or padding */
 	struct feed_source source[];
 };
 
