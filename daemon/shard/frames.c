@@ -34,11 +34,9 @@ struct slot {
 
 struct frames {
 	struct frames
-		*cache; /* itself; for a share, which has only the first three members, its cache */
-	uint64_t filling; /* of a share: memory of the frames that it is decoding, with their
-			     decoders */
-	bool slow;
-	uint64_t stuck; /* sum of `filling` of the slow shares */
+		*cache;	  /* itself; for a share, which has only the first two members, its cache */
+	uint64_t filling; /* memory of the frames that it is decoding, with their decoders */
+	uint64_t decoding; /* sum of `filling` of it and its shares */
 	pthread_mutex_t lock;
 	pthread_cond_t let_go;
 	uint64_t budget, used; /* used: by slots with their data, and decoders */
@@ -81,18 +79,6 @@ struct frames *frames_share(struct frames *frames)
 struct frames *frames_cache(struct frames *share)
 {
 	return share->cache;
-}
-
-void frames_slow(struct frames *share, bool slow)
-{
-	struct frames *frames = share->cache;
-
-	pthread_mutex_lock(&frames->lock);
-	if (share->slow != slow)
-		frames->stuck += slow ? share->filling : -share->filling;
-	share->slow = slow;
-	pthread_cond_broadcast(&frames->let_go);
-	pthread_mutex_unlock(&frames->lock);
 }
 
 static uint64_t hash(const struct zstd_identity *identity, uint64_t frame)
@@ -229,7 +215,7 @@ static bool drop_idle(struct frames *frames)
 /* Frees unused slots and decoders until the cache is within its budget. */
 static void shrink(struct frames *frames)
 {
-	while (frames->used - frames->stuck > frames->budget) {
+	while (frames->used > frames->budget) {
 		struct slot *oldest = take_oldest(frames);
 
 		drop(frames, oldest);
@@ -299,7 +285,7 @@ static void put_decoder(struct frames *frames, struct zstd_decoder *d)
  */
 static bool make_room(struct frames *frames, uint64_t size, struct slot **spare)
 {
-	while (frames->used - frames->stuck + cost_of(size) > frames->budget) {
+	while (frames->used + cost_of(size) > frames->budget) {
 		struct slot *oldest = take_oldest(frames);
 
 		if (oldest) {
@@ -315,27 +301,23 @@ static bool make_room(struct frames *frames, uint64_t size, struct slot **spare)
 }
 
 /*
- * Whether the share may decode @bytes more now. A share may take three quarters of the budget, so
- * that storage that hangs while its frames are read leaves room for the other shares. The slow
- * shares together may take one quarter. A share's first frame is always admitted.
+ * Whether the share may decode @bytes more now: a frame, and of what other shares leave a half. So
+ * storage that hangs while its frames are read leaves room, for however many shares it hangs.
  */
 static bool may_fill(const struct frames *share, uint64_t bytes)
 {
 	const struct frames *frames = share->cache;
-	uint64_t quarter = frames->budget / 4;
+	uint64_t others = frames->decoding - share->filling;
 
 	if (share == frames || share->filling == 0)
 		return true;
-	if (share->slow)
-		return frames->stuck + bytes <= quarter;
-	return share->filling + bytes <= frames->budget - quarter;
+	return others < frames->budget && share->filling + bytes <= (frames->budget - others) / 2;
 }
 
 static void count_filling(struct frames *share, int64_t bytes)
 {
 	share->filling += (uint64_t)bytes;
-	if (share->slow)
-		share->cache->stuck += (uint64_t)bytes;
+	share->cache->decoding += (uint64_t)bytes;
 }
 
 /* Frees @spare, but reuses its memory if it has the right size. */

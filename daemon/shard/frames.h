@@ -23,12 +23,10 @@ void frames_free(struct frames *frames); /* after every source that uses it; NUL
 uint64_t frames_bytes(struct frames *frames); /* in use now */
 /*
  * A stream's share of the cache: pass it to the stream's sources instead of the cache. The frames
- * that a share decodes at the same time may take three quarters of the budget. Those of all slow
- * shares together may take one quarter, and do not count against the other shares. Free shares
- * before the cache. NULL: out of memory.
+ * that a share decodes at the same time, beyond its first, may take half of what those of the other
+ * shares leave of the budget. Free shares before the cache. NULL: out of memory.
  */
 struct frames *frames_share(struct frames *frames);
-void frames_slow(struct frames *share, bool slow);
 
 /* ---- for zstd.c ---- */
 

@@ -218,8 +218,6 @@ static void set_hint(struct shard_hint *hint, uint8_t one, uint8_t two)
 	}
 	frames = one & 64 ? frames_new(hint->budget_bytes) : NULL;
 	hint->frames = frames && (two & 32) ? frames_share(frames) : frames;
-	if (hint->frames && hint->frames != frames)
-		frames_slow(hint->frames, two & 64);
 	hint->indexes = two & 8 ? mds_indexes_new(scratch) : NULL;
 }
 
