@@ -52,8 +52,6 @@ struct entry {
 };
 
 struct store_cache {
-	char path[256];
-	uint64_t size;
 	int dir; /* locked */
 	void (*log)(void *context, const char *line);
 	void *log_context;
@@ -65,11 +63,11 @@ struct store_cache {
 	_Atomic bool closing;
 	struct entry *chain[CHAINS];
 	TAILQ_HEAD(pieces, piece) uses;
-	uint64_t objects, used; /* used: bytes of blocks, with those of pieces being written */
-	uint64_t hits, misses, evictions, mismatches;
+	/* As store_cache_state() says it, but for the times. used_bytes has pieces that are being
+	 * written, too; `dir` and size_bytes never change. */
+	struct store_cache_status status;
 	int64_t failing_until_ms, failed_ms;
 	int64_t damage_due_ms; /* until then no damaged piece is logged */
-	char last[160];
 };
 
 static int64_t now_ms(void)
@@ -161,11 +159,13 @@ static void failed(struct store_cache *cache, int error, const char *what)
 	cache->failed_ms = now_ms();
 	cache->failing_until_ms = cache->failed_ms + CACHE_RETRY_S * 1000;
 	if (removed)
-		snprintf(cache->last, sizeof(cache->last), "the directory was removed");
+		snprintf(cache->status.last, sizeof(cache->status.last),
+			"the directory was removed");
 	else
-		snprintf(cache->last, sizeof(cache->last), "%s: %s", what, strerror(error));
-	snprintf(line, sizeof(line), "cache %s: %s; windows are fetched singly%s", cache->path,
-		cache->last,
+		snprintf(cache->status.last, sizeof(cache->status.last), "%s: %s", what,
+			strerror(error));
+	snprintf(line, sizeof(line), "cache %s: %s; windows are fetched singly%s",
+		cache->status.dir, cache->status.last,
 		removed ? " until the daemon is started again"
 			: ", and it is tried again every minute");
 	pthread_mutex_unlock(&cache->lock);
@@ -192,7 +192,7 @@ static void say_damaged(struct store_cache *cache, const char *key, uint32_t num
 		"cache %s: piece %" PRIu32
 		" of %s differs from its sum; it is fetched again. If that happens again, look for "
 		"errors of the disk",
-		cache->path, number, key);
+		cache->status.dir, number, key);
 	cache->log(cache->log_context, line);
 }
 
@@ -252,8 +252,8 @@ static struct entry *add_entry(struct store_cache *cache, const struct name *nam
 	e->bytes = blocks(name->n);
 	e->next = *chain;
 	*chain = e;
-	cache->objects++;
-	cache->used += e->bytes;
+	cache->status.objects++;
+	cache->status.used_bytes += e->bytes;
 	return e;
 }
 
@@ -271,7 +271,7 @@ static struct piece *add_piece(struct store_cache *cache, struct entry *e, uint3
 	e->at[number] = p;
 	e->present++;
 	e->bytes += bytes;
-	cache->used += bytes;
+	cache->status.used_bytes += bytes;
 	return p;
 }
 
@@ -291,8 +291,8 @@ static void end_entry(struct store_cache *cache, struct entry *e)
 	while (*at != e)
 		at = &(*at)->next;
 	*at = e->next;
-	cache->used -= e->bytes;
-	cache->objects--;
+	cache->status.used_bytes -= e->bytes;
+	cache->status.objects--;
 	free(e->at);
 	free(e);
 }
@@ -307,7 +307,7 @@ static bool forget(struct store_cache *cache, struct piece *p)
 		TAILQ_REMOVE(&cache->uses, p, use);
 	e->at[p->number] = NULL;
 	e->bytes -= bytes;
-	cache->used -= bytes;
+	cache->status.used_bytes -= bytes;
 	free(p);
 	if (--e->present > 0)
 		return false;
@@ -355,11 +355,12 @@ static bool make_room(struct store_cache *cache, uint64_t bytes)
 {
 	struct piece *oldest;
 
-	while (cache->used + bytes > cache->size && (oldest = TAILQ_FIRST(&cache->uses))) {
-		cache->evictions++;
+	while (cache->status.used_bytes + bytes > cache->status.size_bytes &&
+		(oldest = TAILQ_FIRST(&cache->uses))) {
+		cache->status.evictions++;
 		remove_piece(cache, oldest);
 	}
-	return cache->used + bytes <= cache->size;
+	return cache->status.used_bytes + bytes <= cache->status.size_bytes;
 }
 
 /* ---- reading ---- */
@@ -409,11 +410,11 @@ static void was_read(struct store_cache *cache, const struct hash *hash, uint32_
 	pthread_mutex_lock(&cache->lock);
 	p = find_piece(cache, hash, number);
 	if (error == 0)
-		cache->hits++;
+		cache->status.hits++;
 	if (p && p->sum == sum && error == 0)
 		p->verified = true;
 	if (p && p->sum == sum && error != 0) {
-		cache->mismatches += error == EBADMSG;
+		cache->status.mismatches += error == EBADMSG;
 		remove_piece(cache, p);
 	}
 	pthread_mutex_unlock(&cache->lock);
@@ -536,7 +537,7 @@ static struct piece *reserve(
 
 	if (!cache->ready || is_failing(cache) || (e && e->at[number]))
 		return NULL;
-	cache->misses++;
+	cache->status.misses++;
 	if (!make_room(cache, blocks(bytes) + blocks(name->n)) || is_failing(cache))
 		return NULL;
 	e = find(cache, &name->hash);
@@ -764,8 +765,8 @@ struct store_cache *store_cache_open(const struct store_cache_options *options, 
 		free(cache);
 		return NULL;
 	}
-	snprintf(cache->path, sizeof(cache->path), "%s", options->dir);
-	cache->size = options->size;
+	snprintf(cache->status.dir, sizeof(cache->status.dir), "%s", options->dir);
+	cache->status.size_bytes = options->size;
 	cache->log = options->log;
 	cache->log_context = options->log_context;
 	pthread_mutex_init(&cache->lock, NULL);
@@ -788,7 +789,7 @@ void store_cache_close(struct store_cache *cache)
 	pthread_join(cache->scanner, NULL);
 	while (!TAILQ_EMPTY(&cache->uses))
 		forget(cache, TAILQ_FIRST(&cache->uses));
-	assert(cache->objects == 0 && cache->used == 0);
+	assert(cache->status.objects == 0 && cache->status.used_bytes == 0);
 	pthread_mutex_destroy(&cache->lock);
 	close(cache->dir);
 	free(cache);
@@ -855,18 +856,10 @@ void store_cache_state(struct store_cache *cache, struct store_cache_status *sta
 {
 	int64_t now = now_ms();
 
-	*status = (struct store_cache_status){.size_bytes = cache->size};
-	memcpy(status->dir, cache->path, sizeof(status->dir));
 	pthread_mutex_lock(&cache->lock);
-	status->used_bytes = cache->used;
-	status->objects = cache->objects;
-	status->hits = cache->hits;
-	status->misses = cache->misses;
-	status->evictions = cache->evictions;
-	status->mismatches = cache->mismatches;
+	*status = cache->status;
 	if (now < cache->failing_until_ms)
 		status->failing_s = (unsigned)((cache->failing_until_ms - now + 999) / 1000);
-	memcpy(status->last, cache->last, sizeof(status->last));
-	status->last_ago_s = cache->last[0] ? (now - cache->failed_ms) / 1000 : 0;
+	status->last_ago_s = status->last[0] ? (now - cache->failed_ms) / 1000 : 0;
 	pthread_mutex_unlock(&cache->lock);
 }
