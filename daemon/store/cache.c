@@ -371,19 +371,23 @@ static int verify(int fd, uint64_t bytes, uint64_t sum)
 	XXH64_state_t state;
 	char *chunk = malloc(CHUNK);
 	uint64_t done = 0;
-	ssize_t got = chunk ? 1 : -1;
+	ssize_t got;
 
+	if (!chunk)
+		return ENOMEM;
 	XXH64_reset(&state, 0);
-	while (got > 0 || (chunk && got < 0 && errno == EINTR)) {
+	do {
 		got = pread(fd, chunk, CHUNK, (off_t)done);
 		if (got > 0) {
 			XXH64_update(&state, chunk, (size_t)got);
 			done += (uint64_t)got;
 		}
-	}
+	} while (got > 0 || (got < 0 && errno == EINTR));
+	int error = got < 0 ? errno : 0;
+
 	free(chunk);
-	if (got < 0)
-		return errno;
+	if (error)
+		return error;
 	return done == bytes && XXH64_digest(&state) == sum ? 0 : EBADMSG;
 }
 
@@ -819,10 +823,15 @@ bool store_cache_takes(struct store_cache *cache)
  */
 static struct piece *any_piece(const struct entry *e, const char *url)
 {
-	for (; e; e = e->next)
-		for (uint32_t i = 0; strncmp(e->url, url, strlen(url)) == 0 && i < e->pieces; i++)
+	size_t n = strlen(url);
+
+	for (; e; e = e->next) {
+		if (strncmp(e->url, url, n) != 0)
+			continue;
+		for (uint32_t i = 0; i < e->pieces; i++)
 			if (e->at[i] && e->at[i]->whole)
 				return e->at[i];
+	}
 	return NULL;
 }
 
