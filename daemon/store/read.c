@@ -407,28 +407,32 @@ static void shared_free(struct shared *s)
 	free(s);
 }
 
+/* Frees what is kept for the longest time. False: nothing is kept. */
+static bool drop_oldest(struct store_bucket *bucket)
+{
+	struct shared *s = TAILQ_FIRST(&bucket->kept);
+
+	if (!s)
+		return false;
+	TAILQ_REMOVE(&bucket->kept, s, link);
+	shared_free(s);
+	return true;
+}
+
 bool shared_make_room(struct store_bucket *bucket, uint64_t bytes)
 {
 	const struct stores *stores = bucket->stores;
 	uint64_t most = stores->options.memory_bytes / stores->bucket_count;
 
-	while (bucket->body_bytes + bytes > most && !TAILQ_EMPTY(&bucket->kept)) {
-		struct shared *s = TAILQ_FIRST(&bucket->kept);
-
-		TAILQ_REMOVE(&bucket->kept, s, link);
-		shared_free(s);
-	}
+	while (bucket->body_bytes + bytes > most && drop_oldest(bucket))
+		continue;
 	return bucket->body_bytes + bytes <= most;
 }
 
 void shared_drop(struct store_bucket *bucket)
 {
-	while (!TAILQ_EMPTY(&bucket->kept)) {
-		struct shared *s = TAILQ_FIRST(&bucket->kept);
-
-		TAILQ_REMOVE(&bucket->kept, s, link);
-		shared_free(s);
-	}
+	while (drop_oldest(bucket))
+		continue;
 }
 
 static uint64_t hash_of(const struct object *object, uint64_t at, size_t n, bool piece)
@@ -559,26 +563,6 @@ static bool fetch_share(struct reading *r, struct shared *s, struct fault *fault
 
 /* ---- reading ---- */
 
-/* Reads bytes by a GET of [from, from + length), which contains them. */
-static bool read_range(struct reading *r, const struct object *object, uint64_t from, size_t length,
-	uint64_t at, void *to, size_t n, struct fault *fault)
-{
-	struct stores *stores = r->stores;
-	struct shared *s = share(object, from, length, false);
-	bool done = s ? wait_for_share(r, s, fault) : no_memory(fault);
-
-	if (done && !s->body)
-		done = fetch_share(r, s, fault);
-	if (done) {
-		pthread_mutex_unlock(&stores->lock);
-		memcpy(to, s->body + (at - from), n);
-		pthread_mutex_lock(&stores->lock);
-	}
-	if (s)
-		share_end(s);
-	return done;
-}
-
 /* Reads from the cache, while the lock is not held. */
 static bool read_cached(
 	struct reading *r, const struct object *object, uint64_t at, void *to, size_t n)
@@ -590,18 +574,17 @@ static bool read_cached(
 	return done;
 }
 
-/* Fetches the piece that contains the bytes, and gives it to the cache. */
-static bool read_by_piece(struct reading *r, const struct object *object, uint64_t at, void *to,
-	size_t n, struct fault *fault)
+/* Reads bytes by a GET of @whole bytes at @from, which contain them. @piece: these are a piece, and
+ * the cache gets it. */
+static bool read_range(struct reading *r, const struct object *object, uint64_t from, size_t whole,
+	bool piece, uint64_t at, void *to, size_t n, struct fault *fault)
 {
 	struct stores *stores = r->stores;
-	uint64_t number = at / object->piece, from = number * object->piece;
-	struct shared *s =
-		share(object, from, cache_piece_bytes(object->size, object->piece, number), true);
+	struct shared *s = share(object, from, whole, piece);
 	bool done = s ? wait_for_share(r, s, fault) : no_memory(fault), mine = done && !s->body;
 
 	/* Another thread may have fetched it since this one looked. */
-	if (mine && read_cached(r, object, at, to, n)) {
+	if (mine && piece && read_cached(r, object, at, to, n)) {
 		leave_share(s);
 		share_end(s);
 		return true;
@@ -611,8 +594,9 @@ static bool read_by_piece(struct reading *r, const struct object *object, uint64
 	if (done) {
 		pthread_mutex_unlock(&stores->lock);
 		memcpy(to, s->body + (at - from), n);
-		if (mine)
-			store_cache_put(stores->cache, &r->bucket->place, object, number, s->body);
+		if (mine && piece)
+			store_cache_put(stores->cache, &r->bucket->place, object,
+				from / object->piece, s->body);
 		pthread_mutex_lock(&stores->lock);
 	}
 	if (s)
@@ -633,8 +617,12 @@ static bool read_piece(struct reading *r, const struct object *object, uint64_t 
 		return cancel(fault);
 	if (read_cached(r, object, at, to, n))
 		return true;
-	return store_cache_takes(cache) ? read_by_piece(r, object, at, to, n, fault)
-					: read_range(r, object, at, n, at, to, n, fault);
+	if (!store_cache_takes(cache))
+		return read_range(r, object, at, n, false, at, to, n, fault);
+	uint64_t number = at / object->piece;
+
+	return read_range(r, object, number * object->piece,
+		cache_piece_bytes(object->size, object->piece, number), true, at, to, n, fault);
 }
 
 /* Reads the first bytes of a range. Returns how many; 0: @fault. */
@@ -654,10 +642,9 @@ static size_t read_some(struct reading *r, const struct object *object, uint64_t
 		n = (size_t)(end - at);
 	if (piece)
 		done = read_piece(r, object, at, to, n, fault);
-	else if (each > 0)
-		done = read_range(r, object, from, (size_t)(end - from), at, to, n, fault);
 	else
-		done = read_range(r, object, at, n, at, to, n, fault);
+		done = read_range(
+			r, object, from, each > 0 ? end - from : n, false, at, to, n, fault);
 	return done ? n : 0;
 }
 
