@@ -172,9 +172,6 @@ void fast_give_up(struct reader *reader, struct read *read);
  * looks at its file. For io_work.call. Returns 0, or -1 with read->fault. */
 int64_t slow_read(struct io_work *work);
 struct read *read_of(struct io_work *work);
-/* Fills @fault for @error of a system call or of reading a shard: FAULT_DATA if the contents cannot
- * be served, otherwise as fault_errno() does. Always false. */
-bool read_fault(struct fault *fault, int error, const char *text);
 
 /* ---- look.c ---- */
 

@@ -24,10 +24,11 @@ struct read *read_of(struct io_work *work)
 	return (struct read *)((char *)work - offsetof(struct read, work));
 }
 
-bool read_fault(struct fault *fault, int error, const char *text)
+/* Fills @fault for @error of reading a file: FAULT_DATA if its contents cannot be served. Always
+ * false. */
+static bool read_fault(struct fault *fault, int error)
 {
-	assert(error > 0);
-	fault_errno(fault, error, "", "%s", text);
+	fault_errno(fault, error, "", "%s", strerror(error));
 	if (error == EBADMSG || error == ERANGE)
 		fault->code = FAULT_DATA;
 	return false;
@@ -62,11 +63,8 @@ static bool read_plain(struct files *files, struct file *file, uint64_t at, uint
 			files_buffer(files, file);
 			return read_plain(files, file, at, n, to, staging, fault);
 		}
-		if (got < 0) {
-			int error = errno;
-
-			return read_fault(fault, error, strerror(error));
-		}
+		if (got < 0)
+			return read_fault(fault, errno);
 		if (from + (uint64_t)got <= have)
 			return fault_set(fault, FAULT_DATA, "",
 				"ends before this window: it was truncated; " PHRASE_RESTORE);

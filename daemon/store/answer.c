@@ -6,7 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-int64_t answer_date(const char *text)
+/* The seconds since 1970 of an HTTP date, "Sun, 06 Nov 1994 08:49:37 GMT". 0: it is none. */
+static int64_t read_date(const char *text)
 {
 	static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
 	struct tm tm = {0};
@@ -103,7 +104,7 @@ static void read_retry_after(struct answer *answer, const char *text)
 		wait_seconds(answer, seconds);
 		return;
 	}
-	answer->retry_at = answer_date(text);
+	answer->retry_at = read_date(text);
 	wait_until(answer);
 }
 
@@ -131,7 +132,7 @@ static void read_header(struct answer *answer, const char *name, const char *val
 		answer->encoded = value[0] && strcasecmp(value, "identity") != 0 &&
 				  strcasecmp(value, "aws-chunked") != 0;
 	} else if (answer->status >= 400 && strcasecmp(name, "date") == 0) {
-		answer->date = answer_date(value);
+		answer->date = read_date(value);
 		wait_until(answer);
 	} else if (strcasecmp(name, "retry-after") == 0) {
 		read_retry_after(answer, value);

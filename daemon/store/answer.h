@@ -38,7 +38,5 @@ bool answer_header(struct answer *answer, const char *line, size_t n);
 void answer_error(struct answer *answer, const char *body, size_t n);
 /* Copies the text of the first element @name, "<Code>"; "" if there is none. A long one is cut. */
 void answer_element(const char *body, size_t n, const char *name, char *to, size_t to_bytes);
-/* The seconds since 1970 of an HTTP date, "Sun, 06 Nov 1994 08:49:37 GMT". 0: it is none. */
-int64_t answer_date(const char *text);
 
 #endif

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -234,10 +233,12 @@ bool fetch_open(struct stores *stores, struct fault *fault)
 	return false;
 }
 
-/* All readings have ended. A GET that looks up a name cannot be ended, and leaks with libcurl. */
-static void drop_gets(struct stores *stores)
+/* All readings have ended. False: a GET looks up a name, so it cannot be ended, and leaks with
+ * libcurl. */
+static bool drop_gets(struct stores *stores)
 {
 	struct get *get;
+	bool ended = true;
 
 	while ((get = TAILQ_FIRST(&stores->begun))) {
 		TAILQ_REMOVE(&stores->begun, get, link);
@@ -249,9 +250,10 @@ static void drop_gets(struct stores *stores)
 			stores->curl->multi_remove_handle(stores->multi, get->easy);
 			get_release(get);
 		} else {
-			stores->leaks = true;
+			ended = false;
 		}
 	}
+	return ended;
 }
 
 void fetch_close(struct stores *stores)
@@ -266,10 +268,11 @@ void fetch_close(struct stores *stores)
 		stores->running = false;
 	}
 	if (stores->multi) {
-		drop_gets(stores);
+		bool ended = drop_gets(stores);
+
 		for (struct store_bucket *b = stores->buckets; b; b = b->next)
 			get_free_spares(b);
-		if (!stores->leaks)
+		if (ended)
 			stores->curl->multi_cleanup(stores->multi);
 		stores->multi = NULL;
 	}

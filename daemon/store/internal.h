@@ -110,8 +110,8 @@ struct stores {
 	unsigned bucket_count;
 	TAILQ_HEAD(, reading) readings; /* oldest first */
 	struct shared *chain[STORES_CHAINS];
-	bool cancelled[STORE_SESSIONS];
-	uint64_t turn[STORE_SESSIONS + 1]; /* of a session, and of those without one */
+	bool cancelled[LIMIT_SESSIONS];
+	uint64_t turn[LIMIT_SESSIONS + 1]; /* of a session, and of those without one */
 	uint64_t turns;
 	uint32_t random;
 	bool stopped, ending, woken;
@@ -120,7 +120,6 @@ struct stores {
 	/* The fetch thread. */
 	pthread_t thread;
 	bool running;
-	bool leaks; /* a name is being looked up, which cannot be ended */
 	int wake_fd, epoll_fd;
 	CURLM *multi;
 	int64_t curl_due_ms; /* INT64_MAX: never */

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <expat.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>

@@ -70,7 +70,6 @@ static int64_t pace_other(struct tries *tries, const struct retry_state *state)
 int64_t retry_after(
 	struct tries *tries, const struct verdict *verdict, const struct retry_state *state)
 {
-	tries->all++;
 	if (verdict->kind != VERDICT_TORN)
 		tries->torn = 0;
 	/* Those before and after an outage are not in a row. */

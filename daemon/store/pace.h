@@ -42,7 +42,6 @@ enum {
 
 /* The GETs of one range that failed. Initialise with zeros. */
 struct tries {
-	unsigned all;
 	unsigned paced, torn, other, clock, timeouts;
 };
 

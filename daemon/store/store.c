@@ -24,7 +24,7 @@ int64_t stores_now_ms(void)
 
 void store_on_behalf(uint32_t session)
 {
-	assert(session < STORE_SESSIONS || session == STORE_NO_SESSION);
+	assert(session < LIMIT_SESSIONS || session == STORE_NO_SESSION);
 	behalf = session;
 }
 
@@ -88,7 +88,7 @@ void reading_wait(struct reading *reading, enum reading_state state, int64_t due
 /* When the session of a reading had its last turn; all that have none share one. */
 static uint64_t *turn_of(const struct reading *r)
 {
-	return &r->stores->turn[r->session < STORE_SESSIONS ? r->session : STORE_SESSIONS];
+	return &r->stores->turn[r->session < LIMIT_SESSIONS ? r->session : LIMIT_SESSIONS];
 }
 
 /* The next one of those that wait for their turn, of which there are some. */

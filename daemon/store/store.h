@@ -25,15 +25,12 @@ struct stores;	     /* all stores of a process */
 struct store_bucket; /* a bucket of one, or a directory of an HTTPS server; owned by the stores */
 
 #define STORE_SIZE_UNKNOWN UINT64_MAX
-#define STORE_NO_SESSION   UINT32_MAX
+#define STORE_NO_SESSION   UINT32_MAX /* sessions are < LIMIT_SESSIONS */
 
 enum {
 	STORE_ETAG_BYTES = 128,
 	STORE_BLOCK_BYTES = 64 << 10, /* a good struct object.block: nodes that share an object
 					 fetch little that others use */
-	/* Numbers of sessions are below this: those of the daemon, then the openings of shards that
-	 * its reader shares among sessions. */
-	STORE_SESSIONS = 2 * LIMIT_SESSIONS,
 };
 
 /* An object, or a file of an HTTPS server. A value; the strings are the caller's. */

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-size_t url_encode(const char *text, size_t n, bool slashes, char *to)
+/* Encodes @n bytes; '/' stays if @slashes. @to has room for 3 · n + 1. Returns the length. */
+static size_t encode(const char *text, size_t n, bool slashes, char *to)
 {
 	static const char digits[] = "0123456789ABCDEF";
 	char *end = to;
@@ -33,7 +34,7 @@ size_t url_path(const struct url_place *place, const char *key, char *path)
 	size_t n = strlen(place->base), bytes = strnlen(key, URL_KEY_BYTES);
 
 	memcpy(path, place->base, n + 1);
-	return n + url_encode(key, bytes, true, path + n);
+	return n + encode(key, bytes, true, path + n);
 }
 
 bool url_query(char *query, size_t bytes, const char *name, const char *value)
@@ -45,9 +46,9 @@ bool url_query(char *query, size_t bytes, const char *name, const char *value)
 		return false;
 	if (first)
 		query[used++] = '&';
-	used += url_encode(name, strlen(name), false, query + used);
+	used += encode(name, strlen(name), false, query + used);
 	query[used++] = '=';
-	url_encode(value, strlen(value), false, query + used);
+	encode(value, strlen(value), false, query + used);
 	return true;
 }
 
@@ -122,7 +123,7 @@ bool url_place(const struct config *config, const char *url, struct url_place *p
 	} else {
 		put_host(place, &parts);
 		if (!parts.virtual) {
-			size_t n = url_encode(
+			size_t n = encode(
 				place->bucket, strlen(place->bucket), false, place->base + 1);
 
 			memcpy(place->base + 1 + n, "/", 2);

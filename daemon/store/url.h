@@ -62,7 +62,5 @@ size_t url_path(const struct url_place *place, const char *key, char *path);
  * order, which the signature requires. False: it does not fit into @bytes.
  */
 bool url_query(char *query, size_t bytes, const char *name, const char *value);
-/* Encodes @n bytes; '/' stays if @slashes. @to has room for 3 · n + 1. Returns the length. */
-size_t url_encode(const char *text, size_t n, bool slashes, char *to);
 
 #endif
