@@ -279,12 +279,16 @@ static void put_decoder(struct frames *frames, struct zstd_decoder *d)
 }
 
 /*
- * Makes room for @size bytes. Returns false if everything is in use: wait for let_go, then retry. A
- * cache without a budget never waits. *@spare: a slot that was evicted. Frames are mostly of one
- * size, and reusing its memory is cheaper than faulting in new pages.
+ * Makes room for @size bytes. Returns false if everything is in use: wait for let_go, then retry.
+ * The frame that each share has of its own does not wait, nor does a cache without a budget.
+ * *@spare: a slot that was evicted. Frames are mostly of one size, and reusing its memory is
+ * cheaper than faulting in new pages.
  */
-static bool make_room(struct frames *frames, uint64_t size, struct slot **spare)
+static bool make_room(const struct frames *share, uint64_t size, struct slot **spare)
 {
+	struct frames *frames = share->cache;
+	bool own = share != frames && share->filling == 0;
+
 	while (frames->used + cost_of(size) > frames->budget) {
 		struct slot *oldest = take_oldest(frames);
 
@@ -295,7 +299,7 @@ static bool make_room(struct frames *frames, uint64_t size, struct slot **spare)
 		}
 		if (drop_idle(frames))
 			continue;
-		return frames->slots == 0 || frames->budget == 0;
+		return own || frames->slots == 0 || frames->budget == 0;
 	}
 	return true;
 }
@@ -445,7 +449,7 @@ static struct slot *slot_of(struct frames *frames, const struct zstd_source *s, 
 		if (!d)
 			return NULL;
 		if (!may_fill(s->share, cost_of(size) + d->counted) ||
-			!make_room(frames, size, &spare)) {
+			!make_room(s->share, size, &spare)) {
 			drop(frames, spare);
 			put_decoder(frames, d);
 			shrink(frames);

@@ -13,7 +13,7 @@
  * threads wait for it. The least recently used frame makes room for a new one. The budget covers
  * everything that the cache holds: frames, their records, and decoders with their input buffers. If
  * all of it is in use, a reader waits until another one finishes. Only a single frame that is
- * larger than the budget may exceed it.
+ * larger than the budget may exceed it, and the first frame of each share.
  */
 struct frames;
 struct zstd_source;
@@ -22,9 +22,10 @@ struct frames *frames_new(uint64_t budget_bytes); /* NULL: out of memory */
 void frames_free(struct frames *frames); /* after every source that uses it; NULL: does nothing */
 uint64_t frames_bytes(struct frames *frames); /* in use now */
 /*
- * A stream's share of the cache: pass it to the stream's sources instead of the cache. The frames
- * that a share decodes at the same time, beyond its first, may take half of what those of the other
- * shares leave of the budget. Free shares before the cache. NULL: out of memory.
+ * A stream's share of the cache: pass it to the stream's sources instead of the cache. It may
+ * decode one frame at any time, and at the same time others, all in half of what the other shares
+ * leave of the budget. So storage that hangs stops no other stream. Free shares before the cache.
+ * NULL: out of memory.
  */
 struct frames *frames_share(struct frames *frames);
 

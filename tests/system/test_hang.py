@@ -32,6 +32,7 @@ TOKENS, SEQ_LEN = 20_000, 64
 FRAME, FRAME_TOKENS = 1 << 20, 3 << 20  # random tokens do not shrink
 MEMORY = 32 << 20  # a quarter is for frames: four of them, with their compressed bytes
 DESCRIPTORS = 128  # limit of the daemon: at most 32 shards are open, fewer than hang
+FRAMES = (4, 5)  # seeds of more streams that read the frames of "far-frames"
 MICRO, SLOTS = 8, 64  # twice as many rows as a daemon has reads in flight
 DATA = 5  # proto/fault.h
 SLOW_MS = 2000  # after that, status and log name the shard
@@ -51,8 +52,8 @@ def write_frames(place, name):
 
 
 class Scene:
-    """A daemon with two streams on a disk, "near" and "near-frames", and two on mounts, "far" and
-    "far-frames".
+    """A daemon with two streams on a disk, "near" and "near-frames", and four on mounts: "far",
+    and three of the same frames.
     """
 
     def __init__(self, place, io):
@@ -72,12 +73,17 @@ class Scene:
             | {"datasets": [{"name": "d", "path": name}]}
             for name in ("near", "far", "near-frames", "far-frames")
         }
+        for seed in FRAMES:
+            streams[f"far-frames-{seed}"] = {**streams["far-frames"], "seed": seed}
         self.streams = streams
         self.config = place.config(io=io, memory=MEMORY, streams=streams)
         self.rows = {name: rows_at(self.config, name, 0, 16_000) for name in ("near", "far")}
         plain = {
             name: {**streams[name], "datasets": [{"name": "d", "path": f"plain/{path}"}]}
-            for name, path in (("near-frames", "near-frames"), ("far-frames", "files-frames"))
+            for name, path in (
+                ("near-frames", "near-frames"),
+                *((name, "files-frames") for name in streams if name.startswith("far-frames")),
+            )
         }
         config = place.config("plain.yaml", streams=plain)
         self.rows |= {name: rows_at(config, name, 0, 4000) for name in plain}
@@ -98,16 +104,22 @@ class Scene:
 
     def hang(self, stream, call):
         """A session of the stream, whose batches come no more."""
-        hung = self.witness(stream, SLOTS)
-        assert wait_for(lambda: hung.client.published() == SLOTS), "its ring is full"
-        self.mounts[stream].hang(call)
-        for _ in range(3 * SLOTS):
-            try:
-                hung.client.wait(0.5)
-            except TimeoutError:
-                break
-            assert hung.step()
-        assert wait_for(self.mounts[stream].held), "calls hang"
+        return self.hang_all([stream], call)[0]
+
+    def hang_all(self, streams, call):
+        """The same of several streams, all of the first one's mount."""
+        hung, mount = [self.witness(stream, SLOTS) for stream in streams], self.mounts[streams[0]]
+        for each in hung:
+            assert wait_for(lambda each=each: each.client.published() == SLOTS), "its ring is full"
+        mount.hang(call)
+        for each in hung:
+            for _ in range(3 * SLOTS):
+                try:
+                    each.client.wait(0.5)
+                except TimeoutError:
+                    break
+                assert each.step()
+        assert wait_for(mount.held), "calls hang"
         return hung
 
 
@@ -150,16 +162,17 @@ def check_said(scene):
 
 
 def test_frames_that_hang_do_not_stop_other_frames(scene):
-    """Their decode buffers do not count against other streams."""
+    """Three streams decode all that they may, and a fourth one goes on."""
     near = scene.witness("near-frames", slots=4)
-    hung = scene.hang("far-frames", READ)
-    assert wait_for(lambda: scene.slow("far-frames"), 12)
+    names = ["far-frames", *(f"far-frames-{seed}" for seed in FRAMES)]
+    hung = scene.hang_all(names, READ)
+    assert wait_for(lambda: all(scene.slow(name) for name in names), 12)
     assert near.step(200)
-    injected(45)
+    injected(45, len(hung))
     scene.mounts["far-frames"].answer()
-    assert hung.step(10)
-    hung.close()
-    near.close()
+    assert all(each.step(10) for each in hung)
+    for each in (*hung, near):
+        each.close()
 
 
 def test_a_dead_trainer_is_freed_while_its_reads_hang(scene):
