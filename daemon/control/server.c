@@ -58,6 +58,7 @@ static void stop(struct control *control)
 	if (control->stopping)
 		return;
 	control->stopping = true;
+	control->lonely_since_ms = uv_now(control->loop);
 	notify("STOPPING=1");
 	thread_start(leave_in_time, NULL);
 	reload_stop(&control->reload);

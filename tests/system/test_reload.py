@@ -403,9 +403,9 @@ def test_a_check_that_hangs_is_logged_and_ends_with_the_daemon(place, answers):
     try:
         scene.write(train=scene.train, hung={**scene.window, "datasets": datasets("hung")})
         disk.hang()
+        # More than the patience of a stop passes without a trainer.
         log = scene.reload("reading it again has not ended")
         assert "until then the daemon keeps the config that it has" in log, log
-        scene.attach().next()
         scene.daemon.process.send_signal(signal.SIGTERM)
         while manager.recv(4096) != b"STOPPING=1":
             pass
