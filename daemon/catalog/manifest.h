@@ -66,7 +66,7 @@ struct manifest {
 	const struct store_bucket *bucket;
 	size_t key_bytes; /* of the directory's key. It is before each name in memory, and the
 			     ETag after it, so that a shard's key is one string */
-	struct shard_list sides; /* see side_list.h */
+	struct shard_list sides; /* see struct side in opening.h */
 };
 
 /* The facts that are compared between a manifest and a shard. */

@@ -126,9 +126,9 @@ bool sample_dataset(const struct opening *o);
 /* ---- in a store ---- */
 
 /*
- * The side files that a manifest lists. In memory they have the size, the line and the ETag after
- * each name in memory. A name that is relative to the dataset has the dataset's key before it;
- * other names are URLs.
+ * The side files that a manifest lists. In memory, the size, the line and the ETag follow each
+ * name. A name that is relative to the dataset has the dataset's key before it; other names are
+ * URLs.
  */
 struct side {
 	const char *name, *etag;

@@ -47,7 +47,7 @@ static const struct schema_key config_keys[] = {
 			"socket gets one of his own: see PLACES in `tokctl`(1)."},
 	[STATE_DIR] = {"state_dir", schema_path, offsetof(struct config, state_dir),
 		.right = "a directory", .preset = PLACE_STATE_DIR,
-		.help = "Where snapshots of cursors and the logs of changed mixes are written. "
+		.help = "Where snapshots of cursors are written, and the last cursor of each run. "
 			"Under systemd, `$STATE_DIRECTORY` comes before the default. A user who "
 			"may not write to the default directory gets `$XDG_STATE_HOME/tokend`, "
 			"otherwise `~/.local/state/tokend`. So does a daemon with `--private` "

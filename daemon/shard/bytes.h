@@ -38,7 +38,7 @@ struct bytes_ops {
 
 struct bytes {
 	const struct bytes_ops *ops;
-	const char *path;     /* borrowed; valid while formats recognise, describe and open */
+	const char *path;     /* borrowed; valid until the shard is open */
 	uint64_t size;	      /* of the contents, after decompression */
 	bool plain;	      /* not compressed: read() is pread(fd), or a read of the object */
 	uint64_t frames;      /* number of compressed frames, or 0 */

@@ -1,8 +1,8 @@
 /*
  * The interface of a shard format. A format recognises its shards, and reads from their headers and
- * indexes what they hold and where. No other code depends on a particular format,
- * except for flat files: they have no header, so sample.c guesses their dtype, and the catalog and
- * tokctl know them by name.
+ * indexes what they hold and where. No other code depends on a particular format, except for flat
+ * files: they have no header, so sample.c guesses their dtype, and the catalog and tokctl know them
+ * by name.
  *
  * Headers are untrusted. Compare every count and offset with the size of the file before using it,
  * and allocate memory in proportion to the file, never to a number read from it. Shards are read,
@@ -28,8 +28,8 @@ struct shard_hint {
 	const struct objects *objects; /* shards are objects in a store; NULL: files */
 	/*
 	 * Of an inspected object, from the manifest: type, tokens, sample_tokens (for the hint's
-	 * window), data_at if it is plain, and frame_bytes (0: no shard is compressed). describe()
-	 * need not read what gives them. NULL: not known.
+	 * window), data_at if it is plain, and frame_bytes (0: no shard is compressed). scan() need
+	 * not read what gives them. NULL: not known.
 	 */
 	const struct shard_facts *listed;
 	struct frames *frames;	     /* cache of decoded frames, or NULL */
@@ -58,8 +58,8 @@ struct shard_facts {
 	bool plain;
 	uint64_t data_at;     /* of plain shards */
 	uint64_t frame_bytes; /* > 0: compressed; the most bytes to decode for one token */
-	uint64_t index_bytes; /* memory of an open shard; set by open() */
-	/* bytes_id() of each side file, 0: none. open() fails if it finds another file. */
+	uint64_t index_bytes; /* memory of an open shard; set by shard_open() */
+	/* bytes_id() of each side file, 0: none. shard_open() fails if it finds another file. */
 	uint32_t index;	 /* the format's own */
 	uint32_t bounds; /* the list of document bounds, if the hint asks for it */
 	uint32_t mask;	 /* the loss mask, if the hint asks for it */
@@ -99,7 +99,7 @@ struct shard_format {
 	const char *name; /* as in the config's `format:` */
 	/*
 	 * Whether the file is of this format, by its name, its first bytes or its side files.
-	 * Cheap; describe() finds damage.
+	 * Cheap; scan() finds damage.
 	 */
 	bool (*recognise)(const struct bytes *b);
 	bool raw; /* a shard has only tokens, so its content must be checked */
