@@ -2,7 +2,6 @@
 #include "proto/cursor.h"
 
 #include "proto/cursor_private.h"
-#include "proto/phrases.h"
 
 #include <assert.h>
 #include <stdio.h>

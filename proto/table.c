@@ -8,7 +8,8 @@
 
 enum { GUESSES = 8 };
 
-void table_check(const struct table *table)
+/* Asserts the invariants of a numbered table, in constant time. */
+static void check(const struct table *table)
 {
 	assert(table->window_tokens > 0 && table->stride > 0);
 	assert(table->first_window && (table->tokens || table->shards == 0));
@@ -40,7 +41,7 @@ void table_number(struct table *table)
 	table->first_window[table->shards] = windows;
 	table->windows = windows;
 	table->total_tokens = tokens;
-	table_check(table);
+	check(table);
 }
 
 /*
@@ -128,10 +129,4 @@ void table_touching(const struct table *table, const struct order_dataset *order
 		return;
 	*first += lowest;
 	*count = last - lowest + 1;
-}
-
-void table_holding(const struct table *table, const struct order_dataset *order, uint64_t seed,
-	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t *first, uint64_t *count)
-{
-	table_touching(table, order, seed, epoch, shard, token, 1, first, count);
 }

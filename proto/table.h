@@ -23,22 +23,16 @@ struct table {
 /* Computes all that follows from tokens. The caller allocates and owns the
  * arrays. */
 void table_number(struct table *table);
-/* Asserts the invariants of a numbered table, in constant time. */
-void table_check(const struct table *table);
 
 /* Finds the shard and the token offset of @window, below N, in @epoch (with the slide). */
 void table_locate(const struct table *table, const struct order_dataset *order, uint64_t seed,
 	uint64_t epoch, uint64_t window, uint64_t *shard, uint64_t *offset);
 
 /*
- * The windows of @shard that contain @token in @epoch: [*first, *first + *count), numbered in the
- * dataset. There are several if windows overlap (extra, or a stride below the window), and none in
- * the left-over tail.
+ * The windows of @shard that contain any of the tokens [@token, @token + @tokens) in @epoch:
+ * [*first, *first + *count), numbered in the dataset. One token may be in several, as windows
+ * overlap (extra, or a stride below the window), and those of the left-over tail are in none.
  */
-void table_holding(const struct table *table, const struct order_dataset *order, uint64_t seed,
-	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t *first, uint64_t *count);
-
-/* The same for windows that contain any of the tokens [@token, @token + @tokens). */
 void table_touching(const struct table *table, const struct order_dataset *order, uint64_t seed,
 	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t tokens, uint64_t *first,
 	uint64_t *count);

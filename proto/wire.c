@@ -5,8 +5,6 @@
 #include "proto/text.h"
 
 #include <assert.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 static const char *const op_names[WIRE_OPS] = {

@@ -5,9 +5,7 @@
 #include "daemon/shard/tokens.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

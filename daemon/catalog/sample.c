@@ -5,7 +5,6 @@
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/sample.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>

@@ -32,8 +32,7 @@ struct config_store {
 	enum config_style style;
 	bool anonymous, requester_pays;
 	uint32_t connections; /* most GETs in flight */
-	int line;
-	int profile_line, token_file_line, query_file_line, ca_line; /* 0: not given */
+	int profile_line, token_file_line, query_file_line, ca_line;
 };
 
 struct config_dataset {
@@ -88,13 +87,11 @@ struct config {
 	char *path;
 	char *text; /* the file's bytes, for a reload */
 	size_t text_bytes;
-	uint64_t digest; /* order_checksum() of the text: equal files, equal digests */
-	char *directory; /* of the file: relative dataset paths start here */
-	char *socket;	 /* absolute */
-	char *state_dir; /* absolute */
-	/* As in the file. state_place() and the cgroup may change those above. */
-	char *state_dir_written;
-	uint64_t memory_written;
+	uint64_t digest;	 /* order_checksum() of the text: equal files, equal digests */
+	char *directory;	 /* of the file: relative dataset paths start here */
+	char *socket;		 /* absolute */
+	char *state_dir;	 /* absolute */
+	char *state_dir_written; /* as in the file; state_place() may change state_dir */
 	bool has_socket, has_state_dir; /* given in the file */
 	uint64_t memory_bytes;
 	bool memory_capped; /* memory_bytes was lowered to the cgroup's limit */

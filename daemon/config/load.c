@@ -179,7 +179,6 @@ static bool take_document(struct schema *s)
 		return false;
 	config->has_socket = lines[SOCKET] != 0;
 	config->has_state_dir = lines[STATE_DIR] != 0;
-	config->memory_written = config->memory_bytes;
 	config->state_dir_written = strdup(config->state_dir);
 	if (!config->state_dir_written)
 		return schema_refuse_memory(s);

@@ -1,9 +1,7 @@
 /* The stores of a config, its cache, and the URLs of its datasets. */
 #include "daemon/config/schema.h"
 #include "daemon/config/url_text.h"
-#include "proto/phrases.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { STORES_MOST = 64 };

@@ -13,7 +13,6 @@
 #include "daemon/shard/map.h"
 #include "proto/phrases.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

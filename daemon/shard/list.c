@@ -248,10 +248,10 @@ static bool walk_path(struct walk *w, const char *path)
 /* ---- companions ---- */
 
 /*
- * The file called @name with its last @cut bytes replaced by @ending, or -1. Unless @raw, a
+ * Whether there is a file called @name with its last @cut bytes replaced by @ending. Unless @raw, a
  * compressed file will do.
  */
-static int64_t find_twin(
+static bool has_twin(
 	const struct shard_list *list, const char *name, size_t cut, const char *ending, bool raw)
 {
 	static const char *const packed[] = {"", ".zst", ".zstd"};
@@ -261,20 +261,17 @@ static int64_t find_twin(
 		int n = snprintf(twin, sizeof(twin), "%.*s%s%s", (int)(strlen(name) - cut), name,
 			ending, packed[i]);
 
-		int64_t found =
-			n > 0 && (size_t)n < sizeof(twin) ? shard_list_find(list, twin) : -1;
-
-		if (found >= 0)
-			return found;
+		if (n > 0 && (size_t)n < sizeof(twin) && shard_list_find(list, twin) >= 0)
+			return true;
 	}
-	return -1;
+	return false;
 }
 
 /*
- * The first file "*.x" in or below the directory of @name, or -1; with "../" first, its parent
+ * Whether there is a file "*.x" in or below the directory of @name; with "../" first, its parent
  * directory. @ending as in shard_companion.shard.
  */
-static int64_t find_sibling(const struct shard_list *list, const char *name, const char *ending)
+static bool has_sibling(const struct shard_list *list, const char *name, const char *ending)
 {
 	size_t n = parent_bytes(name, strlen(name));
 	uint64_t lo = 0, hi = list->count;
@@ -294,30 +291,30 @@ static int64_t find_sibling(const struct shard_list *list, const char *name, con
 	}
 	for (; lo < list->count && strncmp(shard_list_name(list, lo), name, n) == 0; lo++)
 		if (bytes_ending(shard_list_name(list, lo), ending + 1))
-			return (int64_t)lo;
-	return -1;
+			return true;
+	return false;
 }
 
 /*
- * *@kind: the kind of side file, or NULL if it is a shard. *@shard: the shard, or the first of
- * several, that it belongs to. False: it is missing.
+ * *@kind: the kind of side file, or NULL if it is a shard. False: the shard that it belongs to is
+ * missing.
  */
-static bool is_accompanied(const struct shard_list *list, const char *name,
-	const struct shard_companion **kind, int64_t *shard)
+static bool is_accompanied(
+	const struct shard_list *list, const char *name, const struct shard_companion **kind)
 {
 	const struct shard_companion *c;
 	unsigned next = 0;
 
 	*kind = NULL;
-	*shard = -1;
 	while ((c = shard_companion(name, &next)) != NULL) {
-		*shard = strchr(c->shard, '*')
-				 ? find_sibling(list, name, c->shard)
-				 : find_twin(list, name, strlen(c->ending), c->shard, c->alone);
+		bool there = strchr(c->shard, '*')
+				     ? has_sibling(list, name, c->shard)
+				     : has_twin(list, name, strlen(c->ending), c->shard, c->alone);
+
 		/* Without a shard, report the first kind: the commonest. */
-		if (*shard >= 0 || (!c->alone && !*kind))
+		if (there || (!c->alone && !*kind))
 			*kind = c;
-		if (*shard >= 0)
+		if (there)
 			return true;
 	}
 	return *kind == NULL;
@@ -444,7 +441,7 @@ static bool split(struct walk *w, uint64_t *sides)
 		const struct shard_companion *kind;
 		const char *name = shard_list_name(list, i);
 
-		if (!is_accompanied(list, name, &kind, &(int64_t){0})) {
+		if (!is_accompanied(list, name, &kind)) {
 			refuse_alone(w, name, kind);
 			free(side);
 			return false;
@@ -502,18 +499,7 @@ bool shard_list_accompanies(const struct shard_list *list, const char *name)
 {
 	const struct shard_companion *kind;
 
-	return is_accompanied(list, name, &kind, &(int64_t){0}) && kind;
-}
-
-int64_t shard_list_owner(const struct shard_list *list, const char *name)
-{
-	const struct shard_companion *kind;
-	int64_t shard;
-
-	bool needed =
-		is_accompanied(list, name, &kind, &shard) && kind && !kind->alone && !kind->unread;
-
-	return needed ? shard : -1;
+	return is_accompanied(list, name, &kind) && kind;
 }
 
 static bool sort_out(struct walk *w, uint64_t *sides)

@@ -45,8 +45,6 @@ void shard_list_sort(struct shard_list *list);
  * @fault, as shard_list_read().
  */
 bool shard_list_split(struct shard_list *list, uint64_t *sides, struct fault *fault);
-/* The shard, or the first of several, that needs the side file @name; -1: none needs it. */
-int64_t shard_list_owner(const struct shard_list *list, const char *name);
 /* Whether @name is a side file of a shard in the list. It need not be in the list itself. */
 bool shard_list_accompanies(const struct shard_list *list, const char *name);
 /* Frees spare memory. */

@@ -44,11 +44,6 @@ struct mds_indexes *mds_indexes_new(const char *root)
 	return indexes;
 }
 
-const char *mds_indexes_root(const struct mds_indexes *indexes)
-{
-	return indexes->root;
-}
-
 static void index_free(struct index *x)
 {
 	for (uint64_t i = 0; i < x->count; i++)

@@ -13,7 +13,6 @@
  */
 struct mds_indexes *mds_indexes_new(const char *root);
 void mds_indexes_free(struct mds_indexes *indexes); /* NULL: does nothing */
-const char *mds_indexes_root(const struct mds_indexes *indexes);
 /*
  * Checks that an index lists the shard, with its size and number of samples, and that all shards
  * that it lists exist. A directory without an index is not checked. Any thread. False: @fault.

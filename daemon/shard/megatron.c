@@ -14,7 +14,6 @@
 #include "daemon/shard/format.h"
 #include "daemon/shard/map.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>

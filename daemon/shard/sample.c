@@ -19,7 +19,11 @@ enum {
 	NARROW_ROW = 8,
 };
 
-unsigned sample_places(const struct shard *shard, struct sample_place *place)
+/*
+ * Writes the places to read to @place[SAMPLE_PLACES] and returns their number. token and tokens are
+ * multiples of 4, except at the shard's end.
+ */
+static unsigned places_of(const struct shard *shard, struct sample_place *place)
 {
 	const struct shard_facts *facts = &shard->facts;
 	uint32_t width = shard_type_bytes(facts->type);
@@ -47,7 +51,7 @@ struct sample *sample_read(const struct shard *shard, struct fault *fault)
 		fault_memory(fault);
 		return NULL;
 	}
-	s->places = sample_places(shard, s->place);
+	s->places = places_of(shard, s->place);
 	s->n = 0;
 	for (unsigned p = 0; p < s->places; p++) {
 		uint32_t *to = s->value + s->n, n = (uint32_t)s->place[p].tokens;

@@ -20,12 +20,6 @@ struct sample_place {
 	uint64_t token, tokens;
 };
 
-/*
- * Writes the places to read to @place[SAMPLE_PLACES] and returns their number. token and tokens are
- * multiples of 4, except at the shard's end.
- */
-unsigned sample_places(const struct shard *shard, struct sample_place *place);
-
 struct sample {
 	struct sample_place place[SAMPLE_PLACES];
 	unsigned places, n;

@@ -8,7 +8,6 @@
 #include "daemon/shard/mask.h"
 #include "proto/phrases.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>

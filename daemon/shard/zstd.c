@@ -17,7 +17,6 @@
 #define XXH_INLINE_ALL
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
