@@ -7,10 +7,7 @@
 
 #include <unistd.h>
 
-enum {
-	EVERY_NS = 100 * 1000 * 1000,
-	LONG_BYTES = 64 << 20, /* work of this size shows the line at once */
-};
+enum { EVERY_NS = 100 * 1000 * 1000 };
 
 static void draw(const struct ctl_progress *p, uint64_t now)
 {
@@ -27,19 +24,12 @@ static void draw(const struct ctl_progress *p, uint64_t now)
 	dprintf(STDERR_FILENO, "\r\033[K%s", fault_line(line));
 }
 
-void ctl_progress_count(struct ctl_progress *p, const char *what, const char *unit, uint64_t total)
+void ctl_progress_begin(struct ctl_progress *p, const char *what, const char *unit, uint64_t total)
 {
 	*p = (struct ctl_progress){
 		.what = what, .unit = unit, .total = total, .began_ns = ctl_clock_ns()};
 	p->shown = isatty(STDERR_FILENO);
 	p->next_ns = p->began_ns + EVERY_NS;
-}
-
-void ctl_progress_begin(struct ctl_progress *p, const char *what, uint64_t total)
-{
-	ctl_progress_count(p, what, "B", total);
-	if (p->shown && total >= LONG_BYTES)
-		draw(p, p->began_ns);
 }
 
 void ctl_progress_add(struct ctl_progress *p, uint64_t done)

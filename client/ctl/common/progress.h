@@ -16,11 +16,9 @@ struct ctl_progress {
 	bool shown;
 };
 
-/* @what: "packing", borrowed. @total: bytes of work. */
-void ctl_progress_begin(struct ctl_progress *p, const char *what, uint64_t total);
-/* The same for work that is counted in @unit, "keys", borrowed. @total 0: not known. */
-void ctl_progress_count(struct ctl_progress *p, const char *what, const char *unit, uint64_t total);
-/* Adds finished bytes or units. Any thread may call it. */
+/* @what: "packing", and @unit: "tokens", borrowed. @total 0: not known. */
+void ctl_progress_begin(struct ctl_progress *p, const char *what, const char *unit, uint64_t total);
+/* Adds finished units. Any thread may call it. */
 void ctl_progress_add(struct ctl_progress *p, uint64_t done);
 /* Removes the line. */
 void ctl_progress_end(struct ctl_progress *p);

@@ -470,7 +470,7 @@ void inspect_place(struct inspect *in)
 	struct fault fault = {.code = FAULT_NONE};
 
 	in->first_format = NULL;
-	ctl_progress_count(
+	ctl_progress_begin(
 		&in->progress, p->path, in->deep ? "tokens" : "shards", in->deep ? 0 : p->shards);
 	if (parallel_for(p->shards, threads, inspect_shard, in, &fault) < p->shards &&
 		fault.code != FAULT_NONE)

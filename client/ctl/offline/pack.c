@@ -324,7 +324,7 @@ static bool pack_shards(struct pack *p, struct fault *fault)
 {
 	bool fine;
 
-	ctl_progress_count(&p->progress, "packing", "tokens", p->in.tokens);
+	ctl_progress_begin(&p->progress, "packing", "tokens", p->in.tokens);
 	p->how.progress = &p->progress;
 	fine = parallel_for(p->target.shards, count_threads(p), pack_shard, p, fault) ==
 	       p->target.shards;

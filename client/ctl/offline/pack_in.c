@@ -140,7 +140,7 @@ static bool find_sources(struct pack_in *in, const struct ctl_place *place, stru
 	in->source = more;
 	struct finding f = {.in = in, .place = place, .source = more + in->sources};
 
-	ctl_progress_count(&f.progress, place->path, "shards", place->shards);
+	ctl_progress_begin(&f.progress, place->path, "shards", place->shards);
 	bool fine = parallel_for(place->shards, ctl_place_threads(place), find_source, &f, fault) ==
 		    place->shards;
 

@@ -172,7 +172,7 @@ static bool list_keys(struct reading *r)
 	bool fine;
 
 	r->fault->code = FAULT_NONE;
-	ctl_progress_count(&r->progress, r->p->path, "keys", 0);
+	ctl_progress_begin(&r->progress, r->p->path, "keys", 0);
 	fine = store_list(r->stores, r->p->bucket, r->prefix, take, r, &fault);
 	ctl_progress_end(&r->progress);
 	if (!fine)
@@ -239,7 +239,7 @@ static bool ask_all(struct reading *r, const struct shard_list *names)
 	struct asking a = {r, names, calloc(n + 1, sizeof(*a.answer))};
 	bool fine = a.answer || fault_memory(r->fault);
 
-	ctl_progress_count(&r->progress, r->p->path, "objects", n);
+	ctl_progress_begin(&r->progress, r->p->path, "objects", n);
 	fine = fine && parallel_for(n, CTL_GETS, ask, &a, r->fault) == n;
 	ctl_progress_end(&r->progress);
 	for (uint64_t i = 0; fine && i < n; i++) {

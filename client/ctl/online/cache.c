@@ -195,7 +195,7 @@ static int read_stream(struct cache *c)
 		return ctl_fail("stream %s: none of its datasets is read in pieces; `tokend "
 				"--check` says why",
 			c->stream);
-	ctl_progress_count(&c->progress, "warming", "pieces", c->now.all - c->now.pieces);
+	ctl_progress_begin(&c->progress, "warming", "pieces", c->now.all - c->now.pieces);
 	why = read_until_end(c);
 	ctl_progress_end(&c->progress);
 	if (!why || !look(c))
