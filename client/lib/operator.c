@@ -4,7 +4,6 @@
 #include "client/lib/handle.h"
 #include "proto/phrases.h"
 
-#include <inttypes.h>
 #include <locale.h>
 #include <poll.h>
 #include <stdlib.h>

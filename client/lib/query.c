@@ -3,7 +3,6 @@
 
 #include "proto/phrases.h"
 
-#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>

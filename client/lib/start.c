@@ -8,8 +8,6 @@
  */
 #include "client/lib/handle.h"
 
-#include "proto/wire.h"
-
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -2,12 +2,10 @@
 
 #include "client/ctl/common/error.h"
 #include "client/ctl/online/talk.h"
-#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <pwd.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

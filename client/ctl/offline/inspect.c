@@ -8,7 +8,6 @@
 #include "daemon/shard/frames.h"
 #include "proto/phrases.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,6 @@
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/inspect.h"
 #include "daemon/config/url_text.h"
-#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

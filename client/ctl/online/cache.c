@@ -11,11 +11,9 @@
 #include "client/ctl/common/progress.h"
 #include "client/ctl/online/talk.h"
 #include "client/lib/tokend.h"
-#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { SOCKET, CONFIG, JSON, FROM, TO };

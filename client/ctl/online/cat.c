@@ -10,7 +10,6 @@
 #include "client/lib/tokend.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,6 @@
 #include "client/ctl/web/web.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
