@@ -34,3 +34,14 @@ def test_nodes_rate_and_prices(place):
     for name in SIZES:
         window = many[name, "window"]
         assert window["bytes"] == window["gets"] * 2 * (SEQ_LEN + 1)
+
+
+def test_pieces_in_order_are_exact(place):
+    """Windows in order share blocks, so these are estimates."""
+    place.shard("web/a.bin", 4 * PIECE)
+    web = datasets("web", shuffle="none", piece=PIECE)
+    config = place.config(streams={"train": {"seed": 5, "seq_len": SEQ_LEN, "datasets": web}})
+    code, out, err = run(TOKCTL, "cost", "-c", config, "train", "--for", 1e9, "--json")
+    assert code == 0, err
+    exact = {c["mode"]: (c["exact"], c["gets"]) for c in map(json.loads, out.splitlines())}
+    assert exact["piece"] == (True, 8) and not exact["window"][0]

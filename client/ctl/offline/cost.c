@@ -163,7 +163,6 @@ static struct cost piece_cost(const struct reads *r)
 {
 	double piece = r->dataset->config->piece, gets = 0, bytes = 0, all = 0, pieces = 0,
 	       most = touched(r, piece);
-	struct cost cost = window_cost(r);
 
 	for (uint64_t s = 0; s < r->dataset->table.shards; s++) {
 		double size = shard_bytes(r->dataset, s), whole = floor(size / piece),
@@ -174,10 +173,13 @@ static struct cost piece_cost(const struct reads *r)
 		all += size;
 		bytes += whole * most * piece + last * rest;
 	}
-	cost.gets = round(gets);
-	cost.bytes = bytes;
-	cost.cache = dataset_fetch_needs(r->dataset);
-	cost.exact = cost.exact && cost.gets >= pieces;
+
+	struct cost cost = {.gets = round(gets),
+		.bytes = bytes,
+		.used = window_cost(r).used,
+		.cache = dataset_fetch_needs(r->dataset),
+		.exact = r->exact && round(gets) >= pieces};
+
 	/* The part of a later epoch that is not in the cache: all of a path that is read in order,
 	 * because the least recently read piece is removed. Of two random orders, a piece is there
 	 * if fewer others than fit were read since; that depends on both of its places. */
