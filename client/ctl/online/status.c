@@ -86,12 +86,11 @@ static void set_rates(struct listing *l, const json_t *status)
 		const json_t *then = get(get(before, "released"), name);
 		double batches = real(session, "released") - json_number_value(then);
 
-		if (l->watch)
-			json_object_set_new(session, "tokens_per_s",
-				json_real(then && batches >= 0 && s > 0
-						  ? batches * real(session, "micro") *
-							    real(session, "seq_len") / s
-						  : 0));
+		json_object_set_new(session, "tokens_per_s",
+			json_real(then && batches >= 0 && s > 0
+					  ? batches * real(session, "micro") *
+						    real(session, "seq_len") / s
+					  : 0));
 		json_object_set_new(released, name, json_real(real(session, "released")));
 	}
 	json_object_set_new_nocheck(
@@ -109,15 +108,17 @@ static void put_members(struct emit *e, json_t *item)
 	json_object_foreach(item, name, value)
 	{
 		const size_t flags = JSON_COMPACT | JSON_ENSURE_ASCII | JSON_ENCODE_ANY;
-		char *text = json_dumps(value, flags | JSON_REAL_PRECISION(9));
 
-		if (json_is_integer(value))
+		if (json_is_integer(value)) {
 			emit_number(e, name, NULL, status_number(item, name));
-		else if (json_is_string(value)) /* need not be UTF-8 */
+		} else if (json_is_string(value)) { /* need not be UTF-8 */
 			emit_text(e, name, NULL, json_string_value(value));
-		else
+		} else if (e->json) {
+			char *text = json_dumps(value, flags | JSON_REAL_PRECISION(9));
+
 			emit_json(e, name, text ? text : "null");
-		free(text);
+			free(text);
+		}
 	}
 }
 
@@ -313,7 +314,8 @@ static bool put_daemon(struct listing *l, const struct ctl_daemon *heading)
 			heading->from == PLACE_PRIVATE ? ", private" : "",
 			status_text(get(status, "daemon"), "config"));
 	emit_table(&l->e); /* the lines so far are above the heads */
-	set_rates(l, status);
+	if (l->watch)
+		set_rates(l, status);
 	if (l->sort)
 		sort(get(status, "sessions"), l->sort);
 	json_array_foreach(get(status, "sessions"), i, session) put_session(l, session);
