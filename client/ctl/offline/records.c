@@ -246,7 +246,6 @@ struct scan {
 	uint32_t file;
 	size_t before;	 /* number of sections of the files before it */
 	uint64_t latest; /* time of the last beginning */
-	bool begun;	 /* there was a beginning */
 	bool fresh;	 /* the last section is, or counts as, the first of its process */
 };
 
@@ -324,7 +323,6 @@ static bool add_section(
 		.entry = entry,
 		.order = order,
 		.again = kind & RECORD_PASS};
-	s->begun = true;
 	return true;
 }
 
@@ -357,6 +355,7 @@ static bool scan_beginning(
 static bool scan_entries(struct scan *s, const uint64_t (*entry)[2], uint64_t n)
 {
 	for (uint64_t i = 0; i < n;) {
+		struct record_section *section = last_section(s);
 		uint64_t position = le64toh(entry[i][0]);
 
 		if (record_is_beginning(entry[i], RECORD_ENTRY_BYTES)) {
@@ -364,15 +363,12 @@ static bool scan_entries(struct scan *s, const uint64_t (*entry)[2], uint64_t n)
 				return false;
 			continue;
 		}
-		if (position == RECORD_BEGIN || !s->begun) {
+		if (position == RECORD_BEGIN || !section) {
 			ctl_fail("%s: not a record, of another version of tokend, or damaged at "
 				 "entry %" PRIu64,
 				s->path, i);
 			return false;
 		}
-
-		struct record_section *section = &s->records->section[s->records->sections - 1];
-
 		section->rows++;
 		if (position >= section->top)
 			section->top = position + 1;

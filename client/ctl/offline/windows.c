@@ -29,12 +29,6 @@ struct file {
 	pthread_rwlock_t lock; /* read: while a thread reads the shard */
 };
 
-/* An item that waits. */
-struct waiting {
-	struct ctl_window window;
-	bool has_window;
-};
-
 struct ctl_windows {
 	const struct dataset *first; /* of the stream */
 	struct frames *frames;	     /* decoded frames of all files */
@@ -44,9 +38,9 @@ struct ctl_windows {
 
 	ctl_windows_take *take;
 	void *context;
-	uint64_t n, most;	 /* items that wait, at most */
-	struct waiting *waiting; /* [most] */
-	char *items, *tokens;	 /* [most] */
+	uint64_t n, most;	   /* items that wait, at most */
+	struct ctl_window *window; /* [most] of each; cursor NULL: it has none */
+	char *items, *tokens;	   /* [most] */
 	size_t item_bytes;
 };
 
@@ -72,10 +66,10 @@ struct ctl_windows *ctl_windows_open(
 	r->context = context;
 	r->item_bytes = item_bytes;
 	r->frames = frames_new(dataset_frames_budget(s->config));
-	r->waiting = calloc(r->most, sizeof(*r->waiting));
+	r->window = calloc(r->most, sizeof(*r->window));
 	r->items = malloc(r->most * item_bytes);
 	r->tokens = malloc(r->most * r->window_bytes);
-	if (r->frames && r->waiting && r->items && r->tokens)
+	if (r->frames && r->window && r->items && r->tokens)
 		return r;
 	ctl_fail(PHRASE_MEMORY);
 	ctl_windows_close(r);
@@ -142,12 +136,12 @@ static struct file *acquire(struct ctl_windows *reader, const struct dataset *da
 static bool read_window(const struct parallel *p, struct fault *fault)
 {
 	struct ctl_windows *reader = p->context;
-	const struct ctl_window *w = &reader->waiting[p->i].window;
+	const struct ctl_window *w = &reader->window[p->i];
 	const struct dataset *dataset = w->dataset;
 	uint32_t d = w->place.dataset;
 	uint64_t shard, offset;
 
-	if (!reader->waiting[p->i].has_window)
+	if (!w->cursor)
 		return true;
 	if (!dataset)
 		return fault_set(fault, FAULT_ARGUMENT, "",
@@ -178,7 +172,7 @@ bool ctl_windows_flush(struct ctl_windows *r)
 	r->n = 0;
 	for (uint64_t i = 0; i < good && wanted; i++)
 		wanted = r->take(r->context, r->items + i * r->item_bytes,
-			r->waiting[i].has_window ? r->tokens + i * r->window_bytes : NULL);
+			r->window[i].cursor ? r->tokens + i * r->window_bytes : NULL);
 	if (good < n)
 		ctl_fail("%s", fault.text);
 	return good == n && wanted;
@@ -186,12 +180,8 @@ bool ctl_windows_flush(struct ctl_windows *r)
 
 bool ctl_windows_add(struct ctl_windows *r, const void *item, const struct ctl_window *window)
 {
-	struct waiting *w = &r->waiting[r->n];
-
+	r->window[r->n] = window ? *window : (struct ctl_window){.cursor = NULL};
 	memcpy(r->items + r->n++ * r->item_bytes, item, r->item_bytes);
-	w->has_window = window;
-	if (window)
-		w->window = *window;
 	return r->n < r->most || ctl_windows_flush(r);
 }
 
@@ -203,7 +193,7 @@ void ctl_windows_close(struct ctl_windows *reader)
 		close_file(&reader->file[i]);
 	if (reader->frames)
 		frames_free(reader->frames);
-	free(reader->waiting);
+	free(reader->window);
 	free(reader->items);
 	free(reader->tokens);
 	free(reader);
