@@ -206,12 +206,10 @@ static void read_objects(struct join *j)
 static void join(struct inspect *in, const char *path, const char *url)
 {
 	struct join j = {.in = in, .path = path, .url = url, .copy = !in->deep};
-	bool ask = ctl_place_unlisted(url);
+	bool ask = ctl_place_unlisted(url), known = !ask || read_lines(&j, take_names);
 
-	if (ask && !read_lines(&j, take_names))
-		return;
 	manifest_free(&j.from);
-	if (ask ? open_names(&j) : inspect_open(in, url, NULL)) {
+	if (known && (ask ? open_names(&j) : inspect_open(in, url, NULL))) {
 		if (read_lines(&j, join_line))
 			report_others(&j);
 		if (in->deep && !in->faults)
