@@ -46,7 +46,7 @@ struct listed *inspect_listed(const struct inspect *in, const char *path, int64_
 	return found;
 }
 
-static bool list_dataset(struct inspect *in, bool manifests, const struct config_stream *stream,
+static bool list_dataset(struct inspect *in, const struct config_stream *stream,
 	const struct config_dataset *dataset)
 {
 	struct listed *l = &in->listed[in->lists];
@@ -55,7 +55,7 @@ static bool list_dataset(struct inspect *in, bool manifests, const struct config
 
 	l->stream = stream;
 	l->dataset = dataset;
-	if (dataset->manifest && manifests) {
+	if (dataset->manifest && !in->manifest) { /* otherwise it may be the one to be written */
 		if (!dataset_manifest(
 			    in->config, in->stores, stream, dataset, &l->manifest, &fault)) {
 			ctl_fail("%s", fault.text);
@@ -81,9 +81,8 @@ static bool list_dataset(struct inspect *in, bool manifests, const struct config
 	return l->root;
 }
 
-/* Lists the files of all datasets. @manifests: of datasets with a manifest, the files that it
- * lists. @stores: they are needed. False after an error. */
-static bool open_config(struct inspect *in, const char *path, bool manifests, bool stores)
+/* Lists the files of all datasets. @stores: they are needed. False after an error. */
+static bool open_config(struct inspect *in, const char *path, bool stores)
 {
 	struct fault fault;
 	size_t datasets = 0;
@@ -109,8 +108,8 @@ static bool open_config(struct inspect *in, const char *path, bool manifests, bo
 	}
 	for (uint32_t i = 0; i < in->config->streams; i++)
 		for (uint32_t d = 0; d < in->config->stream[i].datasets; d++)
-			if (!list_dataset(in, manifests, &in->config->stream[i],
-				    &in->config->stream[i].dataset[d]))
+			if (!list_dataset(
+				    in, &in->config->stream[i], &in->config->stream[i].dataset[d]))
 				return false;
 	return true;
 }
@@ -129,8 +128,7 @@ int inspect_begin(struct inspect *in, const struct ctl_arguments *a, int paths)
 		return ctl_fail(PHRASE_MEMORY);
 	for (int i = 0; i < paths; i++)
 		urls |= url_text_is(a->argument[i]);
-	return open_config(in, ctl_text(a, INSPECT_CONFIG), !in->manifest, urls) ? CTL_OK
-										 : CTL_FAILED;
+	return open_config(in, ctl_text(a, INSPECT_CONFIG), urls) ? CTL_OK : CTL_FAILED;
 }
 
 int inspect_end(struct inspect *in, int status)

@@ -478,7 +478,7 @@ static int check_urls(const struct ctl_arguments *a)
 			"that with `aws s3 cp` or s5cmd",
 			to);
 	for (int i = 0; i < a->arguments; i++)
-		if (url_text_is(a->argument[i]) && ctl_place_unlisted(a->argument[i]))
+		if (ctl_place_unlisted(a->argument[i]))
 			return ctl_usage(a->command,
 				"%s: an HTTPS server has no listing; download the shards, and give "
 				"their directory",

@@ -265,7 +265,6 @@ static bool choose(struct ctl_place *p, const char *name, struct fault *fault)
 {
 	int64_t one;
 
-	p->shards = p->list.count;
 	if (!*name)
 		return p->shards > 0 ||
 		       fault_set(fault, FAULT_ARGUMENT, "",
@@ -294,9 +293,11 @@ static bool list_objects(struct reading *r, const struct shard_list *names)
 	p->list.root = strndup(p->path, (size_t)(name - p->path) - (name[-1] == '/'));
 	if (!r->prefix || !p->list.root)
 		return fault_memory(r->fault);
-	return (names ? ask_all(r, names) : is_no_directory(r, name) && list_keys(r)) &&
-	       shard_list_split(&p->list, &p->sides, r->fault) &&
-	       (names || choose(p, name, r->fault));
+	if (!(names ? ask_all(r, names) : is_no_directory(r, name) && list_keys(r)) ||
+		!shard_list_split(&p->list, &p->sides, r->fault))
+		return false;
+	p->shards = p->list.count;
+	return names || choose(p, name, r->fault);
 }
 
 bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path,
@@ -308,8 +309,6 @@ bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path
 	*p = (struct ctl_place){.path = path, .remote = url_text_is(path), .masks = masks};
 	fine = p->remote ? list_objects(&r, names) : list_files(p, fault);
 	free(r.prefix);
-	if (names)
-		p->shards = p->list.count;
 	if (fine) {
 		p->indexes = mds_indexes_new(p->list.root);
 		fine = p->indexes || fault_memory(fault);
