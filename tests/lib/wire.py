@@ -20,6 +20,7 @@ from .wait import LONG
 
 PACKET_BYTES = 128 * 1024
 PAGE = 4096
+MEMORY, DATA, PROTOCOL, PERMISSION = 2, 5, 7, 13  # codes of errors, as proto/fault.h numbers them
 
 
 class Refused(Exception):

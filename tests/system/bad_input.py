@@ -1,8 +1,7 @@
 """A daemon and a witness. Nothing that is sent to the daemon may harm either."""
 
 from lib import Client, Daemon, Witness, datasets, rows_at, status, wait_for
-
-PROTOCOL = 7  # proto/fault.h
+from lib.wire import PROTOCOL
 
 
 def without(message, *keys):

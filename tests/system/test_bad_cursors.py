@@ -11,6 +11,7 @@ from bad_input import without
 
 from lib import TOKCTL, Client, Refused, has, refusal, run, status, wait_for, with_parent
 from lib.injected import injected
+from lib.wire import MEMORY
 
 pytestmark = pytest.mark.asan  # ASan: no byte outside a message is touched
 
@@ -64,7 +65,7 @@ def test_attaches_at_the_end_and_beyond_memory(bench):
     with pytest.raises(Refused) as error:
         while len(hold) < 100:
             hold.append(Client(bench.daemon.socket).attach(micro=1024, slots=4))
-    assert error.value.packet["code"] == 2 and hold, "it is used up by many sessions"
+    assert error.value.packet["code"] == MEMORY and hold, "it is used up by many sessions"
     for client in hold:
         client.close()
     bench.unchanged("attaches")

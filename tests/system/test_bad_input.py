@@ -36,6 +36,7 @@ from lib import (
     wait_for,
 )
 from lib.injected import injected
+from lib.wire import PERMISSION
 
 pytestmark = pytest.mark.asan  # no packet makes the daemon touch memory out of bounds
 
@@ -45,7 +46,7 @@ ATTACH = {
     "op": "attach", "stream": "train", "run": "test", "rank": 0, "world": 1, "micro": 2, "peer": 0,
     "slots": 4, "begin": 1,
 }  # fmt: skip
-NOBODY, PERMISSION = 65534, 13  # proto/fault.h
+NOBODY = 65534
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
 SEAL_SEAL, SEAL_SHRINK, SEAL_GROW, SEAL_FUTURE_WRITE = 1, 2, 4, 16
 

@@ -18,6 +18,7 @@ from lib import MODES, Client, Daemon, Refused, Witness, datasets, mode_name, ra
 from lib import wait_for
 from lib.injected import injected
 from lib.shard_writers import megatron, raw, seekable
+from lib.wire import DATA
 
 SEQ_LEN, TOKENS, SHARDS = 512, 40_000, 4
 WINDOW = SEQ_LEN + 1
@@ -112,7 +113,6 @@ def touched(path, other):
     os.rename(f"{other}.renamed", path)
 
 
-DATA = 5  # proto/fault.h
 OPEN, LATER = 0, 3  # the number of the shard: open when the fault comes, or not yet
 WRITTEN = "while it was open"
 LISTED = "not the file that tokend listed"

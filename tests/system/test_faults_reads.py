@@ -14,10 +14,10 @@ from lib import Client, Daemon, MODES, Refused, Witness, few_descriptors, has, m
 from lib import wait_for
 from lib.fuse import OPEN, READ, hanging
 from lib.injected import injected
+from lib.wire import DATA
 
 SEQ_LEN, TOKENS, SHARDS = 512, 3_000, 40
 DESCRIPTORS = 128  # limit of the daemon: at most 32 shards are open
-DATA = 5  # proto/fault.h
 RINGS = {"micro": 2, "slots": 4}
 ROWS = {errno.EIO: 9, errno.EINTR: 13, errno.EAGAIN: 13, errno.ESTALE: 36}  # of the faults' table
 

@@ -26,6 +26,7 @@ from lib import (
 )
 from lib.fuse import GETATTR, LOOKUP, OPEN, READ, hanging
 from lib.injected import injected
+from lib.wire import DATA
 
 SHARDS = {"near": 4, "files": 40}
 TOKENS, SEQ_LEN = 20_000, 64
@@ -34,7 +35,6 @@ MEMORY = 32 << 20  # a quarter is for frames: four of them, with their compresse
 DESCRIPTORS = 128  # limit of the daemon: at most 32 shards are open, fewer than hang
 FRAMES = (4, 5)  # seeds of more streams that read the frames of "far-frames"
 MICRO, SLOTS = 8, 64  # twice as many rows as a daemon has reads in flight
-DATA = 5  # proto/fault.h
 SLOW_MS = 2000  # after that, status and log name the shard
 CALLS = {"lookup": LOOKUP, "open": OPEN, "read": READ, "getattr": GETATTR}
 LOADER = """
