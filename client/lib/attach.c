@@ -61,8 +61,8 @@ static void search_begin(struct search *s, uint32_t connect_ms, bool waits)
 
 void search_end(struct search *s)
 {
-	if (s->active && s->fd >= 0)
-		close(s->fd);
+	if (s->active)
+		link_close(s->fd);
 	s->fd = -1;
 	s->active = false;
 }
@@ -78,8 +78,7 @@ static void search_later(struct tokend *t, struct search *s, int error, int refu
 	int64_t now = wait_now(), backoff = s->backoff_ms * WAIT_MS;
 	uint64_t chance = order_mix64((uint64_t)now ^ (uint64_t)getpid() << 32);
 
-	if (s->fd >= 0)
-		close(s->fd);
+	link_close(s->fd);
 	s->fd = -1;
 	s->error = error;
 	s->refused = refused;
@@ -439,7 +438,7 @@ int revive(struct tokend *t, bool wait)
 		search_begin(s, t->options.deadline_ms, true);
 	/* A query was interrupted while its attach was under way, and batches were taken since. */
 	if (s->position != t->taken && s->fd >= 0) {
-		close(s->fd);
+		link_close(s->fd);
 		s->fd = -1;
 		s->retry = wait_now();
 	}

@@ -298,8 +298,7 @@ void tokend_detach(struct tokend *t)
 		mapping_close(m, ours);
 	}
 	if (ours) {
-		if (t->undo.mapping)
-			link_close(t->undo.fd);
+		link_close(t->undo.fd);
 		start_end(t);
 		handle_lose(t);
 		search_end(&t->search);
