@@ -40,7 +40,8 @@ class DisagreementError(Error):
     """The processes of a job are not at one cursor, or their ranks do not fit together."""
 
 
-def _distributed() -> Any:
+def torch_distributed() -> Any:
+    """Returns torch.distributed if it is initialised, otherwise None."""
     distributed: Any = sys.modules.get("torch.distributed")  # if not imported, then not initialised
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed
@@ -49,7 +50,7 @@ def _distributed() -> Any:
 
 def processes() -> int:
     """The number of processes of torch.distributed; 1 without it."""
-    distributed = _distributed()
+    distributed = torch_distributed()
     return distributed.get_world_size() if distributed else 1
 
 
@@ -60,7 +61,7 @@ def of_all(patience: float = PATIENCE_S) -> Any:
     Raises Error if the others do not come within @patience seconds.
     """
     global _own
-    distributed = _distributed()
+    distributed = torch_distributed()
     if distributed is None:
         if "jax._src.distributed" not in sys.modules:
             return None
@@ -115,7 +116,7 @@ class Group:
 
     def meet(self, patience: float) -> None:
         """Waits until all processes have called this; Error after @patience seconds."""
-        if _distributed() is not None:
+        if torch_distributed() is not None:
             _meet(self._distributed, self._group, patience)
 
     def gather(self, value: Any) -> list[Any]:

@@ -85,8 +85,8 @@ def coordinate(rank: int | None, world: int | None) -> tuple[int, int]:
 
 def launched() -> Launched | None:
     """Returns the place that the innermost launcher gives; None if there is no launcher."""
-    distributed: Any = sys.modules.get("torch.distributed")  # if not imported, then not initialised
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    distributed = groups.torch_distributed()
+    if distributed is not None:
         return Launched("torch.distributed", distributed.get_rank(), distributed.get_world_size())
     return _of_jax_distributed() or _of_environment()
 
