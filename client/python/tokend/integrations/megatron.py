@@ -28,7 +28,8 @@ import torch.distributed as dist
 
 from tokend import Cursor, Loader, Request
 
-from .shared import IGNORE, check_seq_len, positions, shifted
+from ..batch import IGNORE
+from .shared import check_seq_len, positions, shifted
 
 
 def _kept(directory: str, iteration: str) -> list[str]:

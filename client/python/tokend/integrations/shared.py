@@ -1,4 +1,4 @@
-"""The helpers that adapters share. They use only public names of tokend and torch."""
+"""The helpers that adapters share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch.distributed as dist
 from tokend import Loader, Request
 
 NO_CURSOR = "the checkpoint has no tokend cursor, because another dataloader wrote it"
-IGNORE = -100
 
 
 class Handed:
@@ -84,13 +83,6 @@ def among(rank: int) -> dict[str, Any]:
 def shifted(batch: Any) -> Any:
     """The labels of a batch, with or without shift_labels=True."""
     return batch.get("shift_labels", batch["labels"])
-
-
-def unshifted(labels: torch.Tensor) -> torch.Tensor:
-    """Labels for models that shift them: a row's last one has no place."""
-    made = labels.roll(1, 1)
-    made[:, 0] = IGNORE
-    return made
 
 
 def positions(batch: Any) -> torch.Tensor:

@@ -8,6 +8,7 @@ world. For your own subclass of Trainer: `class Mine(TokendFeed, TheirTrainer)`.
 
 import math
 
+import torch
 from transformers import Trainer, TrainerCallback
 from transformers import __version__ as found
 
@@ -18,8 +19,9 @@ except ImportError:
         f"tokend: needs transformers 4.57 or later, not {found}; pip install -U transformers"
     ) from None
 
+from ..batch import unshifted
 from ..throughput import Throughput
-from .shared import NO_CURSOR, Handed, shifted, unshifted
+from .shared import NO_CURSOR, Handed, shifted
 
 
 class Batches:
@@ -51,7 +53,7 @@ class Batches:
 
     def _made(self, batch):
         targets = shifted(batch)
-        made = {"input_ids": batch["input_ids"], "labels": unshifted(targets)}
+        made = {"input_ids": batch["input_ids"], "labels": unshifted(targets, torch)}
         if self._shifted:
             made["shift_labels"] = targets.contiguous()  # losses flatten it with view()
         if "position_ids" in batch:
