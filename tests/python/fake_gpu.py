@@ -86,10 +86,10 @@ class Trainer:
     def __init__(self, socket, stream="train", **more):
         self.gpu, self.batches, self.seen = Fake(), [], {}
         device.Cuda, device.named = lambda name: self.gpu, lambda name: torch.device("cpu")
-        more = {"socket": socket, "rank": 0, "world": 1, "slots": 4, "device": "cuda", **more}
+        more = {"micro_batch": 4, "slots": 4, "device": "cuda", **more}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self.loader = tokend.Loader(stream, 4, **more)
+            self.loader = tokend.Loader(stream, socket=socket, rank=0, world=1, **more)
         self.warned = [str(w.message) for w in caught if "registered" in str(w.message)]
 
     def steps(self, count=ENOUGH):
@@ -212,13 +212,21 @@ def dropped(socket):
     return {"registered": trainer.gpu.cu.fakeRegistered()}
 
 
-def restart(socket):
-    trainer = Trainer(socket)
+def restart(socket, steps=9, **more):
+    trainer = Trainer(socket, **more)
     trainer.steps(3)
     print("look", flush=True)
     sys.stdin.readline()
-    trainer.steps(9)
-    return trainer.end(reattached=trainer.loader.stats()["reattached"])
+    trainer.steps(steps)
+    if steps > 9:  # too many rows to print
+        trainer.batches = []
+    stats = trainer.loader.stats()
+    return trainer.end(reattached=stats["reattached"], batches=stats["batches"])
+
+
+def smaller(socket):
+    """Before, the ring had 7 slots. All slots are being copied."""
+    return restart(socket, steps=17, micro_batch=4096, slots=0)
 
 
 if __name__ == "__main__":

@@ -92,18 +92,32 @@ def test_a_seek_waits_for_copies(served):
     assert wrong(served, rows[:12]) == wrong(served, rows[12:], "train", 1000, cursor) == []
 
 
-def test_a_restarted_daemon_loses_no_batch(daemon):
-    """A wider dataset has joined meanwhile: slots have twice the bytes then."""
-    trainer = start(daemon, "restart", FAKE_CUDA_DELAY_MS=2)
+WEB = "    datasets:\n      - {name: web, path: web, weight: 0.7}\n"
+
+
+def restarted(daemon, scenario, more, delay):
+    """@more: in the config of the daemon that is started again."""
+    trainer = start(daemon, scenario, FAKE_CUDA_DELAY_MS=delay)
     assert trainer.stdout.readline() == "look\n"
     daemon.kill()
-    web = "      - {name: web, path: web, weight: 0.7}\n"
-    wide = "      - {name: wide, path: wide.bin, dtype: u32, weight: 0}\n"
-    daemon.config.write_text(daemon.config.read_text().replace(web, web + wide))
+    daemon.config.write_text(daemon.config.read_text().replace(WEB, more))
     daemon.start()
     report = finish(trainer, "\n")
-    assert (report["reattached"], report["dtypes"]) == (1, ["torch.int64"])
+    assert report["reattached"] == 1
+    return report
+
+
+def test_a_restarted_daemon_loses_no_batch(daemon):
+    """A wider dataset has joined meanwhile: slots have twice the bytes then."""
+    wide = "      - {name: wide, path: wide.bin, dtype: u32, weight: 0}\n"
+    report = restarted(daemon, "restart", WEB + wide, 2)
+    assert report["dtypes"] == ["torch.int64"]
     assert len(report["rows"]) == 48 and wrong(daemon, report["rows"]) == []
+
+
+def test_a_restarted_daemons_ring_may_have_fewer_slots(daemon):
+    report = restarted(daemon, "smaller", "    documents: true\n    eos: 7\n" + WEB, 300)
+    assert report["batches"] == 20
 
 
 def test_a_ring_that_cannot_be_registered_is_copied_and_shown(served):

@@ -209,7 +209,7 @@ class Feed:
         """
         shape = self._client.shape()
         rows, window, seq = shape["rows"], shape["window_tokens"], shape["seq_len"]
-        width, self._slots = shape["token_bytes"], shape["slots"]
+        width = shape["token_bytes"]
         parts = 1 if shape["masked"] or window <= seq else 2
         if (rows, window, width, seq, parts) == self._shape:
             return
@@ -229,6 +229,7 @@ class Feed:
         ring = self._client.memory(self._rings.gone)
         if ring is None:
             return
+        self._slots = self._client.shape()["slots"]
         base, size = ring
         why = self._rings.register(base, size)
         self.pinned_bytes = 0 if why else size
