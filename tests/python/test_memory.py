@@ -1,6 +1,4 @@
-"""The memory of batches: never overwritten while anything holds a tensor over it, free afterwards;
-batches that are lent without a copy.
-"""
+"""The memory of batches: unchanged while anything holds a tensor over it, and free afterwards."""
 
 import copy
 import io
@@ -10,7 +8,6 @@ import threading
 
 import torch
 from loading import SEQ, check, check_run, make, python
-
 
 MICRO = 4
 NAMES = ["web", "code"]
