@@ -248,11 +248,6 @@ class Batches:
         self._fields = len(FIELDS) if wanted.provenance or source else 2
         self._shown = FIELDS if wanted.provenance else FIELDS[:2]
 
-    @property
-    def taken(self) -> int:
-        """The position after the last batch taken."""
-        return self._client.taken()  # type: ignore[no-any-return]
-
     def look(self) -> tuple[Any, int, tuple[Any, ...]] | None:
         """The next batch, how many of its rows are not padding, and what to set `client.takes` to.
         None at the end.

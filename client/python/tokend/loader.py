@@ -381,7 +381,7 @@ class Loader:
     def _is_over(self) -> bool:
         """Whether the next `for` begins at position 0, because every batch was taken."""
         now = self._measured()
-        return self._ended or (now.end is not None and now.begin < now.end <= now.taken)
+        return self._ended or (now.end is not None and now.begin < now.end <= self.taken)
 
     def _begin_again(self) -> None:
         """Begins another pass, for its first batch. No other process is asked, because all of them

@@ -103,22 +103,21 @@ class Transform:
         return made
 
     def apply(self, tokens: Any, fields: list[list[int]], names: list[str]) -> None:
-        """Transforms each row of @tokens [b, window] in place. @fields: as batch.FIELDS."""
+        """Transforms each row of @tokens, int64 [b, window], in place. @fields: as batch.FIELDS."""
         position, dataset, _, _, shard, offset = fields
         for i, at in enumerate(position):
             if at >= 0:  # not padding
                 self._apply(tokens[i], Row(at, names[dataset[i]], shard[i], offset[i]))
 
     def _apply(self, tokens: Any, row: Row) -> None:
-        given = tokens.astype(self.numpy.int64, copy=False)
         self._begin(row.position)
         try:
-            made = self._function(given, row.position, self._rng)
+            made = self._function(tokens, row.position, self._rng)
         except (Exception, SystemExit) as error:
             raise row.error(
                 f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
             ) from error
-        made = self._checked(made, given)
+        made = self._checked(made, tokens)
         if isinstance(made, str):
             raise row.error(made)
         if made is not tokens:
