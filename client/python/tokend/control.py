@@ -261,7 +261,7 @@ class Control:
                 if here != first:
                     return (
                         f"{field}: {here} at process {i} differs from {first} at process 0; "
-                        f"{phrases.SAME_PLACE}"
+                        "all ranks must call control() equally often, at the same steps"
                     )
         return None
 

@@ -74,7 +74,7 @@ def coordinate(rank: int | None, world: int | None) -> tuple[int, int]:
     """Returns (rank, world): as passed, otherwise the launcher's, otherwise (0, 1)."""
     if rank is not None or world is not None:
         if rank is None or world is None:
-            raise ValueError(f"rank, world: {phrases.PASS_EITHER}")
+            raise ValueError("rank, world: pass both or neither")
         return rank, world
     found = launched()
     if found is not None:

@@ -14,12 +14,7 @@ HERE = os.path.dirname(__file__) + os.sep
 
 PASS_ONE = "pass one of them"
 PASS_RANKS = "pass rank= and world="
-PASS_EITHER = "pass both or neither"
-FROM_STATE = "make a new loader and load its last state"
 CLOSED = "closed: this loader was closed; make a new one"
-SEEK = "seek to continue"
-BEFORE_BATCH = "the cursor is before this batch"
-SAME_PLACE = "all ranks must call control() equally often, at the same steps"
 DEVICES = "'cpu', 'cuda' or 'cuda:N'"
 
 

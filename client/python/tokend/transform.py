@@ -51,7 +51,8 @@ class Row:
     def error(self, why: str) -> TransformError:
         error = TransformError(
             f"transform: {why} (position {self.position}, dataset {self.dataset}, shard "
-            f"{self.shard} of its sorted list, offset {self.offset}); {phrases.BEFORE_BATCH}"
+            f"{self.shard} of its sorted list, offset {self.offset}); the cursor is before this "
+            "batch"
         )
         for name, value in vars(self).items():
             setattr(error, name, value)

@@ -205,7 +205,7 @@ class Workers:
         if position != int(fields[0][0]):
             raise _tokend.Error(
                 f"workers: a worker is at position {position} instead of {int(fields[0][0])}; "
-                f"report this, and {phrases.SEEK}"
+                "report this, and seek to continue"
             )
         self._numpy.asarray(tokens)[:] = made.numpy()
         return found
@@ -226,7 +226,9 @@ class Workers:
                     f"deadline: the workers made no batch within {self._patience:g} s, so storage "
                     "or the transform is slow; see tokctl status, and call next() again"
                 ) from None
-            self._failed = _tokend.Error(f"workers: {text}; {phrases.FROM_STATE}, or seek()")
+            self._failed = _tokend.Error(
+                f"workers: {text}; make a new loader and load its last state, or seek()"
+            )
             raise self._failed from error
         finally:
             self.waited_s += time.perf_counter() - begin
