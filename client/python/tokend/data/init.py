@@ -12,6 +12,7 @@ dataset, which the other stream does not have.
 
 import argparse
 import dataclasses
+import glob
 import json
 import os
 import re
@@ -280,12 +281,14 @@ def _chosen(path, most):
     out.
     """
     kinds = ("text", "jsonl", "parquet")
-    if not os.path.isdir(path):
+    if os.path.isfile(path):
         sources = documents.sources_of([path], kinds, True)[0]
         return sources, sources[0].size, {}
-    files = [
-        file for file in documents.below(path) if not TOKENIZERS.fullmatch(os.path.basename(file))
-    ]
+    if os.path.isdir(path):
+        files = documents.below(path)
+    else:
+        files = sorted(filter(os.path.isfile, glob.glob(path)))
+    files = [file for file in files if not TOKENIZERS.fullmatch(os.path.basename(file))]
     left_out, sources, size = {}, [], 0
     for source in map(documents.source_of, files):
         source.kind = source.kind if source.kind in kinds else "text"
