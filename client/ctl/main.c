@@ -1,11 +1,10 @@
 /*
  * tokctl: one table of subcommands.
  */
-#include "client/ctl/common/arguments.h"
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/ctl.h"
 #include "client/ctl/doctor/doctor.h"
 #include "client/ctl/man/man.h"
-#include "client/ctl/offline/commands.h"
+#include "client/ctl/offline/offline.h"
 #include "client/ctl/online/talk.h"
 #include "proto/phrases.h"
 #include "proto/version.h"

@@ -7,10 +7,8 @@
  * An input is: failures (fail.h), the range, then two files, each a length and parts: a byte, and
  * the fields of a beginning, of rows, or bytes as they are.
  */
-#include "client/ctl/common/emit.h"
-#include "client/ctl/common/error.h"
-#include "client/ctl/offline/proof.h"
-#include "client/ctl/offline/stream.h"
+#include "client/ctl/common/ctl.h"
+#include "client/ctl/offline/offline.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/scratch.h"
 

@@ -1,6 +1,4 @@
-#include "client/ctl/common/arguments.h"
-
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/ctl.h"
 #include "proto/fault.h"
 #include "proto/nearest.h"
 #include "proto/phrases.h"

@@ -1,6 +1,4 @@
-#include "client/ctl/common/emit.h"
-
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/ctl.h"
 #include "proto/fault.h"
 #include "proto/text.h"
 

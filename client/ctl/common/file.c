@@ -1,6 +1,4 @@
-#include "client/ctl/common/file.h"
-
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/ctl.h"
 #include "proto/phrases.h"
 
 #include <assert.h>

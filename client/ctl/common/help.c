@@ -1,5 +1,5 @@
 /* Synopses and help, made from the tables of options. */
-#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/ctl.h"
 #include "proto/wrap.h"
 
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 #include "client/ctl/doctor/doctor.h"
 
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 
 #include <inttypes.h>
@@ -78,11 +78,11 @@ static struct config *look_at_daemon(struct doctor *d, const struct ctl_argument
 /* ---- the command ---- */
 
 static const struct ctl_option options[] = {
-	[SOCKET] = CTL_SOCKET_OPTION,
-	[CONFIG] = CTL_CONFIG_OPTION,
+	[SOCKET] = {CTL_SOCKET_OPTION},
+	[CONFIG] = {CTL_CONFIG_OPTION},
 	[USER] = {OPTION_TEXT("user", "NAME",
 		"the daemon's user; default: that of the running daemon, otherwise yours")},
-	[JSON] = CTL_JSON_OPTION,
+	[JSON] = {CTL_JSON_OPTION},
 };
 
 static int doctor(const struct ctl_arguments *a)

@@ -5,8 +5,7 @@
 #ifndef TOKEND_CTL_DOCTOR_H
 #define TOKEND_CTL_DOCTOR_H
 
-#include "client/ctl/common/arguments.h"
-#include "client/ctl/common/emit.h"
+#include "client/ctl/common/ctl.h"
 #include "daemon/config/config.h"
 
 struct doctor {

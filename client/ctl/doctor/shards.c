@@ -2,7 +2,7 @@
  * Shards are opened by a child as the daemon's user. It also measures: windows at random places,
  * read past the page cache by several threads.
  */
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/ctl.h"
 #include "client/ctl/doctor/doctor.h"
 #include "daemon/catalog/catalog.h"
 #include "daemon/catalog/parallel_for.h"

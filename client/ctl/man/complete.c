@@ -2,7 +2,7 @@
  * bash runs `tokctl complete` at each TAB, with the line in $COMP_LINE; zsh does so by its
  * bashcompinit. If no word is printed, the shell offers names of files.
  */
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/ctl.h"
 #include "client/ctl/man/man.h"
 #include "daemon/config/options.h"
 

@@ -2,7 +2,7 @@
 #ifndef TOKEND_CTL_MAN_H
 #define TOKEND_CTL_MAN_H
 
-#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/ctl.h"
 
 /* Prints the tables for pages.py, which makes the man pages from them. Returns an exit status. */
 int ctl_tables(const struct ctl_command *const *commands);

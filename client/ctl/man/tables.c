@@ -1,5 +1,4 @@
-#include "client/ctl/common/emit.h"
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/ctl.h"
 #include "client/ctl/man/man.h"
 #include "daemon/config/options.h"
 #include "daemon/config/schema.h"

@@ -6,11 +6,7 @@
  * its windows touch, again in each epoch unless its cache keeps them. How many these are follows
  * from the share of a piece's windows that the node gets, as if each got a random share.
  */
-#include "client/ctl/common/emit.h"
-#include "client/ctl/common/error.h"
-#include "client/ctl/common/share.h"
-#include "client/ctl/offline/commands.h"
-#include "client/ctl/offline/stream.h"
+#include "client/ctl/offline/offline.h"
 #include "daemon/catalog/catalog.h"
 #include "proto/phrases.h"
 
@@ -312,7 +308,7 @@ static const struct ctl_option options[] = {
 	[EGRESS] = {OPTION_DECIMAL(
 			    "egress", "DOLLARS", 0, 1e6, "price of a GB (10^9 bytes) that is read"),
 		.preset = "0"},
-	[JSON] = CTL_JSON_OPTION,
+	[JSON] = {CTL_JSON_OPTION},
 };
 
 const struct ctl_command ctl_cost = {

@@ -2,12 +2,8 @@
  * tokctl cursor: creates and edits cursor files. An edit is checked completely before anything is
  * written, so -o may name the input file. Then the changes are printed.
  */
-#include "client/ctl/offline/cursor.h"
+#include "client/ctl/offline/offline.h"
 
-#include "client/ctl/common/error.h"
-#include "client/ctl/common/share.h"
-#include "client/ctl/offline/commands.h"
-#include "client/ctl/offline/stream.h"
 #include "daemon/catalog/catalog.h"
 #include "proto/phrases.h"
 
@@ -133,21 +129,22 @@ static int edit(const struct ctl_arguments *a)
 	}
 
 static const struct ctl_option options[VERBS][OPTIONS] = {
-	[NEW] = {[OUTPUT] = OUT("file to write the cursor to"), [CONFIG] = CTL_CONFIG_NEEDED},
+	[NEW] = {[OUTPUT] = OUT("file to write the cursor to"), [CONFIG] = {CTL_CONFIG_NEEDED}},
 	[SEEK] = {[OUTPUT] = OUT_OR_IN,
 		[NUMBER] = {OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX,
 				    "position of the next sample to serve"),
 			.required = true},
-		[JSON] = CTL_JSON_OPTION},
+		[JSON] = {CTL_JSON_OPTION}},
 	[SKIP] = {[OUTPUT] = OUT_OR_IN,
 		[NUMBER] = {OPTION_NUMBER("samples", "N", 0, UINT64_MAX,
 				    "number of samples to skip; they are never served"),
 			.required = true},
-		[JSON] = CTL_JSON_OPTION},
-	[MIX] = {[OUTPUT] = OUT_OR_IN, [NUMBER] = AT, [JSON] = CTL_JSON_OPTION},
-	[ADD] = {[OUTPUT] = OUT_OR_IN, [CONFIG] = CTL_CONFIG_NEEDED, [JSON] = CTL_JSON_OPTION},
-	[REMOVE] = {[OUTPUT] = OUT_OR_IN, [NUMBER] = AT, [JSON] = CTL_JSON_OPTION},
-	[SCHEDULE] = {[OUTPUT] = OUT_OR_IN, [CONFIG] = CTL_CONFIG_NEEDED, [JSON] = CTL_JSON_OPTION},
+		[JSON] = {CTL_JSON_OPTION}},
+	[MIX] = {[OUTPUT] = OUT_OR_IN, [NUMBER] = AT, [JSON] = {CTL_JSON_OPTION}},
+	[ADD] = {[OUTPUT] = OUT_OR_IN, [CONFIG] = {CTL_CONFIG_NEEDED}, [JSON] = {CTL_JSON_OPTION}},
+	[REMOVE] = {[OUTPUT] = OUT_OR_IN, [NUMBER] = AT, [JSON] = {CTL_JSON_OPTION}},
+	[SCHEDULE] =
+		{[OUTPUT] = OUT_OR_IN, [CONFIG] = {CTL_CONFIG_NEEDED}, [JSON] = {CTL_JSON_OPTION}},
 };
 
 #define VERB(verb, function) .options = options[verb], .count = OPTIONS, .run = function

@@ -2,10 +2,7 @@
  * tokctl cursor diff: how two cursors differ. Of more, e.g. of the snapshots of a job's nodes:
  * which are the odd ones. The edits of `tokctl cursor` print the same lines.
  */
-#include "client/ctl/common/error.h"
-#include "client/ctl/common/file.h"
-#include "client/ctl/common/share.h"
-#include "client/ctl/offline/cursor.h"
+#include "client/ctl/offline/offline.h"
 #include "proto/phrases.h"
 
 #include <assert.h>
@@ -178,7 +175,7 @@ bool ctl_cursor_compare(struct emit *e, const struct cursor *a, const struct cur
 
 enum { JSON };
 
-static const struct ctl_option options[] = {[JSON] = CTL_JSON_OPTION};
+static const struct ctl_option options[] = {[JSON] = {CTL_JSON_OPTION}};
 
 /* How many of @n fingerprints are the same as number @i. */
 static uint64_t alike(const uint64_t *print, int n, int i)

@@ -2,9 +2,7 @@
  * tokctl cursor show: prints a cursor file, or the cursors in a checkpoint. These are found by
  * their first bytes: as they are, as the text of a pickle (their bytes as UTF-8), or in hex.
  */
-#include "client/ctl/common/error.h"
-#include "client/ctl/common/file.h"
-#include "client/ctl/offline/cursor.h"
+#include "client/ctl/offline/offline.h"
 #include "proto/cursor_json.h"
 #include "proto/phrases.h"
 
@@ -317,7 +315,7 @@ static bool is_checkpoint(const char *path)
 
 enum { JSON };
 
-static const struct ctl_option options[] = {[JSON] = CTL_JSON_OPTION};
+static const struct ctl_option options[] = {[JSON] = {CTL_JSON_OPTION}};
 
 static int run(const struct ctl_arguments *a)
 {

@@ -1,5 +1,4 @@
 /* How shards named on the command line are opened. */
-#include "client/ctl/common/error.h"
 #include "client/ctl/offline/shards.h"
 #include "daemon/config/url_text.h"
 #include "daemon/shard/formats.h"

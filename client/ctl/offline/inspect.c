@@ -1,7 +1,6 @@
 /* tokctl inspect: prints what shards contain. */
-#include "client/ctl/offline/inspect.h"
-#include "client/ctl/common/error.h"
-#include "client/ctl/offline/commands.h"
+#include "client/ctl/offline/offline.h"
+#include "client/ctl/offline/shards.h"
 #include "daemon/catalog/dataset.h"
 #include "daemon/catalog/manifest.h"
 #include "daemon/config/url_text.h"
@@ -188,13 +187,13 @@ void inspect_close(struct inspect *in)
 /* ---- the command line ---- */
 
 static const struct ctl_option options[] = {
-	[INSPECT_CONFIG] = INSPECT_CONFIG_OPTION,
-	[INSPECT_FORMAT] = CTL_INPUT_FORMAT_OPTION,
-	[INSPECT_DTYPE] = CTL_INPUT_DTYPE_OPTION,
-	[INSPECT_COLUMN] = CTL_INPUT_COLUMN_OPTION,
+	[INSPECT_CONFIG] = {INSPECT_CONFIG_OPTION},
+	[INSPECT_FORMAT] = {CTL_INPUT_FORMAT_OPTION},
+	[INSPECT_DTYPE] = {CTL_INPUT_DTYPE_OPTION},
+	[INSPECT_COLUMN] = {CTL_INPUT_COLUMN_OPTION},
 	[INSPECT_DEEP] = {OPTION_FLAG(
 		"deep", "read all tokens: find the largest, compare with vocab and manifest")},
-	[INSPECT_JSON] = CTL_JSON_OPTION,
+	[INSPECT_JSON] = {CTL_JSON_OPTION},
 };
 
 static int inspect_all(struct inspect *in, const struct ctl_arguments *a)

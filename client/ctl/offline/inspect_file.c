@@ -2,8 +2,7 @@
  * The facts that a file does not state (dtype, format) are taken from the options, then from the
  * config's dataset that lists it, then from the defaults.
  */
-#include "client/ctl/common/error.h"
-#include "client/ctl/offline/inspect.h"
+#include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/sample.h"

@@ -3,10 +3,8 @@
  * written by inspect_file.c after the shard was read; or with --from it is copied, which is a join
  * of the lines of a manifest with the objects that were uploaded.
  */
-#include "client/ctl/common/error.h"
-#include "client/ctl/common/file.h"
-#include "client/ctl/offline/commands.h"
-#include "client/ctl/offline/inspect.h"
+#include "client/ctl/offline/offline.h"
+#include "client/ctl/offline/shards.h"
 #include "daemon/config/url_text.h"
 
 #include <inttypes.h>
@@ -225,14 +223,14 @@ static void join(struct inspect *in, const char *path, const char *url)
 enum { FROM = INSPECT_OPTIONS };
 
 static const struct ctl_option options[] = {
-	[INSPECT_CONFIG] = INSPECT_CONFIG_OPTION,
-	[INSPECT_FORMAT] = CTL_INPUT_FORMAT_OPTION,
-	[INSPECT_DTYPE] = CTL_INPUT_DTYPE_OPTION,
-	[INSPECT_COLUMN] = CTL_INPUT_COLUMN_OPTION,
+	[INSPECT_CONFIG] = {INSPECT_CONFIG_OPTION},
+	[INSPECT_FORMAT] = {CTL_INPUT_FORMAT_OPTION},
+	[INSPECT_DTYPE] = {CTL_INPUT_DTYPE_OPTION},
+	[INSPECT_COLUMN] = {CTL_INPUT_COLUMN_OPTION},
 	[INSPECT_DEEP] = {OPTION_FLAG("deep",
 		"read all tokens of shards in a store, for their digests; those of files are "
 		"always read")},
-	[INSPECT_JSON] = CTL_JSON_OPTION,
+	[INSPECT_JSON] = {CTL_JSON_OPTION},
 	[FROM] = {OPTION_TEXT("from", "FILE",
 		"read no shard: take all but sizes and ETags from this manifest, made before the "
 		"shards were uploaded; with --deep, read all, and compare their digests with it")},

@@ -1,10 +1,8 @@
 /*
  * tokctl pack: converts shards of any readable format to shards of one format, cut as requested.
  */
-#include "client/ctl/offline/pack.h"
-#include "client/ctl/common/emit.h"
-#include "client/ctl/common/error.h"
-#include "client/ctl/offline/commands.h"
+#include "client/ctl/offline/offline.h"
+#include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/config/url_text.h"
 #include "daemon/shard/bytes.h"
@@ -427,10 +425,10 @@ static const struct ctl_option options[] = {
 		.preset = "262144"},
 	[EOS] = {OPTION_NUMBER("eos", "ID", 0, UINT32_MAX,
 		"token that ends a document, for inputs without document bounds")},
-	[INPUT_FORMAT] = CTL_INPUT_FORMAT_OPTION,
-	[INPUT_DTYPE] = CTL_INPUT_DTYPE_OPTION,
-	[INPUT_COLUMN] = CTL_INPUT_COLUMN_OPTION,
-	[JSON] = CTL_JSON_OPTION,
+	[INPUT_FORMAT] = {CTL_INPUT_FORMAT_OPTION},
+	[INPUT_DTYPE] = {CTL_INPUT_DTYPE_OPTION},
+	[INPUT_COLUMN] = {CTL_INPUT_COLUMN_OPTION},
+	[JSON] = {CTL_JSON_OPTION},
 };
 
 /* Does @text end in @ending, with something before it? */

@@ -3,7 +3,7 @@
  * (Ding et al. 2024, "Fewer Truncations Improve Language Modeling"). The result depends only on the
  * documents' lengths. Needs 20 bytes of memory per document and 12 per row.
  */
-#include "client/ctl/offline/pack.h"
+#include "client/ctl/offline/shards.h"
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/tokens.h"
 

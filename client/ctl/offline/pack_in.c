@@ -1,5 +1,5 @@
 /* The inputs of `tokctl pack`. */
-#include "client/ctl/offline/pack.h"
+#include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/mask.h"

@@ -2,8 +2,7 @@
  * Writes one file of `tokctl pack`, piece by piece. It is then read back with the daemon's code;
  * its digest must equal that of the tokens read from the inputs.
  */
-#include "client/ctl/common/error.h"
-#include "client/ctl/offline/pack.h"
+#include "client/ctl/offline/shards.h"
 #include "daemon/shard/bounds.h"
 
 #define XXH_INLINE_ALL

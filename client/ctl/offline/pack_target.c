@@ -1,6 +1,5 @@
 /* The output of `tokctl pack`: a file, or a directory with its state. */
-#include "client/ctl/common/file.h"
-#include "client/ctl/offline/pack.h"
+#include "client/ctl/offline/shards.h"
 
 #include <dirent.h>
 #include <errno.h>

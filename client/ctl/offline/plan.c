@@ -3,10 +3,7 @@
  * inverse, from tokens of a shard to the positions of the windows that contain them. The order is
  * computed by the daemon's code.
  */
-#include "client/ctl/common/emit.h"
-#include "client/ctl/common/error.h"
-#include "client/ctl/offline/commands.h"
-#include "client/ctl/offline/stream.h"
+#include "client/ctl/offline/offline.h"
 #include "daemon/shard/tokens.h"
 #include "proto/phrases.h"
 
@@ -226,7 +223,7 @@ static const struct ctl_option plan_options[] = {
 	[MICRO] = {OPTION_NUMBER("micro", "B", 1, LIMIT_MICRO_BATCH, "rows per batch, for --step")},
 	[RANK] = {OPTION_NUMBER("rank", "R", 0, LIMIT_WORLD, "print only this rank, for --step")},
 	[TOKENS] = {OPTION_FLAG("tokens", "print the tokens too: the first 8, or all with --json")},
-	[JSON] = CTL_JSON_OPTION,
+	[JSON] = {CTL_JSON_OPTION},
 };
 
 const struct ctl_command ctl_plan = {
@@ -341,7 +338,7 @@ static const struct ctl_option when_options[] = {
 	[EPOCH] = {OPTION_NUMBER("epoch", "E", 0, UINT64_MAX,
 			   "epoch of the dataset in which they are served"),
 		.preset = "0"},
-	[WHEN_JSON] = CTL_JSON_OPTION,
+	[WHEN_JSON] = {CTL_JSON_OPTION},
 };
 
 const struct ctl_command ctl_when = {

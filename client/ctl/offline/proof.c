@@ -1,7 +1,5 @@
 /* The proof: the rows of a range of positions, compared with the order and with the shards. */
-#include "client/ctl/offline/proof.h"
-#include "client/ctl/common/error.h"
-#include "client/ctl/common/file.h"
+#include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"
 #include "proto/phrases.h"
 

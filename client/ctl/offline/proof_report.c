@@ -1,7 +1,5 @@
 /* Prints the result of a proof: the verdict, then its numbers, what was skipped, and the faults. */
-#include "client/ctl/common/emit.h"
-#include "client/ctl/common/share.h"
-#include "client/ctl/offline/proof.h"
+#include "client/ctl/offline/offline.h"
 
 #include <inttypes.h>
 

@@ -1,5 +1,5 @@
 /* The probable cause of what is wrong with a run. */
-#include "client/ctl/offline/proof.h"
+#include "client/ctl/offline/offline.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -1,7 +1,5 @@
 /* Record files: their sections, and the orders in which their rows were served. */
-#include "client/ctl/common/error.h"
-#include "client/ctl/common/file.h"
-#include "client/ctl/offline/proof.h"
+#include "client/ctl/offline/offline.h"
 #include "proto/phrases.h"
 #include "proto/wire.h"
 

@@ -1,7 +1,5 @@
 /* Judges which rows count, by the rules in proto/record.h. */
-#include "client/ctl/common/error.h"
-#include "client/ctl/common/file.h"
-#include "client/ctl/offline/proof.h"
+#include "client/ctl/offline/offline.h"
 #include "proto/phrases.h"
 
 #include <endian.h>

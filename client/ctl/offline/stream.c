@@ -1,6 +1,4 @@
-#include "client/ctl/offline/stream.h"
-
-#include "client/ctl/common/error.h"
+#include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"
 #include "proto/phrases.h"
 #include "proto/place.h"

@@ -2,11 +2,7 @@
  * tokctl verify: compares the rows that trainers recorded with the order. Over a range of positions
  * all ranks together must have taken each position exactly once, with the tokens of the shards.
  */
-#include "client/ctl/common/arguments.h"
-#include "client/ctl/common/emit.h"
-#include "client/ctl/common/error.h"
-#include "client/ctl/offline/commands.h"
-#include "client/ctl/offline/proof.h"
+#include "client/ctl/offline/offline.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -129,7 +125,7 @@ static int verify(const struct ctl_arguments *a)
 }
 
 static const struct ctl_option options[] = {
-	[CONFIG] = CTL_CONFIG_NEEDED,
+	[CONFIG] = {CTL_CONFIG_NEEDED},
 	[FROM] = {OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
 		"first position of the range; default: the first recorded")},
 	[TO] = {OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX,
@@ -139,7 +135,7 @@ static const struct ctl_option options[] = {
 	[RUN] = {OPTION_TEXT("run", "RUN",
 		"run, or a cursor's file: its last cursor in state_dir counts for all "
 		"rows")},
-	[JSON] = CTL_JSON_OPTION,
+	[JSON] = {CTL_JSON_OPTION},
 };
 
 const struct ctl_command ctl_verify = {

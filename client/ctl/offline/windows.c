@@ -2,9 +2,8 @@
  * The tokens of windows, read from the shards. When a shard is opened it is compared with the one
  * that was listed. Some shards stay open, because windows come in any order.
  */
-#include "client/ctl/common/error.h"
+#include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"
-#include "client/ctl/offline/stream.h"
 #include "daemon/catalog/dataset.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/frames.h"

@@ -5,10 +5,7 @@
  * stream's order, as by a trainer, and the daemon needs no other way to fetch them. It ends before
  * the cache is full, because from then on pieces are evicted for later ones.
  */
-#include "client/ctl/common/arguments.h"
-#include "client/ctl/common/emit.h"
-#include "client/ctl/common/error.h"
-#include "client/ctl/common/progress.h"
+#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "client/lib/tokend.h"
 
@@ -18,7 +15,7 @@
 
 enum { SOCKET, CONFIG, JSON, FROM, TO };
 
-enum { ROWS = 16, LOOK_NS = 250 * 1000 * 1000, FULL_PERCENT = 95 };
+enum { ROWS = 16, LOOK_MS = 250, FULL_PERCENT = 95 };
 
 /* What the cache holds of a stream's datasets. */
 struct cached {
@@ -34,7 +31,7 @@ struct cache {
 	const char *stream; /* of `warm` */
 	int signals;
 	bool interrupted;
-	uint64_t to, looked_ns;
+	uint64_t to, looked_ms;
 	struct cached before, now;
 	struct ctl_progress progress;
 };
@@ -136,7 +133,7 @@ static bool look(struct cache *c)
 		c->now.bytes += status_number(row, "bytes");
 	}
 	json_decref(all);
-	c->looked_ns = ctl_clock_ns();
+	c->looked_ms = ctl_clock_ms();
 	return all;
 }
 
@@ -172,7 +169,7 @@ static const char *read_until_end(struct cache *c)
 		if (got <= 0)
 			return got == 0 ? "the stream ends there" : NULL;
 		tokend_release(c->t, &batch);
-		if (ctl_clock_ns() - c->looked_ns < LOOK_NS)
+		if (ctl_clock_ms() - c->looked_ms < LOOK_MS)
 			continue;
 		if (!look(c))
 			return NULL;
@@ -270,7 +267,8 @@ static int run(const struct ctl_arguments *a)
 	return emit_end(&c.e, status);
 }
 
-#define COMMON [SOCKET] = CTL_SOCKET_OPTION, [CONFIG] = CTL_CONFIG_OPTION, [JSON] = CTL_JSON_OPTION
+#define COMMON                                                                                     \
+	[SOCKET] = {CTL_SOCKET_OPTION}, [CONFIG] = {CTL_CONFIG_OPTION}, [JSON] = {CTL_JSON_OPTION}
 
 static const struct ctl_option options[] = {COMMON};
 static const struct ctl_option warm_options[] = {COMMON,

@@ -3,9 +3,7 @@
  * they are in the ring, so that anyone can print, compare or hash the data of a rank. It can also
  * write its cursor and a record.
  */
-#include "client/ctl/common/arguments.h"
-#include "client/ctl/common/error.h"
-#include "client/ctl/common/file.h"
+#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "client/lib/tokend.h"
 
@@ -42,8 +40,8 @@ static const struct ctl_option options[] = {
 		.required = true},
 	[BATCHES] = {OPTION_NUMBER("batches", "N", 0, UINT64_MAX,
 		"number of batches; default: to the end of the stream")},
-	[SOCKET] = CTL_SOCKET_OPTION,
-	[CONFIG] = CTL_CONFIG_OPTION,
+	[SOCKET] = {CTL_SOCKET_OPTION},
+	[CONFIG] = {CTL_CONFIG_OPTION},
 	[START] = {OPTION_TEXT("start", "begin|POSITION|TAG",
 		"where to begin: a position, or the checkpoint that the daemon saved as TAG; "
 		"default: begin")},

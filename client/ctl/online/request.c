@@ -4,10 +4,7 @@
  * and each session's answer comes back. On a timeout or an interruption the request is cancelled,
  * unless a rank has already fetched it.
  */
-#include "client/ctl/common/arguments.h"
-#include "client/ctl/common/emit.h"
-#include "client/ctl/common/error.h"
-#include "client/ctl/common/share.h"
+#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "proto/cursor.h"
 #include "proto/phrases.h"
@@ -496,7 +493,7 @@ static int request(const struct ctl_arguments *a)
 	[TIMEOUT] = {OPTION_NUMBER("timeout", "SECONDS", 1, 1000000,                               \
 			     "how long to wait for the ranks' answers"),                           \
 		.preset = "60"},                                                                   \
-	[SOCKET] = CTL_SOCKET_OPTION, [CONFIG] = CTL_CONFIG_OPTION, [JSON] = CTL_JSON_OPTION
+	[SOCKET] = {CTL_SOCKET_OPTION}, [CONFIG] = {CTL_CONFIG_OPTION}, [JSON] = {CTL_JSON_OPTION}
 #define TAGGED                                                                                     \
 	COMMON, [TAG] = {OPTION_TEXT("tag", "TAG",                                                 \
 			"name under which the daemon also saves the cursor, in its state_dir")}

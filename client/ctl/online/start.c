@@ -7,9 +7,7 @@
  * one starts, serves or ends. When the daemon ends it removes lock and log; after a kill the next
  * daemon uses them.
  */
-#include "client/ctl/common/arguments.h"
-#include "client/ctl/common/emit.h"
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "client/lib/tokend.h"
 #include "proto/phrases.h"
@@ -232,13 +230,13 @@ static int serve(struct service *s)
 enum { CONFIG, SOCKET, FOREGROUND, JSON };
 
 static const struct ctl_option start_options[] = {
-	[CONFIG] = CTL_CONFIG_NEEDED,
+	[CONFIG] = {CTL_CONFIG_NEEDED},
 	[SOCKET] = {OPTION_TEXT("socket", "PATH",
 		"start the private daemon there; default: a name made from the file's path and "
 		"text")},
 	[FOREGROUND] = {OPTION_FLAG(
 		"foreground", "become the private daemon, which then serves until Ctrl-C")},
-	[JSON] = CTL_JSON_OPTION,
+	[JSON] = {CTL_JSON_OPTION},
 };
 
 /* Prints the socket before the daemon answers: a client may connect meanwhile. */
@@ -333,8 +331,8 @@ const struct ctl_command ctl_start = {
 /* ---- tokctl stop ---- */
 
 static const struct ctl_option stop_options[] = {
-	[CONFIG] = CTL_CONFIG_OPTION,
-	[SOCKET] = CTL_SOCKET_OPTION,
+	[CONFIG] = {CTL_CONFIG_OPTION},
+	[SOCKET] = {CTL_SOCKET_OPTION},
 };
 
 static int stop_at(struct ctl_link *l)

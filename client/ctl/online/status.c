@@ -1,7 +1,6 @@
 /* tokctl status: the sessions of a daemon, its stores and its cache; with --watch again and again.
  */
-#include "client/ctl/common/emit.h"
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "proto/phrases.h"
 
@@ -414,15 +413,15 @@ static bool watch(struct listing *l, uint64_t interval_ms)
 }
 
 static const struct ctl_option options[] = {
-	[SOCKET] = CTL_SOCKET_OPTION,
-	[CONFIG] = CTL_CONFIG_OPTION,
+	[SOCKET] = {CTL_SOCKET_OPTION},
+	[CONFIG] = {CTL_CONFIG_OPTION},
 	[WATCH] = {OPTION_DECIMAL("watch", "SECONDS", 0.1, 86400,
 			   "print it again and again, with rates, until Ctrl-C; time between "
 			   "updates"),
 		.optional = true, .preset = "1"},
 	[SORT] = {OPTION_CHOICE("sort", "stream|run|rank|position|tokens|ready|waits",
 		"the column to sort by; the highest position, rate and wait are first")},
-	[JSON] = CTL_JSON_OPTION,
+	[JSON] = {CTL_JSON_OPTION},
 };
 
 static int status(const struct ctl_arguments *a)

@@ -1,6 +1,6 @@
 #include "client/ctl/online/talk.h"
 
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/ctl.h"
 #include "proto/phrases.h"
 
 #include <errno.h>

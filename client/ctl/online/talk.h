@@ -6,7 +6,7 @@
 #ifndef TOKEND_CTL_TALK_H
 #define TOKEND_CTL_TALK_H
 
-#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/ctl.h"
 #include "client/lib/link.h"
 #include "daemon/config/config.h"
 

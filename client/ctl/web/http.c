@@ -3,7 +3,7 @@
  * request, GET or HEAD, and its answer ends it. Clients, their requests and times are bounded: if
  * all places are taken, a new client takes that of the oldest.
  */
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/ctl.h"
 #include "client/ctl/web/web.h"
 
 #include <arpa/inet.h>

@@ -2,7 +2,7 @@
  * tokctl metrics: the status as text for Prometheus. Labels are bounded: streams, datasets, stores
  * and the words that the daemon has. Only --sessions adds others.
  */
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "client/ctl/web/web.h"
 
@@ -207,8 +207,8 @@ void metrics_write(FILE *to, const json_t *status, bool sessions)
 enum { SOCKET, CONFIG, SESSIONS };
 
 static const struct ctl_option options[] = {
-	[SOCKET] = CTL_SOCKET_OPTION,
-	[CONFIG] = CTL_CONFIG_OPTION,
+	[SOCKET] = {CTL_SOCKET_OPTION},
+	[CONFIG] = {CTL_CONFIG_OPTION},
 	[SESSIONS] = {OPTION_FLAG(
 		"sessions", "with series for each session, with its run and rank")},
 };

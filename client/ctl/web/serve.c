@@ -3,7 +3,7 @@
  * asked at most four times a second, and for at most a twentieth of the time, however many clients
  * there are.
  */
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "client/ctl/web/web.h"
 
@@ -163,8 +163,8 @@ static unsigned answer(void *context, const char *path, FILE *to, const char **t
 enum { SOCKET, CONFIG, LISTEN, HOST, SESSIONS };
 
 static const struct ctl_option options[] = {
-	[SOCKET] = CTL_SOCKET_OPTION,
-	[CONFIG] = CTL_CONFIG_OPTION,
+	[SOCKET] = {CTL_SOCKET_OPTION},
+	[CONFIG] = {CTL_CONFIG_OPTION},
 	[LISTEN] = {OPTION_TEXT(
 		"listen", "ADDRESS", "HOST:PORT with a numeric host; default: 127.0.0.1:9464")},
 	[HOST] = {OPTION_LIST("host", "NAME", "a name under which clients know this node")},

@@ -1,19 +1,121 @@
 /*
- * `tokctl verify`: reads trainers' records (records.c), judges which rows count by the rules in
- * proto/record.h (records_judge.c), proves them (proof.c), and finds the cause of what is wrong
- * (proof_verdict.c). Only the beginnings are kept in memory; rows are read from the files each
- * time. Errors are printed.
+ * Commands that need no daemon, and what those about streams share: a stream of a config, opened
+ * without a daemon; the mixes of a run; the tokens of windows, read from the shards; and the proof
+ * of `tokctl verify`. Functions that fail print a message and return false.
  */
-#ifndef TOKEND_CTL_PROOF_H
-#define TOKEND_CTL_PROOF_H
+#ifndef TOKEND_CTL_OFFLINE_H
+#define TOKEND_CTL_OFFLINE_H
 
-#include "client/ctl/offline/stream.h"
+#include "client/ctl/common/ctl.h"
+#include "daemon/catalog/catalog.h"
+#include "daemon/config/config.h"
 #include "proto/record.h"
 
 #include <sys/types.h>
 
-/* ---- records ---- */
+extern const struct ctl_command ctl_plan, ctl_when, ctl_cost, ctl_inspect, ctl_manifest, ctl_pack,
+	ctl_cursor, ctl_cursor_show, ctl_cursor_diff, ctl_verify;
 
+/* ---- streams ---- */
+
+struct ctl_stream {
+	struct config *config;
+	struct stores *stores; /* NULL: no dataset has a URL */
+	struct catalog *catalog;
+	const struct stream *stream;
+};
+
+/* @config: path of the file. After a failure nothing is to be closed. */
+bool ctl_stream_open(struct ctl_stream *s, const char *config, const char *stream);
+void ctl_stream_close(struct ctl_stream *s);
+
+struct ctl_history {
+	struct cursor cursor;
+	struct order order; /* from its first mix on; borrows from the cursor */
+};
+
+/*
+ * Takes the mixes from the cursor file that reaches furthest of @n @paths; or from the cursor that
+ * tokend keeps of run @run, which may also be the name of a cursor's file; or from the config.
+ * Paths and @run exclude each other. It fails if one of @paths is not on the past of that cursor.
+ * ctl_history_close() is needed only after success.
+ */
+bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
+	unsigned n, const char *run);
+void ctl_history_close(struct ctl_history *h);
+/* Is @from between the first known mix and the stream's end? Prints an error otherwise. */
+bool ctl_history_has(const struct ctl_history *h, uint64_t from);
+/* Have two cursors the same mix from the same position on, with the same past? */
+bool ctl_same_segment(const struct order_segment *a, const struct order_segment *b);
+
+/* The options that give the config, @paths and @run, which are the first of a command. */
+enum { CTL_HISTORY_CONFIG, CTL_HISTORY_FILES, CTL_HISTORY_NAME, CTL_HISTORY_OPTIONS };
+#define CTL_HISTORY                                                                                \
+	{CTL_CONFIG_NEEDED},                                                                       \
+		{OPTION_LIST("cursor", "FILE",                                                     \
+			"cursor of the run to take its mixes from; default: the config's mixes")}, \
+	{                                                                                          \
+		OPTION_TEXT("run", "RUN",                                                          \
+			"run to take the mixes of, from its last cursor in state_dir, or from a "  \
+			"cursor's file")                                                           \
+	}
+
+/*
+ * Runs a command STREAM on its stream and history. @all: opens also the other streams of the
+ * config. They share the cache, which decides whether a dataset is read in pieces. Returns an exit
+ * status.
+ */
+int ctl_with_history(const struct ctl_arguments *a, bool all,
+	int (*run)(const struct ctl_arguments *a, const struct ctl_stream *s,
+		const struct ctl_history *h));
+
+/* ---- tokens ---- */
+
+struct ctl_windows;
+
+/* A window of a cursor's dataset. */
+struct ctl_window {
+	const struct cursor *cursor;
+	const struct dataset *dataset; /* of the config; NULL: it no longer has it */
+	struct order_place place;
+};
+
+/*
+ * Gets the items that were added, in order, with the tokens of their windows: seq_len + extra, in
+ * the stream's width; NULL: the item has none. False: no more are wanted.
+ */
+typedef bool ctl_windows_take(void *context, const void *item, const void *tokens);
+
+/* Reads windows for items of @item_bytes. Windows in a store are read many at once, so items may
+ * wait for others. Borrows @s until closed. NULL after an error was printed. */
+struct ctl_windows *ctl_windows_open(
+	const struct ctl_stream *s, size_t item_bytes, ctl_windows_take *take, void *context);
+/* Adds a copy of @item. @window NULL: it needs no tokens. False: @take returned it, or an error was
+ * printed; then the items before it were taken. */
+bool ctl_windows_add(struct ctl_windows *reader, const void *item, const struct ctl_window *window);
+/* Takes the items that wait. */
+bool ctl_windows_flush(struct ctl_windows *reader);
+void ctl_windows_close(struct ctl_windows *reader);
+
+/* ---- cursors ---- */
+
+/*
+ * Prints how @b differs from @a, one difference per line. Leaves out differences that follow from
+ * an earlier one: the counts and roundings of a mix after a different mix. True if they are equal.
+ */
+bool ctl_cursor_compare(struct emit *e, const struct cursor *a, const struct cursor *b);
+/* Writes "web 70.000000 %, code 30.000000 %". Returns @text. */
+enum { CTL_MIX_BYTES = LIMIT_DATASETS * (LIMIT_NAME_BYTES + 16) };
+char *ctl_mix_text(const struct cursor *c, const struct order_segment *s, char text[CTL_MIX_BYTES]);
+
+/* ---- verify ---- */
+
+/*
+ * `tokctl verify` reads trainers' records (records.c), judges which rows count by the rules in
+ * proto/record.h (records_judge.c), proves them (proof.c), and finds the cause of what is wrong
+ * (proof_verdict.c). Only the beginnings are kept in memory; rows are read from the files each
+ * time. Errors are printed.
+ */
 struct record_file {
 	char *path;
 	dev_t device;
@@ -205,7 +307,6 @@ uint64_t proof_whole_to(const struct proof *p);
 void proof_verdict(const struct proof *p, char text[PROOF_VERDICT_BYTES]);
 
 /* Prints the result: a line of JSON; otherwise the verdict, then its numbers and faults. */
-struct emit;
 void proof_put(struct emit *e, const struct proof *p);
 
 #endif

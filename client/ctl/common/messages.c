@@ -1,0 +1,109 @@
+/* Messages and progress on stderr; time and memory. */
+#include "client/ctl/common/ctl.h"
+#include "proto/fault.h"
+#include "proto/phrases.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static void say(const char *text, va_list args)
+{
+	char *line;
+
+	if (vasprintf(&line, text, args) < 0)
+		line = NULL;
+	fprintf(stderr, "tokctl: %s\n", line ? fault_line(line) : strerror(ENOMEM));
+	free(line);
+}
+
+void ctl_note(const char *text, ...)
+{
+	va_list args;
+
+	va_start(args, text);
+	say(text, args);
+	va_end(args);
+}
+
+int ctl_fail(const char *text, ...)
+{
+	va_list args;
+
+	va_start(args, text);
+	say(text, args);
+	va_end(args);
+	return CTL_FAILED;
+}
+
+uint64_t ctl_clock_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+bool ctl_grow(void **array, size_t n, size_t bytes)
+{
+	void *more = *array;
+
+	if ((n & (n - 1)) == 0) /* it is full at 0, 1, 2, 4, … items */
+		more = realloc(*array, (n ? 2 * n : 1) * bytes);
+	if (!more) {
+		ctl_fail(PHRASE_MEMORY);
+		return false;
+	}
+	*array = more;
+	return true;
+}
+
+/* ---- progress ---- */
+
+enum { EVERY_MS = 100 }; /* a redraw, by the thread that adds work when it is due */
+
+static void draw(const struct ctl_progress *p, uint64_t now)
+{
+	double seconds = (double)(now - p->began_ms + 1) / 1e3, done = (double)p->done;
+	double rate = done / seconds, left = (double)p->total - done;
+	char line[256];
+	int n = snprintf(line, sizeof(line), "%.120s  %s  %s/s", p->what, si(done, p->unit).text,
+		si(rate, p->unit).text);
+
+	if (p->total > 0 && left >= 0 && rate > 0)
+		snprintf(line + n, sizeof(line) - (size_t)n, "  %.0f %%  %.0f:%02.0f left",
+			100 * done / (double)p->total, (double)((uint64_t)(left / rate) / 60),
+			(double)((uint64_t)(left / rate) % 60));
+	dprintf(STDERR_FILENO, "\r\033[K%s", fault_line(line));
+}
+
+void ctl_progress_begin(struct ctl_progress *p, const char *what, const char *unit, uint64_t total)
+{
+	*p = (struct ctl_progress){
+		.what = what, .unit = unit, .total = total, .began_ms = ctl_clock_ms()};
+	p->shown = isatty(STDERR_FILENO);
+	p->next_ms = p->began_ms + EVERY_MS;
+}
+
+void ctl_progress_add(struct ctl_progress *p, uint64_t done)
+{
+	atomic_fetch_add(&p->done, done);
+	if (!p->shown)
+		return;
+	uint64_t now = ctl_clock_ms(), next = atomic_load(&p->next_ms);
+
+	/* The thread that advances next_ms draws. */
+	if (now >= next && atomic_compare_exchange_strong(&p->next_ms, &next, now + EVERY_MS))
+		draw(p, now);
+}
+
+void ctl_progress_end(struct ctl_progress *p)
+{
+	if (p->shown)
+		dprintf(STDERR_FILENO, "\r\033[K");
+	p->shown = false;
+}
