@@ -2,6 +2,7 @@
 #include "client/ctl/offline/shards.h"
 #include "daemon/config/url_text.h"
 #include "daemon/shard/formats.h"
+#include "daemon/shard/frames.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
@@ -10,7 +11,10 @@
 
 /* ---- stores ---- */
 
-enum { PATIENCE_MS = 60 * 1000 };
+enum {
+	PATIENCE_MS = 60 * 1000,
+	FRAMES_BYTES = 64 << 20, /* of decoded zstd frames */
+};
 
 /* A store that does not answer is waited for: the user sees why nothing happens. */
 static void note(void *none, const char *line)
@@ -51,31 +55,58 @@ bool ctl_stores_needed(const struct config *config, const char *stream)
 
 /* ---- options ---- */
 
-bool ctl_input_options(struct ctl_input *input, const struct ctl_arguments *a, unsigned format,
-	unsigned dtype, unsigned column)
+static bool take_options(struct ctl_input *input, const struct ctl_arguments *a)
 {
-	const char *name = ctl_text(a, format), *type = ctl_text(a, dtype);
+	const char *format = ctl_named(a, "input-format"), *type = ctl_named(a, "input-dtype");
 	char names[SHARD_NAMES_BYTES];
 
-	*input = (struct ctl_input){
-		.hint = {.type = SHARD_U16, .has_type = type, .column = ctl_text(a, column)}};
-	if (name && strcmp(name, "auto") != 0) {
-		input->format = shard_format(name);
-		if (!input->format) {
-			ctl_usage(a->command,
-				"--input-format %s: unknown format; must be auto or one of: %s",
-				name, shard_format_names(names, sizeof(names)));
-			return false;
-		}
-	}
-	if (type && !shard_type(type, &input->hint.type)) {
+	*input = (struct ctl_input){.hint = {.type = SHARD_U16,
+					    .has_type = type,
+					    .column = ctl_named(a, "input-column")}};
+	input->format = format ? shard_format(format) : NULL;
+	if (format && !input->format && strcmp(format, "auto") != 0)
+		ctl_usage(a->command,
+			"--input-format %s: unknown format; must be auto or one of: %s", format,
+			shard_format_names(names, sizeof(names)));
+	else if (type && !shard_type(type, &input->hint.type))
 		ctl_usage(a->command,
 			"--input-dtype %s: unknown type; must be u8, i8, u16, i16, u32, i32, u64 "
 			"or i64",
 			type);
-		return false;
+	else
+		return true;
+	return false;
+}
+
+int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a, int paths)
+{
+	const char *config = ctl_named(a, "config");
+	struct fault fault;
+	bool urls = false, fine;
+
+	if (!take_options(input, a))
+		return CTL_USAGE;
+	for (int i = 0; i < paths; i++)
+		urls |= url_text_is(a->argument[i]);
+	input->hint.frames = frames_new(FRAMES_BYTES);
+	fine = input->hint.frames || fault_memory(&fault);
+	if (fine && config) {
+		input->config = config_load(config, &fault);
+		fine = input->config;
 	}
-	return true;
+	if (fine && (urls || (config && ctl_stores_needed(input->config, NULL)))) {
+		input->stores = ctl_stores_open(input->config, &fault);
+		fine = input->stores;
+	}
+	return fine ? CTL_OK : ctl_fail("%s", fault.text);
+}
+
+void ctl_input_end(struct ctl_input *input)
+{
+	if (input->hint.frames)
+		frames_free(input->hint.frames);
+	store_close(input->stores);
+	config_free(input->config);
 }
 
 int ctl_input_paths(char **path, int n)
@@ -147,7 +178,9 @@ const char *ctl_input_text(const char *path, const char *text)
 
 bool ctl_input_fault(const char *path, struct fault *fault)
 {
-	if (ctl_input_text(path, fault->text) == fault->text)
-		fault_prefix(fault, "%s: ", path);
-	return false;
+	bool named = store_is_url(path)
+			     ? strncmp(fault->text, path, strcspn(path, ":") + strlen("://")) == 0
+			     : ctl_input_text(path, fault->text) != fault->text;
+
+	return named ? false : fault_prefix(fault, "%s: ", path);
 }

@@ -4,14 +4,11 @@
 #include "daemon/catalog/dataset.h"
 #include "daemon/catalog/manifest.h"
 #include "daemon/config/url_text.h"
-#include "daemon/shard/frames.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { FRAMES_BYTES = 64 << 20 /* of decoded zstd frames */ };
 
 /* ---- the datasets of the config ---- */
 
@@ -55,8 +52,8 @@ static bool list_dataset(struct inspect *in, const struct config_stream *stream,
 	l->stream = stream;
 	l->dataset = dataset;
 	if (dataset->manifest && !in->manifest) { /* otherwise it may be the one to be written */
-		if (!dataset_manifest(
-			    in->config, in->stores, stream, dataset, &l->manifest, &fault)) {
+		if (!dataset_manifest(in->input.config, in->input.stores, stream, dataset,
+			    &l->manifest, &fault)) {
 			ctl_fail("%s", fault.text);
 			return false;
 		}
@@ -65,12 +62,12 @@ static bool list_dataset(struct inspect *in, const struct config_stream *stream,
 		/* Without its slash, as other roots. */
 		l->list.root = strndup(dataset->path, strlen(dataset->path) - 1);
 		l->unlisted = true;
-	} else if (!config_path(in->config, dataset->path, path, sizeof(path))) {
-		ctl_fail("%s:%d: path: %s", in->config->path, dataset->path_line,
+	} else if (!config_path(in->input.config, dataset->path, path, sizeof(path))) {
+		ctl_fail("%s:%d: path: %s", in->input.config->path, dataset->path_line,
 			strerror(ENAMETOOLONG));
 		return false;
 	} else if (!shard_list_read(&l->list, path, &fault)) {
-		ctl_fail("%s:%d: path: %s", in->config->path, dataset->path_line, fault.text);
+		ctl_fail("%s:%d: path: %s", in->input.config->path, dataset->path_line, fault.text);
 		return false;
 	}
 	in->lists++;
@@ -80,54 +77,35 @@ static bool list_dataset(struct inspect *in, const struct config_stream *stream,
 	return l->root;
 }
 
-/* Lists the files of all datasets. @stores: they are needed. False after an error. */
-static bool open_config(struct inspect *in, const char *path, bool stores)
+/* Lists the files of all datasets. False after an error. */
+static bool list_datasets(struct inspect *in)
 {
-	struct fault fault;
+	const struct config *config = in->input.config;
 	size_t datasets = 0;
 
-	in->config = path ? config_load(path, &fault) : NULL;
-	bool fine = in->config || !path;
-
-	if (fine && (stores || (path && ctl_stores_needed(in->config, NULL)))) {
-		in->stores = ctl_stores_open(in->config, &fault);
-		fine = in->stores;
-	}
-	if (!fine)
-		ctl_fail("%s", fault.text);
-	if (!fine || !path)
-		return fine;
-	in->input.hint.budget_bytes = dataset_frames_budget(in->config);
-	for (uint32_t i = 0; i < in->config->streams; i++)
-		datasets += in->config->stream[i].datasets;
+	in->input.hint.budget_bytes = dataset_frames_budget(config);
+	for (uint32_t i = 0; i < config->streams; i++)
+		datasets += config->stream[i].datasets;
 	in->listed = calloc(datasets + 1, sizeof(*in->listed));
-	if (!in->listed) {
-		ctl_fail(PHRASE_MEMORY);
-		return false;
-	}
-	for (uint32_t i = 0; i < in->config->streams; i++)
-		for (uint32_t d = 0; d < in->config->stream[i].datasets; d++)
-			if (!list_dataset(
-				    in, &in->config->stream[i], &in->config->stream[i].dataset[d]))
+	if (!in->listed)
+		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
+	for (uint32_t i = 0; i < config->streams; i++)
+		for (uint32_t d = 0; d < config->stream[i].datasets; d++)
+			if (!list_dataset(in, &config->stream[i], &config->stream[i].dataset[d]))
 				return false;
 	return true;
 }
 
 int inspect_begin(struct inspect *in, const struct ctl_arguments *a, int paths)
 {
-	bool urls = false;
+	int status = ctl_input_begin(&in->input, a, paths);
 
 	in->emit.json = ctl_given(a, INSPECT_JSON);
 	in->deep = ctl_given(a, INSPECT_DEEP);
-	if (!ctl_input_options(&in->input, a, INSPECT_FORMAT, INSPECT_DTYPE, INSPECT_COLUMN))
-		return CTL_USAGE;
 	in->input.hint.documents = in->input.hint.loss_mask = true;
-	in->input.hint.frames = frames_new(FRAMES_BYTES);
-	if (!in->input.hint.frames)
-		return ctl_fail(PHRASE_MEMORY);
-	for (int i = 0; i < paths; i++)
-		urls |= url_text_is(a->argument[i]);
-	return open_config(in, ctl_text(a, INSPECT_CONFIG), urls) ? CTL_OK : CTL_FAILED;
+	if (status == CTL_OK && in->input.config && !list_datasets(in))
+		status = CTL_FAILED;
+	return status;
 }
 
 int inspect_end(struct inspect *in, int status)
@@ -141,10 +119,7 @@ int inspect_end(struct inspect *in, int status)
 		free(in->listed[i].first);
 	}
 	free(in->listed);
-	if (in->input.hint.frames)
-		frames_free(in->input.hint.frames);
-	store_close(in->stores);
-	config_free(in->config);
+	ctl_input_end(&in->input);
 	return status;
 }
 
@@ -160,7 +135,8 @@ static bool list_masks(struct inspect *in, const char *path, struct fault *fault
 			continue;
 		snprintf(in->masks_url, sizeof(in->masks_url), "%s%s", masks,
 			bytes_ends_in(masks, "/") ? "" : "/");
-		return ctl_place_open(&in->masks, in->stores, in->masks_url, NULL, NULL, fault) ||
+		return ctl_place_open(
+			       &in->masks, in->input.stores, in->masks_url, NULL, NULL, fault) ||
 		       fault_prefix(fault, "%s: ", in->masks_url);
 	}
 	return true;
@@ -170,8 +146,9 @@ bool inspect_open(struct inspect *in, const char *path, const struct shard_list 
 {
 	struct fault fault;
 
-	if (list_masks(in, path, &fault) && ctl_place_open(&in->place, in->stores, path, names,
-						    in->masks.remote ? &in->masks : NULL, &fault))
+	if (list_masks(in, path, &fault) &&
+		ctl_place_open(&in->place, in->input.stores, path, names,
+			in->masks.remote ? &in->masks : NULL, &fault))
 		return true;
 	inspect_unread(in, path, fault.text);
 	inspect_close(in);

@@ -205,7 +205,7 @@ static bool find_mask(const struct inspect *in, struct inspected *f)
 {
 	const char *root = f->listed->root;
 
-	if (!config_path(in->config, f->listed->dataset->label_mask, f->mask, PATH_MAX))
+	if (!config_path(in->input.config, f->listed->dataset->label_mask, f->mask, PATH_MAX))
 		return false;
 	for (size_t n = strlen(f->mask); n > 1 && f->mask[n - 1] == '/'; n--)
 		f->mask[n - 1] = 0;
@@ -331,22 +331,18 @@ static void read_shard(struct inspect *in, struct inspected *f)
  * lists of document bounds. */
 static void compare_annotations(struct inspected *f, struct listed *l)
 {
-	bool mask = f->facts.mask, bounds = f->facts.bounds;
+	const bool has[] = {f->facts.mask, f->facts.bounds};
+	static const char *const names[] = {"loss mask", "list of document bounds (.csv.gz)"};
 
 	if (!l->first) {
 		l->first = strdup(f->path);
-		l->mask = mask;
-		l->bounds = bounds;
+		memcpy(l->has, has, sizeof(has));
 	}
-	if (l->mask != mask)
-		problem(f, "has %s loss mask, but %s has %s; " PHRASE_ALL_OR_NONE,
-			mask ? "a" : "no", l->first ? l->first : "another", mask ? "none" : "one");
-	if (l->bounds != bounds)
-		problem(f,
-			"has %s list of document bounds (.csv.gz), but %s has "
-			"%s; " PHRASE_ALL_OR_NONE,
-			bounds ? "a" : "no", l->first ? l->first : "another",
-			bounds ? "none" : "one");
+	for (unsigned i = 0; i < 2; i++)
+		if (l->has[i] != has[i])
+			problem(f, "has %s %s, but %s has %s; " PHRASE_ALL_OR_NONE,
+				has[i] ? "a" : "no", names[i], l->first ? l->first : "another",
+				has[i] ? "none" : "one");
 }
 
 /* Compares with line @s of a manifest; the digest only if both have one. */
@@ -369,16 +365,44 @@ static void compare(
 			m->entry[s].digest, f->digest, in->place.remote ? "store" : "file");
 }
 
-static void add_to_manifest(struct inspect *in, struct inspected *f)
+/* Writes the shard's line. False: @fault. */
+static bool add_to_manifest(struct inspect *in, const struct inspected *f, struct fault *fault)
 {
-	const struct manifest_line line = {
-		f->shard->format, &f->facts, f->size, f->scanned, f->digest};
-	struct fault fault;
+	const struct shard_facts *facts = &f->facts;
+	const struct {
+		const char *key;
+		uint64_t value;
+		bool present;
+	} numbers[] = {
+		{"sample_tokens", facts->sample_tokens,
+			facts->sample_tokens > 0 && facts->row_tokens == 0},
+		{"row_tokens", facts->row_tokens, facts->row_tokens > 0},
+		{"frame_bytes", facts->frame_bytes, facts->frame_bytes > 0},
+		{"data_at", facts->data_at, facts->plain},
+	};
+	json_t *name, *line;
+	char digest[24];
 
-	if ((in->place.remote &&
-		    !ctl_place_etag_ok(ctl_place_object(&in->place, f->i).etag, &fault)) ||
-		!manifest_add(in, f->i, &line, &fault))
-		problem(f, "%s", fault.text);
+	if (in->place.remote && !ctl_place_etag_ok(ctl_place_object(&in->place, f->i).etag, fault))
+		return false;
+	name = json_string(f->name);
+	if (!name)
+		return fault_set(fault, FAULT_ARGUMENT, "path",
+			"its name is not UTF-8, so a manifest cannot list it; rename it");
+	line = json_pack("{so,ss,ss,sI,sI}", "path", name, "format", f->shard->format->name,
+		"dtype", shard_type_name(facts->type), "tokens", (json_int_t)facts->tokens, "size",
+		(json_int_t)f->size);
+	snprintf(digest, sizeof(digest), "%016" PRIx64, f->digest);
+	if (f->scanned)
+		json_object_set_new(line, "digest", json_string(digest));
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		if (numbers[i].present)
+			json_object_set_new(
+				line, numbers[i].key, json_integer((json_int_t)numbers[i].value));
+	bool fine = manifest_put(in, f->i, f->shard->format, line, fault);
+
+	json_decref(line);
+	return fine;
 }
 
 /* A dataset has one format; so must the shards of a path. Reports the first shard that differs. */
@@ -413,8 +437,10 @@ static void check_format(struct inspect *in, struct inspected *f)
 
 static void end_shard(struct inspect *in, struct inspected *f)
 {
-	if (in->config && !f->listed)
-		ctl_note("%s: in no dataset of %s; read as %s", f->path, in->config->path,
+	struct fault fault;
+
+	if (in->input.config && !f->listed)
+		ctl_note("%s: in no dataset of %s; read as %s", f->path, in->input.config->path,
 			shard_type_name(f->input.hint.type));
 	if (f->shard) {
 		int64_t line = in->from ? shard_list_find(&in->from->list, f->name) : -1;
@@ -426,8 +452,8 @@ static void end_shard(struct inspect *in, struct inspected *f)
 			compare(in, f, in->from, line);
 		else if (f->listed && f->listed->manifest.entry)
 			compare(in, f, &f->listed->manifest, f->number);
-		if (in->manifest && f->problems == 0)
-			add_to_manifest(in, f);
+		if (in->manifest && f->problems == 0 && !add_to_manifest(in, f, &fault))
+			problem(f, "%s", fault.text);
 	} else {
 		problem(f, "%s", ctl_input_text(f->path, f->fault.text));
 	}

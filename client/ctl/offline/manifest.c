@@ -12,54 +12,21 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- lines ---- */
-
-/* Ends the line @o, which is freed, with the members that depend on where the shard is. */
-static bool put_line(const struct inspect *in, uint64_t i, const struct shard_format *format,
-	json_t *o, struct fault *fault)
+bool manifest_put(struct inspect *in, uint64_t i, const struct shard_format *format, json_t *line,
+	struct fault *fault)
 {
 	json_t *sides = ctl_place_sides(&in->place, i, format);
-	bool fine = o;
+	bool fine = line;
 
 	if (in->place.remote)
-		json_object_set_new(o, "etag", json_string(ctl_place_object(&in->place, i).etag));
+		json_object_set_new(
+			line, "etag", json_string(ctl_place_object(&in->place, i).etag));
 	if (json_object_size(sides) > 0)
-		json_object_set(o, "side", sides);
-	fine = fine && json_dumpf(o, in->manifest, JSON_COMPACT | JSON_PRESERVE_ORDER) == 0;
+		json_object_set(line, "side", sides);
+	fine = fine && json_dumpf(line, in->manifest, JSON_COMPACT | JSON_PRESERVE_ORDER) == 0;
 	fputc('\n', in->manifest);
 	json_decref(sides);
-	json_decref(o);
 	return fine || ferror(in->manifest) || fault_memory(fault);
-}
-
-static void add_number(json_t *o, const char *key, uint64_t value, bool present)
-{
-	if (present)
-		json_object_set_new(o, key, json_integer((json_int_t)value));
-}
-
-bool manifest_add(
-	struct inspect *in, uint64_t i, const struct manifest_line *l, struct fault *fault)
-{
-	const struct shard_facts *facts = l->facts;
-	json_t *name = json_string(ctl_place_name(&in->place, i)), *o;
-	char digest[24];
-
-	if (!name)
-		return fault_set(fault, FAULT_ARGUMENT, "path",
-			"its name is not UTF-8, so a manifest cannot list it; rename it");
-	o = json_pack("{so,ss,ss,sI,sI}", "path", name, "format", l->format->name, "dtype",
-		shard_type_name(facts->type), "tokens", (json_int_t)facts->tokens, "size",
-		(json_int_t)l->size);
-	snprintf(digest, sizeof(digest), "%016" PRIx64, l->digest);
-	if (l->has_digest)
-		json_object_set_new(o, "digest", json_string(digest));
-	add_number(o, "sample_tokens", facts->sample_tokens,
-		facts->sample_tokens > 0 && facts->row_tokens == 0);
-	add_number(o, "row_tokens", facts->row_tokens, facts->row_tokens > 0);
-	add_number(o, "frame_bytes", facts->frame_bytes, facts->frame_bytes > 0);
-	add_number(o, "data_at", facts->data_at, facts->plain);
-	return put_line(in, i, l->format, o, fault);
 }
 
 /* ---- --from ---- */
@@ -130,7 +97,7 @@ static bool join_line(void *context, const struct manifest *m, json_t *line, str
 		return true;
 	json_object_del(line, "etag");
 	json_object_del(line, "side");
-	return put_line(j->in, (uint64_t)found, m->format, json_incref(line), fault);
+	return manifest_put(j->in, (uint64_t)found, m->format, line, fault);
 }
 
 /* Reads the manifest. */

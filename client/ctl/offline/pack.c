@@ -5,38 +5,50 @@
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/config/url_text.h"
-#include "daemon/shard/bytes.h"
-#include "daemon/shard/frames.h"
 #include "proto/phrases.h"
 
 #define XXH_INLINE_ALL
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 enum {
 	LEVEL_MOST = 19,
 	FRAME_LEAST = 1 << 10,
 	FRAME_MOST = 64 << 20, /* each thread here, and each reader later, keeps some in memory */
-	FRAMES_BYTES = 64 << 20,
 	SHARDS_MOST = 1000 * 1000,
 	MEMORY_BYTES = 1 << 30, /* of pieces that threads read and write at once */
 };
 
+static const struct {
+	const char *name;	/* for --format */
+	const char *endings[3]; /* an OUT that ends so is one file */
+	const char *ending;	/* of the files in a directory */
+} formats[PACK_FORMATS] = {
+	[PACK_FLAT] = {"flat", {".bin"}, ".bin"},
+	[PACK_ZSTD] = {"zstd", {".zst", ".zstd"}, ".bin.zst"},
+	[PACK_MEGATRON] = {"megatron", {".bin"}, ".bin"},
+};
+
 struct pack {
 	struct emit emit;
-	struct config *config; /* NULL: none */
 	struct pack_in in;
 	struct pack_how how;
-	struct pack_target target;
-	uint64_t *cut;		  /* shard i has tokens [cut[i], cut[i + 1]) of the inputs */
-	uint64_t largest;	  /* tokens of a shard */
-	struct pack_done *done;	  /* [shards] */
-	struct pack_result total; /* of all shards, for --fit */
+	const char *out;
+	bool single; /* it is a file */
+	uint64_t shards;
+	uint64_t *cut;		    /* shard i has tokens [cut[i], cut[i + 1]) of the inputs */
+	uint64_t largest;	    /* tokens of a shard */
+	struct pack_result *result; /* [shards] */
+	int state;		    /* OUT/.pack, locked; -1: not open */
 	struct ctl_progress progress;
 };
 
@@ -72,20 +84,23 @@ static bool keeps_documents(const struct pack_how *how)
 /* Shards of equal size, cut at the next end of a document if they keep documents. */
 static bool cut_evenly(struct pack *p, struct fault *fault)
 {
-	for (uint64_t i = 1; i <= p->target.shards; i++) {
-		uint64_t at = (uint64_t)((unsigned __int128)p->in.tokens * i / p->target.shards);
+	struct pack_reader reader = {.in = &p->in, .how = &p->how};
+	bool fine = true;
 
-		if (keeps_documents(&p->how) && !pack_in_boundary(&p->in, at, &at, fault))
-			return false;
-		if (at == p->cut[i - 1])
-			return fault_set(fault, FAULT_ARGUMENT, "",
+	for (uint64_t i = 1; fine && i <= p->shards; i++) {
+		uint64_t *at = &p->cut[i];
+
+		*at = (uint64_t)((unsigned __int128)p->in.tokens * i / p->shards);
+		if (keeps_documents(&p->how) && !pack_boundary(&reader, *at, at, fault))
+			fine = false;
+		else if (*at == p->cut[i - 1])
+			fine = fault_set(fault, FAULT_ARGUMENT, "",
 				"--shards %" PRIu64 ": shard %" PRIu64
 				" would be empty: there are too few %s (%" PRIu64 " tokens in all)",
-				p->target.shards, i - 1,
-				keeps_documents(&p->how) ? "documents" : "tokens", p->in.tokens);
-		p->cut[i] = at;
+				p->shards, i - 1, keeps_documents(&p->how) ? "documents" : "tokens",
+				p->in.tokens);
 	}
-	return true;
+	return pack_read_end(&reader, fine ? fault : NULL) && fine;
 }
 
 /* Documents to pack must have bounds, and no padding among them. */
@@ -93,21 +108,19 @@ static bool check_documents(const struct pack *p, struct fault *fault)
 {
 	const struct pack_in *in = &p->in;
 
-	for (uint64_t i = 0; i < in->sources && in->unindexed && !in->has_eos; i++)
-		if (in->source[i].unindexed)
-			return refuse(&in->source[i], "eos",
-				"has no document bounds; give --eos ID, the token that ends a "
-				"document",
-				fault);
-	return in->loss[PACK_PADDING].sources == 0 ||
-	       refuse(&in->source[in->loss[PACK_PADDING].first], "",
+	if (in->has[PACK_UNINDEXED].sources > 0 && !in->has_eos)
+		return refuse(in->has[PACK_UNINDEXED].first, "eos",
+			"has no document bounds; give --eos ID, the token that ends a document",
+			fault);
+	return in->has[PACK_PADDING].sources == 0 ||
+	       refuse(in->has[PACK_PADDING].first, "",
 		       "is packed in rows already; give the shards that it was packed from", fault);
 }
 
 /* Finds the largest shard. Its documents are in memory while it is packed with --fit. */
 static bool check_windows(struct pack *p, struct fault *fault)
 {
-	for (uint64_t i = 0; i < p->target.shards; i++) {
+	for (uint64_t i = 0; i < p->shards; i++) {
 		uint64_t tokens = p->cut[i + 1] - p->cut[i];
 
 		if (tokens > p->largest)
@@ -117,17 +130,16 @@ static bool check_windows(struct pack *p, struct fault *fault)
 				"shard %" PRIu64 " would be packed from %" PRIu64
 				" tokens, more than --fit keeps in memory (%d); %s",
 				i, tokens, PACK_FIT_MOST,
-				p->target.single ? "give a directory"
-						 : "give more --shards, and "
-						   "--eos if documents are long");
+				p->single ? "give a directory"
+					  : "give more --shards, and "
+					    "--eos if documents are long");
 	}
 	return true;
 }
 
 static bool plan(struct pack *p, struct fault *fault)
 {
-	bool fit = p->how.row_tokens,
-	     by_source = !fit && p->target.shards == 0 && !p->target.single;
+	bool fit = p->how.row_tokens, by_source = !fit && p->shards == 0 && !p->single;
 
 	if (p->in.tokens == 0)
 		return fault_set(fault, FAULT_ARGUMENT, "", "the inputs contain no tokens");
@@ -136,12 +148,12 @@ static bool plan(struct pack *p, struct fault *fault)
 	if (p->how.token_bytes == 0)
 		p->how.token_bytes = p->in.token_bytes;
 	if (by_source)
-		p->target.shards = p->in.sources;
-	else if (fit && p->target.shards == 0 && !p->target.single)
-		p->target.shards = (p->in.tokens + PACK_FIT_TOKENS - 1) / PACK_FIT_TOKENS;
-	else if (p->target.shards == 0)
-		p->target.shards = 1;
-	p->cut = calloc(p->target.shards + 1, sizeof(*p->cut));
+		p->shards = p->in.sources;
+	else if (fit && p->shards == 0 && !p->single)
+		p->shards = (p->in.tokens + PACK_FIT_TOKENS - 1) / PACK_FIT_TOKENS;
+	else if (p->shards == 0)
+		p->shards = 1;
+	p->cut = calloc(p->shards + 1, sizeof(*p->cut));
 	if (!p->cut)
 		return fault_memory(fault);
 	return by_source ? cut_by_source(p, fault)
@@ -152,40 +164,222 @@ static bool plan(struct pack *p, struct fault *fault)
 static uint64_t plan_digest(const struct pack *p)
 {
 	const uint64_t facts[] = {p->how.format, p->how.token_bytes, (uint64_t)p->how.level,
-		p->how.frame_bytes, p->in.has_eos, p->in.eos, p->target.shards, p->how.row_tokens};
+		p->how.frame_bytes, p->in.has_eos, p->in.eos, p->shards, p->how.row_tokens};
 
-	return XXH64(p->cut, (p->target.shards + 1) * sizeof(*p->cut),
+	return XXH64(p->cut, (p->shards + 1) * sizeof(*p->cut),
 		XXH64(facts, sizeof(facts), p->in.digest));
 }
 
 /* Rejects an OUT inside one of the inputs: a second run would pack its own output. */
 static bool is_outside(const struct pack *p, struct fault *fault)
 {
-	size_t n = strlen(p->target.path);
-	char text[PATH_MAX], *parent;
+	char *path = strdup(p->out), *parent = path ? realpath(dirname(path), NULL) : NULL;
+	bool fine = parent || pack_fail(fault, p->out, errno);
 	struct stat st;
-	bool fine;
 
-	while (n > 1 && p->target.path[n - 1] == '/')
-		n--;
-	while (n > 0 && p->target.path[n - 1] != '/')
-		n--;
-	snprintf(text, sizeof(text), "%.*s", n ? (int)n : 1, n ? p->target.path : ".");
-	parent = realpath(text, NULL);
-	fine = parent || pack_fail(fault, p->target.path, errno);
 	for (unsigned i = 0; fine && i < p->in.places; i++) {
 		const struct ctl_place *in = &p->in.place[i];
-		size_t m = strlen(in->list.root);
+		size_t n = strlen(in->list.root);
 		bool file = stat(in->path, &st) == 0 && !S_ISDIR(st.st_mode);
 
-		if (!file && strncmp(in->list.root, parent, m) == 0 &&
-			(parent[m] == '/' || parent[m] == 0))
+		if (!file && strncmp(in->list.root, parent, n) == 0 &&
+			(parent[n] == '/' || parent[n] == 0))
 			fine = fault_set(fault, FAULT_ARGUMENT, "",
-				"%s: is inside the input %s; give a directory outside it",
-				p->target.path, in->path);
+				"%s: is inside the input %s; give a directory outside it", p->out,
+				in->path);
 	}
+	free(path);
 	free(parent);
 	return fine;
+}
+
+/* ---- the output: a file, or a directory with the state of an unfinished run ---- */
+
+/*
+ * OUT/.pack is a digest of inputs and options, and the result of each finished shard. A shard is
+ * written under a dot name, and renamed after it was read back. Its result is stored before the
+ * rename, so a file without a result is someone else's. One that was not renamed is written again.
+ */
+
+static bool put_name(const struct pack *p, char *path, const char *name, struct fault *fault)
+{
+	int n = snprintf(
+		path, PATH_MAX, "%s%s%s", p->out, bytes_ends_in(p->out, "/") ? "" : "/", name);
+
+	return (n >= 0 && n < PATH_MAX) || pack_fail(fault, p->out, ENAMETOOLONG);
+}
+
+/* Sets @path to the name of shard @i, and @part to its name until it is complete. PATH_MAX each. */
+static bool name_shard(
+	const struct pack *p, uint64_t i, char *path, char *part, struct fault *fault)
+{
+	const char *slash = strrchr(p->out, '/');
+	int before = slash ? (int)(slash + 1 - p->out) : 0;
+	char name[64];
+
+	if (p->single) {
+		snprintf(path, PATH_MAX, "%s", p->out);
+		int n = snprintf(part, PATH_MAX, "%.*s.part-%s", before, p->out, p->out + before);
+
+		return (n >= 0 && n < PATH_MAX) || pack_fail(fault, p->out, ENAMETOOLONG);
+	}
+	snprintf(name, sizeof(name), ".part-shard-%05" PRIu64 "%s", i,
+		formats[p->how.format].ending);
+	return put_name(p, part, name, fault) && put_name(p, path, name + strlen(".part-"), fault);
+}
+
+static bool is_there(const char *path, struct stat *st)
+{
+	return lstat(path, st) == 0;
+}
+
+static bool is_empty(const char *path)
+{
+	DIR *dir = opendir(path);
+	bool empty = dir;
+
+	for (struct dirent *e; dir && empty && (e = readdir(dir));)
+		empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
+	if (dir)
+		closedir(dir);
+	return empty;
+}
+
+/* Checks that the finished shards exist and have not changed. */
+static bool check_done(struct pack *p, struct fault *fault)
+{
+	char path[PATH_MAX], part[PATH_MAX];
+	struct stat st;
+
+	for (uint64_t i = 0; i < p->shards; i++) {
+		struct pack_result *r = &p->result[i];
+
+		if (!name_shard(p, i, path, part, fault))
+			return false;
+		bool there = is_there(path, &st);
+
+		if (there && !r->done)
+			return fault_set(fault, FAULT_ARGUMENT, "",
+				"%s: exists, but this run has not written it; give another "
+				"directory",
+				path);
+		if (there && (uint64_t)st.st_size != r->bytes)
+			return fault_set(fault, FAULT_ARGUMENT, "",
+				"%s: has %" PRIu64 " bytes, but %" PRIu64
+				" were written before the interruption; remove %s and begin again",
+				path, (uint64_t)st.st_size, r->bytes, p->out);
+		if (!there && r->done)
+			pack_out_remove(&p->how, path); /* its side file may have been renamed */
+		r->done = there;
+		pack_out_remove(&p->how, part);
+	}
+	return true;
+}
+
+/* Reads the state, or begins it. A new one has no shards: none is begun before it has a digest. */
+static bool read_state(struct pack *p, const char *path, struct fault *fault)
+{
+	uint64_t digest = plan_digest(p), found = 0;
+	ssize_t n = pread(p->state, &found, sizeof(found), 0);
+	bool fine = n >= 0;
+
+	if (fine && n < (ssize_t)sizeof(found))
+		fine = ftruncate(p->state, 0) == 0 &&
+		       pwrite(p->state, &digest, sizeof(digest), 0) == sizeof(digest) &&
+		       fsync(p->state) == 0;
+	else if (fine && found != digest)
+		return fault_set(fault, FAULT_ARGUMENT, "",
+			"%s: contains an interrupted pack of other inputs or with other options; "
+			"finish that one, or remove the directory",
+			p->out);
+	else if (fine)
+		fine = pread(p->state, p->result, p->shards * sizeof(*p->result), sizeof(digest)) >=
+		       0;
+	return fine ? check_done(p, fault) : pack_fail(fault, path, errno);
+}
+
+static bool open_directory(struct pack *p, struct fault *fault)
+{
+	char path[PATH_MAX];
+	bool fresh = mkdir(p->out, 0777) == 0;
+
+	if (!fresh && errno != EEXIST)
+		return pack_fail(fault, p->out, errno);
+	if (!put_name(p, path, ".pack", fault))
+		return false;
+	fresh |= is_empty(p->out);
+	p->state = open(path, O_RDWR | O_CLOEXEC | (fresh ? O_CREAT : 0), 0666);
+	if (p->state < 0 && errno == ENOENT)
+		return fault_set(fault, FAULT_ARGUMENT, "",
+			"%s: is not empty, and nothing is overwritten; give a new directory",
+			p->out);
+	if (p->state < 0)
+		return pack_fail(fault, path, errno);
+	if (flock(p->state, LOCK_EX | LOCK_NB) != 0)
+		return errno == EWOULDBLOCK
+			       ? fault_set(fault, FAULT_ARGUMENT, "",
+					 "%s: another tokctl pack is writing to it", p->out)
+			       : pack_fail(fault, path, errno);
+	return read_state(p, path, fault);
+}
+
+/* Creates or opens the directory, and finds which shards are done. A single file must not exist
+ * yet. Nothing is overwritten. */
+static bool open_output(struct pack *p, struct fault *fault)
+{
+	char side[PATH_MAX];
+	const char *there = p->out;
+	struct stat st;
+
+	if (!p->single)
+		return open_directory(p, fault);
+	if (!is_there(there, &st))
+		there = pack_side_path(&p->how, p->out, side) && is_there(side, &st) ? side : NULL;
+	return !there ||
+	       fault_set(fault, FAULT_ARGUMENT, "",
+		       "%s: exists, and nothing is overwritten; give another name", there);
+}
+
+static bool move(const char *from, const char *to, struct fault *fault)
+{
+	struct stat st;
+
+	if (is_there(to, &st))
+		return pack_fail(fault, to, EEXIST);
+	return rename(from, to) == 0 || pack_fail(fault, to, errno);
+}
+
+/* Notes that shard @i is complete, and renames it and its side file durably. Any thread. */
+static bool publish(
+	struct pack *p, uint64_t i, const char *path, const char *part, struct fault *fault)
+{
+	struct pack_result *r = &p->result[i];
+	char from[PATH_MAX], to[PATH_MAX];
+	bool fine = true;
+
+	r->done = true;
+	if (!p->single)
+		fine = (pwrite(p->state, r, sizeof(*r),
+				(off_t)(sizeof(uint64_t) + i * sizeof(*r))) == sizeof(*r) &&
+			       fsync(p->state) == 0) ||
+		       pack_fail(fault, p->out, errno);
+	/* The side file goes first: a shard without one would be taken for a flat file. */
+	if (fine && pack_side_path(&p->how, part, from) && pack_side_path(&p->how, path, to))
+		fine = move(from, to, fault);
+	fine = fine && move(part, path, fault) &&
+	       (ctl_file_sync_parent(path) || pack_fail(fault, path, errno));
+	if (!fine)
+		pack_out_remove(&p->how, part);
+	return fine;
+}
+
+/* Removes the state, after all shards are complete. */
+static bool end_output(const struct pack *p, struct fault *fault)
+{
+	char path[PATH_MAX];
+
+	return p->single || (put_name(p, path, ".pack", fault) &&
+				    (unlink(path) == 0 || pack_fail(fault, path, errno)));
 }
 
 /* ---- packing ---- */
@@ -195,33 +389,36 @@ static const char *dtype(const struct pack *p)
 	return p->how.token_bytes == 2 ? "u16" : "u32";
 }
 
-static double percent(uint64_t part, uint64_t whole)
-{
-	return 100.0 * (double)part / (double)whole;
-}
-
 /* Prints the sums of --fit, and the lines of a config that serve its rows. */
 static void print_rows(struct pack *p)
 {
-	const struct pack_result *t = &p->total;
-	uint64_t row = p->how.row_tokens, tokens = p->in.tokens + t->padding;
-	json_t *name = json_string(p->target.path);
+	struct pack_result sum = {0};
+	uint64_t row = p->how.row_tokens, tokens;
+	json_t *name = json_string(p->out);
 	char *quoted = json_dumps(name, JSON_ENCODE_ANY);
 
+	for (uint64_t i = 0; i < p->shards; i++) {
+		sum.documents += p->result[i].documents;
+		sum.padding += p->result[i].padding;
+		sum.cut += p->result[i].cut;
+		sum.split += p->result[i].split;
+	}
+	tokens = p->in.tokens + sum.padding;
 	emit_table(&p->emit);
 	emit_line(&p->emit,
 		"%" PRIu64 " rows of %" PRIu64 " tokens, %.3f %% padding; cut: %" PRIu64
 		" of %" PRIu64 " documents, all longer than a row (by plain concatenation: %" PRIu64
 		")",
-		tokens / row, row, percent(t->padding, tokens), t->cut, t->documents, t->split);
+		tokens / row, row, 100.0 * (double)sum.padding / (double)tokens, sum.cut,
+		sum.documents, sum.split);
 	emit_line(&p->emit, "    seq_len: %" PRIu64, row - 1);
 	emit_line(&p->emit, "    extra: 1");
 	emit_line(&p->emit, "    stride: %" PRIu64, row);
 	emit_line(&p->emit, "    documents: true");
 	emit_line(&p->emit, "    loss_mask: true");
 	emit_line(&p->emit, "    datasets:");
-	emit_line(&p->emit, "      - {name: packed, path: %s, dtype: %s}",
-		quoted ? quoted : p->target.path, dtype(p));
+	emit_line(&p->emit, "      - {name: packed, path: %s, dtype: %s}", quoted ? quoted : p->out,
+		dtype(p));
 	free(quoted);
 	json_decref(name);
 }
@@ -233,7 +430,7 @@ static void print(struct pack *p, const char *path, uint64_t tokens, const struc
 
 	snprintf(digest, sizeof(digest), "%016" PRIx64, r->digest);
 	emit_text(e, "path", NULL, path);
-	emit_text(e, "format", "", pack_formats[p->how.format].name);
+	emit_text(e, "format", "", formats[p->how.format].name);
 	emit_text(e, "dtype", "", dtype(p));
 	emit_number(e, "tokens", NULL, tokens);
 	emit_cell(e, "", "%" PRIu64 " tokens", tokens);
@@ -254,7 +451,7 @@ static void print(struct pack *p, const char *path, uint64_t tokens, const struc
 /* Reports what the inputs contain and the packed files will not. */
 static void report_losses(const struct pack *p)
 {
-	static const char *const texts[] = {
+	static const char *const texts[PACK_TRAITS] = {
 		[PACK_DOCUMENTS] = "its document bounds are lost (eos tokens are kept); --format "
 				   "megatron keeps them",
 		[PACK_OUTSIDE] = "tokens outside the documents of its .csv.gz become documents of "
@@ -264,42 +461,37 @@ static void report_losses(const struct pack *p)
 			      "directory, and name that as the dataset's label_mask",
 	};
 
-	for (unsigned i = 0; i < PACK_LOSSES; i++) {
-		uint64_t sources = p->in.loss[i].sources;
+	for (unsigned t = 0; t < PACK_TRAITS; t++) {
+		uint64_t sources = p->in.has[t].sources;
 		char others[64] = "", path[PATH_MAX + 1];
 
+		if (!texts[t] || sources == 0)
+			continue;
 		if (sources > 1)
 			snprintf(others, sizeof(others), " (the first of %" PRIu64 " inputs)",
 				sources);
-		if (sources == 0)
-			continue;
-		pack_source_path(&p->in.source[p->in.loss[i].first], path);
-		ctl_note("%s%s: %s", path, others, texts[i]);
+		pack_source_path(p->in.has[t].first, path);
+		ctl_note("%s%s: %s", path, others, texts[t]);
 	}
 }
 
-/* Writes shard @p->i, and reports it in order. */
+/* Writes shard @parallel->i, and reports it in order. */
 static bool pack_shard(const struct parallel *parallel, struct fault *fault)
 {
 	struct pack *p = parallel->context;
 	uint64_t i = parallel->i, tokens = p->cut[i + 1] - p->cut[i];
-	struct pack_done *done = &p->done[i];
-	const struct pack_result *r = &done->result;
+	struct pack_result *r = &p->result[i];
 	char path[PATH_MAX], part[PATH_MAX];
 
-	if (!pack_target_name(&p->target, i, path, part, fault))
+	if (!name_shard(p, i, path, part, fault))
 		return false;
-	if (done->is)
+	if (r->done)
 		ctl_progress_add(&p->progress, tokens);
-	else if (!pack_out(&p->in, &p->how, p->cut[i], p->cut[i + 1], part, &done->result, fault) ||
-		 !pack_target_publish(&p->target, i, r, fault))
+	else if (!pack_out(&p->in, &p->how, p->cut[i], p->cut[i + 1], part, r, fault) ||
+		 !publish(p, i, path, part, fault))
 		return false;
 	if (!parallel_turn(parallel))
 		return true;
-	p->total.documents += r->documents;
-	p->total.padding += r->padding;
-	p->total.cut += r->cut;
-	p->total.split += r->split;
 	print(p, path, tokens + r->padding, r);
 	parallel_pass(parallel);
 	return true;
@@ -308,13 +500,11 @@ static bool pack_shard(const struct parallel *parallel, struct fault *fault)
 /* Windows of --fit are in memory; so are the pieces that threads read from a store. */
 static unsigned count_threads(const struct pack *p)
 {
-	uint64_t most = parallel_processors(), fit;
+	uint64_t most = p->in.threads,
+		 fit = p->how.row_tokens ? PACK_FIT_MOST / p->largest
+					 : MEMORY_BYTES / (p->how.frame_bytes +
+								  8 * (uint64_t)CTL_DIGEST_TOKENS);
 
-	if (p->in.stores)
-		most = CTL_GETS;
-	fit = p->how.row_tokens
-		      ? PACK_FIT_MOST / p->largest
-		      : MEMORY_BYTES / (p->how.frame_bytes + 8 * (uint64_t)CTL_DIGEST_TOKENS);
 	return (unsigned)(fit < 1 ? 1 : fit < most ? fit : most);
 }
 
@@ -324,66 +514,26 @@ static bool pack_shards(struct pack *p, struct fault *fault)
 
 	ctl_progress_begin(&p->progress, "packing", "tokens", p->in.tokens);
 	p->how.progress = &p->progress;
-	fine = parallel_for(p->target.shards, count_threads(p), pack_shard, p, fault) ==
-	       p->target.shards;
+	fine = parallel_for(p->shards, count_threads(p), pack_shard, p, fault) == p->shards;
 	ctl_progress_end(&p->progress);
-	return fine && pack_target_end(&p->target, fault);
+	return fine && end_output(p, fault);
 }
 
 static bool pack(struct pack *p, char *const *path, int n, struct fault *fault)
 {
 	if (!pack_in_add(&p->in, path, n, fault) || !is_outside(p, fault) || !plan(p, fault))
 		return false;
-	p->done = calloc(p->target.shards, sizeof(*p->done));
-	p->target.how = &p->how;
-	p->target.digest = plan_digest(p);
-	bool fine = p->done ? pack_target_open(&p->target, p->done, fault) : fault_memory(fault);
-
-	if (fine)
-		report_losses(p);
-	fine = fine && pack_shards(p, fault);
-	if (fine && p->how.row_tokens)
-		print_rows(p);
-	pack_target_close(&p->target);
-	free(p->done);
-	return fine;
-}
-
-/* Opens the stores of URLs. */
-static bool open_stores(
-	struct pack *p, const char *config, char *const *path, int n, struct fault *fault)
-{
-	bool any = false;
-
-	for (int i = 0; i < n; i++)
-		any |= url_text_is(path[i]);
-	p->config = config ? config_load(config, fault) : NULL;
-	if (config && !p->config)
+	p->result = calloc(p->shards, sizeof(*p->result));
+	if (!p->result)
+		return fault_memory(fault);
+	if (!open_output(p, fault))
 		return false;
-	p->in.stores = any ? ctl_stores_open(p->config, fault) : NULL;
-	return !any || p->in.stores;
-}
-
-static int run(struct pack *p, const char *config, char *const *path, int n)
-{
-	struct fault fault;
-
-	p->in.input.hint.frames = frames_new(FRAMES_BYTES);
-	if (!p->in.input.hint.frames)
-		return ctl_fail(PHRASE_MEMORY);
-	p->in.input.hint.documents = keeps_documents(&p->how);
-
-	bool fine = open_stores(p, config, path, n, &fault) && pack(p, path, n, &fault);
-	int status = emit_end(&p->emit, fine ? CTL_OK : CTL_FAILED);
-
-	if (!fine)
-		ctl_fail("%s", fault.text);
-	pack_in_end(&p->in);
-	frames_free(p->in.input.hint.frames);
-	store_close(p->in.stores);
-	config_free(p->config);
-	free(p->cut);
-	return status;
+	report_losses(p);
+	if (!pack_shards(p, fault))
+		return false;
+	if (p->how.row_tokens)
+		print_rows(p);
+	return true;
 }
 
 /* ---- the command line ---- */
@@ -446,21 +596,19 @@ static int take_target(struct pack *p, const struct ctl_command *command, const 
 	struct stat st;
 	bool directory = stat(to, &st) == 0 && S_ISDIR(st.st_mode);
 
-	p->target.path = to;
-	for (int i = 0; !directory && i < 3 && pack_formats[p->how.format].endings[i]; i++)
-		p->target.single |= ends_in(to, pack_formats[p->how.format].endings[i]);
-	for (size_t i = 0; !directory && !p->target.single && i < sizeof(files) / sizeof(files[0]);
-		i++)
+	p->out = to;
+	for (int i = 0; !directory && i < 3 && formats[p->how.format].endings[i]; i++)
+		p->single |= ends_in(to, formats[p->how.format].endings[i]);
+	for (size_t i = 0; !directory && !p->single && i < sizeof(files) / sizeof(files[0]); i++)
 		if (ends_in(to, files[i]))
 			return ctl_usage(command,
 				"OUT %s: a file of --format %s must end in %s; or give a directory",
-				to, pack_formats[p->how.format].name,
-				pack_formats[p->how.format].endings[0]);
-	if (p->target.single && p->how.row_tokens && !bytes_ending(to, ".bin"))
+				to, formats[p->how.format].name, formats[p->how.format].endings[0]);
+	if (p->single && p->how.row_tokens && !bytes_ending(to, ".bin"))
 		return ctl_usage(command,
 			"OUT %s: with --fit it must end in .bin or .bin.zst, or be a directory",
 			to);
-	if (p->target.single && p->target.shards > 1)
+	if (p->single && p->shards > 1)
 		return ctl_usage(command, "OUT %s: is one file; --shards needs a directory", to);
 	return CTL_OK;
 }
@@ -502,33 +650,49 @@ static int take(struct pack *p, const struct ctl_arguments *a)
 		return ctl_usage(c, "--level and --frame need --format zstd");
 	if (frame % 4 != 0)
 		return ctl_usage(c, "--frame %" PRIu64 ": must be a multiple of 4", frame);
-	p->target.shards = ctl_number(a, SHARDS, 0);
+	p->shards = ctl_number(a, SHARDS, 0);
 	p->how.level = (int)ctl_number(a, LEVEL, 0);
 	p->how.frame_bytes = (uint32_t)frame;
 	p->in.has_eos = ctl_given(a, EOS);
 	p->in.eos = ctl_number(a, EOS, 0);
-	if (check_urls(a) != CTL_OK)
-		return CTL_USAGE;
-	if (take_target(p, c, a->argument[a->arguments - 1]) != CTL_OK ||
-		!ctl_input_options(&p->in.input, a, INPUT_FORMAT, INPUT_DTYPE, INPUT_COLUMN))
-		return CTL_USAGE;
-	return CTL_OK;
+	return check_urls(a) == CTL_OK ? take_target(p, c, a->argument[a->arguments - 1])
+				       : CTL_USAGE;
+}
+
+static int run(struct pack *p, const struct ctl_arguments *a)
+{
+	int status = take(p, a), n;
+	struct fault fault;
+
+	if (status == CTL_OK)
+		status = ctl_input_begin(&p->in.input, a, a->arguments - 1);
+	if (status != CTL_OK)
+		return status;
+	n = ctl_input_paths(a->argument, a->arguments - 1);
+	if (n < 0)
+		return ctl_fail(PHRASE_MEMORY);
+	p->in.input.hint.documents = keeps_documents(&p->how);
+	bool fine = pack(p, a->argument, n, &fault);
+
+	status = emit_end(&p->emit, fine ? CTL_OK : CTL_FAILED);
+	return fine ? status : ctl_fail("%s", fault.text);
 }
 
 static int pack_arguments(const struct ctl_arguments *a)
 {
 	struct pack *p = calloc(1, sizeof(*p));
-	int status, n;
 
 	if (!p)
 		return ctl_fail(PHRASE_MEMORY);
-	p->target.state = -1;
-	status = take(p, a);
-	if (status == CTL_OK) {
-		n = ctl_input_paths(a->argument, a->arguments - 1);
-		status = n < 0 ? ctl_fail(PHRASE_MEMORY)
-			       : run(p, ctl_text(a, CONFIG), a->argument, n);
-	}
+	p->state = -1;
+	int status = run(p, a);
+
+	if (p->state >= 0)
+		close(p->state);
+	pack_in_end(&p->in);
+	ctl_input_end(&p->in.input);
+	free(p->cut);
+	free(p->result);
 	free(p);
 	return status;
 }

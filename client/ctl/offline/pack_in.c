@@ -30,12 +30,12 @@ static bool fail(const struct pack_source *s, struct fault *fault)
 	return ctl_input_fault(path, fault);
 }
 
-/* A hash of what differs if a source or a side file was replaced. An object without an ETag could
- * be replaced between two reads. */
-static bool find_identity(const struct pack_source *s, const struct shard *shard, int fd,
-	uint64_t *identity, struct fault *fault)
+/* A hash of what differs if the open source or a side file was replaced. An object without an ETag
+ * could be replaced between two reads. */
+static bool find_identity(
+	const struct pack_reader *r, const struct pack_source *s, uint64_t *identity)
 {
-	const struct shard_facts *f = &shard->facts;
+	const struct shard_facts *f = &r->shard->facts;
 	uint64_t facts[] = {f->tokens, f->type, f->index, f->bounds, 0, 0, 0};
 	struct stat st;
 
@@ -44,45 +44,54 @@ static bool find_identity(const struct pack_source *s, const struct shard *shard
 
 		facts[4] = object.size;
 		facts[5] = XXH64(object.etag, strlen(object.etag), 0);
-	} else if (fstat(fd, &st) == 0) {
+	} else if (fstat(r->fd, &st) == 0) {
 		facts[4] = (uint64_t)st.st_size;
 		facts[5] = (uint64_t)st.st_mtim.tv_sec;
 		facts[6] = (uint64_t)st.st_mtim.tv_nsec;
 	} else {
-		return fault_errno(fault, errno, "", "%s", strerror(errno));
+		return false;
 	}
 	*identity = XXH64(facts, sizeof(facts), 0);
 	return true;
 }
 
-/* Opens the source. @token_bytes: least width of its tokens, or 0. NULL: @fault, which names it. */
-static struct shard *open_source(const struct pack_in *in, const struct pack_source *s,
-	uint32_t token_bytes, int *fd, uint64_t *identity, struct fault *fault)
+static void close_source(struct pack_reader *r)
 {
-	struct ctl_input input = ctl_input_at(s->place, &in->input);
-	struct shard *shard = NULL;
+	shard_close(r->shard);
+	if (r->fd >= 0)
+		close(r->fd);
+	r->source = NULL;
+}
+
+/* Opens a source. @token_bytes: least width of its tokens, or 0. @fault names it. */
+static bool open_source(struct pack_reader *r, const struct pack_source *s, uint32_t token_bytes,
+	uint64_t *identity, struct fault *fault)
+{
+	struct ctl_input input = ctl_input_at(s->place, &r->in->input);
 	char file[PATH_MAX + 1];
 
-	*fd = -1;
+	r->fd = -1;
+	r->shard = NULL;
 	input.hint.token_bytes = token_bytes;
 	ctl_place_file(s->place, s->shard, file);
 	if (!s->place->remote ||
 		ctl_place_etag_ok(ctl_place_object(s->place, s->shard).etag, fault))
-		shard = ctl_input_open(&input, file, fd, fault);
-	if (shard && find_identity(s, shard, *fd, identity, fault))
-		return shard;
-	fail(s, fault);
-	shard_close(shard);
-	if (*fd >= 0)
-		close(*fd);
-	return NULL;
+		r->shard = ctl_input_open(&input, file, &r->fd, fault);
+	r->source = s;
+	if (r->shard && find_identity(r, s, identity))
+		return true;
+	if (r->shard)
+		fault_errno(fault, errno, "", "%s", strerror(errno));
+	close_source(r);
+	return fail(s, fault);
 }
 
 /* ---- all sources ---- */
 
-static void find_losses(const struct pack_in *in, const struct shard *shard, struct pack_source *s)
+static void find_traits(const struct pack_reader *r, struct pack_source *s)
 {
-	const struct ctl_input input = ctl_input_at(s->place, &in->input);
+	const struct ctl_input input = ctl_input_at(s->place, &r->in->input);
+	const struct shard *shard = r->shard;
 	char file[PATH_MAX + 1];
 	struct fault fault;
 	uint32_t id;
@@ -91,62 +100,51 @@ static void find_losses(const struct pack_in *in, const struct shard *shard, str
 	bool listed = !shard->format->indexed &&
 		      (!bounds_side_id(input.hint.objects, file, &id, &fault) || id != 0);
 
-	s->loses[PACK_DOCUMENTS] =
+	s->has[PACK_UNINDEXED] = shard->facts.documents == SHARD_UNKNOWN;
+	s->has[PACK_DOCUMENTS] =
 		!input.hint.documents &&
-		(listed || (shard->facts.documents != SHARD_UNKNOWN && shard->facts.documents > 1));
-	s->loses[PACK_OUTSIDE] = shard->bounds && bounds_outside(shard->bounds) > 0;
-	s->loses[PACK_PADDING] = shard->facts.padding > 0;
-	s->loses[PACK_MASK] = mask_side_id(shard->format, &input.hint, file) != 0;
+		(listed || (!s->has[PACK_UNINDEXED] && shard->facts.documents > 1));
+	s->has[PACK_OUTSIDE] = shard->bounds && bounds_outside(shard->bounds) > 0;
+	s->has[PACK_PADDING] = shard->facts.padding > 0;
+	s->has[PACK_MASK] = mask_side_id(shard->format, &input.hint, file) != 0;
 }
 
-struct finding {
-	const struct pack_in *in;
-	const struct ctl_place *place;
-	struct pack_source *source; /* of the place */
-	struct ctl_progress progress;
-};
-
-/* Opens a source, and closes it again. */
+/* Opens a source for its facts, and closes it again. */
 static bool find_source(const struct parallel *p, struct fault *fault)
 {
-	struct finding *f = p->context;
-	struct pack_source *s = &f->source[p->i];
-	int fd;
+	struct pack_in *in = p->context;
+	struct pack_source *s = &in->source[p->i];
+	struct pack_reader r = {.in = in};
 
-	*s = (struct pack_source){.place = f->place, .shard = p->i};
-	struct shard *shard = open_source(f->in, s, 0, &fd, &s->identity, fault);
-
-	if (!shard)
+	if (!open_source(&r, s, 0, &s->identity, fault))
 		return false;
-	s->tokens = shard->facts.tokens;
-	s->token_bytes = shard->facts.token_bytes;
-	s->unindexed = shard->facts.documents == SHARD_UNKNOWN;
-	find_losses(f->in, shard, s);
-	shard_close(shard);
-	if (fd >= 0)
-		close(fd);
-	ctl_progress_add(&f->progress, 1);
+	s->tokens = r.shard->facts.tokens;
+	s->token_bytes = r.shard->facts.token_bytes;
+	find_traits(&r, s);
+	close_source(&r);
+	ctl_progress_add(&in->progress, 1);
 	return true;
 }
 
-/* Finds the sources of a place, after those before it. */
-static bool find_sources(struct pack_in *in, const struct ctl_place *place, struct fault *fault)
+/* Lists the sources at @path. */
+static bool add_place(struct pack_in *in, const char *path, struct fault *fault)
 {
-	size_t n = in->sources + place->shards;
-	struct pack_source *more = realloc(in->source, n * sizeof(*more));
+	struct ctl_place *place = &in->place[in->places];
+
+	if (!ctl_place_open(place, in->input.stores, path, NULL, NULL, fault))
+		return ctl_input_fault(path, fault);
+	in->places++;
+	if (ctl_place_threads(place) > in->threads)
+		in->threads = ctl_place_threads(place);
+	struct pack_source *more =
+		realloc(in->source, (in->sources + place->shards) * sizeof(*more));
 
 	if (!more)
 		return fault_memory(fault);
 	in->source = more;
-	struct finding f = {.in = in, .place = place, .source = more + in->sources};
-
-	ctl_progress_begin(&f.progress, place->path, "shards", place->shards);
-	bool fine = parallel_for(place->shards, ctl_place_threads(place), find_source, &f, fault) ==
-		    place->shards;
-
-	ctl_progress_end(&f.progress);
-	in->sources = n;
-	return fine;
+	for (uint64_t i = 0; i < place->shards; i++)
+		more[in->sources++] = (struct pack_source){.place = place, .shard = i};
+	return true;
 }
 
 /* Puts the sources one after another. */
@@ -157,10 +155,9 @@ static bool join(struct pack_in *in, struct fault *fault)
 	for (size_t i = 0; i < in->sources; i++) {
 		struct pack_source *s = &in->source[i];
 
-		for (unsigned l = 0; l < PACK_LOSSES; l++)
-			if (s->loses[l] && in->loss[l].sources++ == 0)
-				in->loss[l].first = i;
-		in->unindexed += s->unindexed;
+		for (unsigned t = 0; t < PACK_TRAITS; t++)
+			if (s->has[t] && in->has[t].sources++ == 0)
+				in->has[t].first = s;
 		pack_source_path(s, path);
 		in->digest = XXH64(
 			&s->identity, sizeof(s->identity), XXH64(path, strlen(path), in->digest));
@@ -179,20 +176,14 @@ bool pack_in_add(struct pack_in *in, char *const *path, int n, struct fault *fau
 	in->place = calloc((size_t)n, sizeof(*in->place));
 	if (!in->place)
 		return fault_memory(fault);
-	for (int i = 0; i < n; i++) {
-		struct ctl_place *place = &in->place[i];
-
-		if (!ctl_place_open(place, in->stores, path[i], NULL, NULL, fault))
-			/* it may name a key next to a URL */
-			return store_is_url(path[i]) && strncmp(fault->text, path[i],
-								strcspn(path[i], ":") + 1) == 0
-				       ? false
-				       : fault_prefix(fault, "%s: ", path[i]);
-		in->places++;
-		if (!find_sources(in, place, fault))
+	for (int i = 0; i < n; i++)
+		if (!add_place(in, path[i], fault))
 			return false;
-	}
-	return join(in, fault);
+	ctl_progress_begin(&in->progress, "looking at inputs", "shards", in->sources);
+	bool fine = parallel_for(in->sources, in->threads, find_source, in, fault) == in->sources;
+
+	ctl_progress_end(&in->progress);
+	return fine && join(in, fault);
 }
 
 void pack_in_end(struct pack_in *in)
@@ -221,14 +212,6 @@ static const struct pack_source *source_at(const struct pack_in *in, uint64_t to
 	return &in->source[lo];
 }
 
-static void close_source(struct pack_reader *r)
-{
-	shard_close(r->shard);
-	if (r->fd >= 0)
-		close(r->fd);
-	r->source = NULL;
-}
-
 static bool is_same(const struct pack_source *s, uint64_t identity, struct fault *fault)
 {
 	if (identity == s->identity)
@@ -241,35 +224,32 @@ static bool is_same(const struct pack_source *s, uint64_t identity, struct fault
 bool pack_read_end(struct pack_reader *r, struct fault *fault)
 {
 	const struct pack_source *s = r->source;
-	uint64_t identity;
-	bool same = true;
+	uint64_t identity = 0;
 
 	if (!s)
 		return true;
-	if (!s->place->remote) /* the store compares the ETag with each answer */
-		same = find_identity(s, r->shard, r->fd, &identity, fault) &&
-		       is_same(s, identity, fault);
+	if (s->place->remote) /* the store compares the ETag with each answer */
+		identity = s->identity;
+	else
+		find_identity(r, s, &identity);
 	close_source(r);
-	return same;
+	return !fault || is_same(s, identity, fault);
 }
 
 static bool use(struct pack_reader *r, const struct pack_source *s, struct fault *fault)
 {
 	uint64_t identity;
 
-	if (r->source == s)
-		return true;
-	if (!pack_read_end(r, fault))
-		return false;
-	r->shard = open_source(r->in, s, sizeof(uint32_t), &r->fd, &identity, fault);
-	r->source = r->shard ? s : NULL;
-	return r->shard && is_same(s, identity, fault);
+	return r->source == s ||
+	       (pack_read_end(r, fault) && open_source(r, s, sizeof(uint32_t), &identity, fault) &&
+		       is_same(s, identity, fault));
 }
 
 /* Reads tokens [token, token + n) of the open source. */
-static bool read_tokens(struct pack_reader *r, const struct pack_how *how, uint64_t token,
-	uint64_t n, uint32_t *to, struct fault *fault)
+static bool read_tokens(
+	struct pack_reader *r, uint64_t token, uint64_t n, uint32_t *to, struct fault *fault)
 {
+	const struct pack_how *how = r->how;
 	uint32_t most = how->token_bytes == 2	       ? UINT16_MAX
 			: how->format == PACK_MEGATRON ? INT32_MAX
 						       : UINT32_MAX;
@@ -298,7 +278,7 @@ static void read_ends(struct pack_reader *r, uint64_t token, uint64_t n, const u
 	bool ends = token + n == r->source->tokens;
 	uint64_t before = *count;
 
-	if (r->source->unindexed) {
+	if (r->source->has[PACK_UNINDEXED]) {
 		for (uint64_t i = 0; in->has_eos && i + ends < n; i++)
 			if (tokens[i] == in->eos)
 				at[(*count)++] = lead + (uint32_t)i + 1;
@@ -312,8 +292,8 @@ static void read_ends(struct pack_reader *r, uint64_t token, uint64_t n, const u
 		at[(*count)++] = lead + (uint32_t)n;
 }
 
-bool pack_read(struct pack_reader *r, const struct pack_how *how, uint64_t token, uint64_t n,
-	uint32_t *to, uint32_t *at, uint64_t *count, struct fault *fault)
+bool pack_read(struct pack_reader *r, uint64_t token, uint64_t n, uint32_t *to, uint32_t *at,
+	uint64_t *count, struct fault *fault)
 {
 	const struct pack_source *s = source_at(r->in, token);
 	char *narrow = (char *)to;
@@ -326,63 +306,39 @@ bool pack_read(struct pack_reader *r, const struct pack_how *how, uint64_t token
 
 		if (some == 0)
 			continue;
-		if (!use(r, s, fault) || !read_tokens(r, how, from, some, to + done, fault))
+		if (!use(r, s, fault) || !read_tokens(r, from, some, to + done, fault))
 			return false;
 		if (at)
 			read_ends(r, from, some, to + done, (uint32_t)done, at, count);
 		done += some;
 	}
-	for (uint64_t i = 0; how->token_bytes == 2 && i < n; i++)
+	for (uint64_t i = 0; r->how->token_bytes == 2 && i < n; i++)
 		memcpy(narrow + 2 * i, &(uint16_t){(uint16_t)to[i]}, 2);
 	return true;
 }
 
-/* ---- where documents begin ---- */
-
-/* Sets *@after to the token after the first eos from @token of the open source on, or to its end.
- */
-static bool after_eos(
-	const struct pack_reader *r, uint64_t token, uint64_t *after, struct fault *fault)
+bool pack_boundary(struct pack_reader *r, uint64_t token, uint64_t *boundary, struct fault *fault)
 {
-	uint64_t end = r->source->tokens;
-	uint32_t tokens[4096];
-
-	for (*after = end; r->in->has_eos && token < end;) {
-		uint64_t n = end - token < 4096 ? end - token : 4096;
-
-		if (!shard_read(r->shard, token, n, tokens, fault))
-			return fail(r->source, fault);
-		for (uint64_t i = 0; i < n; i++)
-			if (tokens[i] == r->in->eos) {
-				*after = token + i + 1;
-				return true;
-			}
-		token += n;
-	}
-	return true;
-}
-
-bool pack_in_boundary(
-	const struct pack_in *in, uint64_t token, uint64_t *boundary, struct fault *fault)
-{
-	struct pack_reader r = {.in = in};
-	const struct pack_source *s = token < in->tokens ? source_at(in, token) : NULL;
-	uint64_t at = s ? token - s->begin : 0;
+	const struct pack_in *in = r->in;
+	const struct pack_source *s = source_at(in, token < in->tokens ? token : 0);
+	uint32_t tokens[4096], at[4096];
+	uint64_t end = s->begin + s->tokens, n, count = 0;
 
 	*boundary = token;
-	if (at == 0)
+	if (token == in->tokens || token == s->begin)
 		return true;
-	bool fine = use(&r, s, fault);
-
-	if (fine && s->unindexed) {
-		fine = after_eos(&r, at - 1, &at, fault);
-	} else if (fine) {
-		at = shard_boundary(r.shard, at - 1);
+	if (!use(r, s, fault))
+		return false;
+	*boundary = s->has[PACK_UNINDEXED]
+			    ? end
+			    : s->begin + shard_boundary(r->shard, token - 1 - s->begin);
+	for (token--; s->has[PACK_UNINDEXED] && in->has_eos && token < end && count == 0;
+		token += n) {
+		n = end - token < 4096 ? end - token : 4096;
+		if (!pack_read(r, token, n, tokens, at, &count, fault))
+			return false;
+		if (count > 0)
+			*boundary = token + at[0];
 	}
-	*boundary = s->begin + at;
-	if (fine)
-		return pack_read_end(&r, fault);
-	if (r.source)
-		close_source(&r);
-	return false;
+	return true;
 }

@@ -14,12 +14,13 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 #include <xxhash.h>
+#include <zlib.h>
 #include <zstd.h>
 
 enum {
+	LIST_BYTES = 64 << 10,
 	FOOTER_BYTES = 9, /* of a zstd seek table */
 	FRAMES_MOST = 0x8000000,
 	SEQUENCE_MOST = INT32_MAX, /* tokens of a document in Megatron's format */
@@ -35,13 +36,10 @@ struct out {
 	const char *part;
 	char side[PATH_MAX]; /* its side file; "": none */
 	FILE *file;
-	bool locked; /* another process is writing it */
 	struct pack_reader reader;
-	struct pack_fit fit; /* --fit */
 	void *piece; /* tokens that are not written yet; without --fit, room for pack_read() */
 	uint64_t room, used; /* in the piece; room: whole pieces of the digest, and frames */
 	uint64_t tokens, bytes, digest; /* written */
-	uint64_t documents;		/* that are read back */
 
 	/* zstd */
 	ZSTD_CCtx *zstd;
@@ -55,12 +53,10 @@ struct out {
 	int32_t *length;
 	size_t sequences;
 	uint64_t open_tokens; /* of the sequence that has not ended yet */
-};
 
-const struct pack_format_names pack_formats[PACK_FORMATS] = {
-	[PACK_FLAT] = {"flat", {".bin"}, ".bin"},
-	[PACK_ZSTD] = {"zstd", {".zst", ".zstd"}, ".bin.zst"},
-	[PACK_MEGATRON] = {"megatron", {".bin"}, ".bin"},
+	/* --fit */
+	struct pack_fit fit;
+	gzFile list; /* the documents' bounds */
 };
 
 bool pack_side_path(const struct pack_how *how, const char *path, char *side)
@@ -254,7 +250,7 @@ static bool put_inputs(struct out *o, uint64_t begin, uint64_t end, struct fault
 	for (; begin < end; begin += o->room) {
 		uint64_t n = end - begin < o->room ? end - begin : o->room, count = 0;
 
-		if (!pack_read(&o->reader, o->how, begin, n, o->piece, o->ends, &count, fault) ||
+		if (!pack_read(&o->reader, begin, n, o->piece, o->ends, &count, fault) ||
 			(o->ends && !add_sequences(o, n, count, fault)))
 			return false;
 		o->used = n;
@@ -264,6 +260,8 @@ static bool put_inputs(struct out *o, uint64_t begin, uint64_t end, struct fault
 	}
 	return pack_read_end(&o->reader, fault);
 }
+
+/* ---- rows of --fit, and the list of their documents ---- */
 
 static bool put_tokens(struct out *o, const char *from, uint64_t n, struct fault *fault)
 {
@@ -279,42 +277,94 @@ static bool put_tokens(struct out *o, const char *from, uint64_t n, struct fault
 	return true;
 }
 
-/* Writes the rows of --fit, each filled up with its last token. */
+/* Writes @n tokens of a document, and its bounds. */
+static bool put_document(struct out *o, uint32_t from, uint32_t n, struct fault *fault)
+{
+	uint64_t at = o->tokens + o->used;
+
+	if (gzprintf(o->list, "%" PRIu64 ",%" PRIu64 "\n", at, at + n) <= 0)
+		return pack_fail(fault, o->side, errno);
+	return put_tokens(o, o->fit.tokens + (uint64_t)from * o->how->token_bytes, n, fault);
+}
+
+/* Writes the row of the rests whose first one is that of document @d. Its end is padding. */
+static bool put_rests(struct out *o, uint32_t d, struct fault *fault)
+{
+	const struct pack_fit *f = &o->fit;
+	uint32_t left = f->row_tokens, last = d;
+
+	for (; d != PACK_NONE; d = f->after[d]) {
+		uint32_t rest = pack_fit_rest(f, d);
+
+		if (!put_document(o, f->end[d] - rest, rest, fault))
+			return false;
+		left -= rest;
+		last = d;
+	}
+	while (left > 0 &&
+		put_tokens(o, f->tokens + (f->end[last] - UINT64_C(1)) * f->token_bytes, 1, fault))
+		left--;
+	return left == 0;
+}
+
+/* Writes the rows in the order of their first documents. */
 static bool put_rows(struct out *o, struct fault *fault)
 {
-	const struct pack_rows *rows = &o->fit.rows;
+	const struct pack_fit *f = &o->fit;
+	uint32_t from = 0;
 
-	for (uint32_t r = 0; r < rows->rows; r++) {
-		uint32_t left = rows->row_tokens, width = o->how->token_bytes;
-		const char *from = NULL;
-
-		for (uint32_t p = rows->first[r]; p < rows->first[r + 1]; p++) {
-			uint32_t n = rows->piece[p].tokens;
-
-			from = (char *)o->fit.tokens + (uint64_t)rows->piece[p].from * width;
-			if (!put_tokens(o, from, n, fault))
+	for (uint32_t d = 0; d < f->documents; from = f->end[d++]) {
+		for (; f->end[d] - from >= f->row_tokens; from += f->row_tokens)
+			if (!put_document(o, from, f->row_tokens, fault))
 				return false;
-			from += (uint64_t)(n - 1) * width;
-			left -= n;
-		}
-		for (; left > 0; left--)
-			if (!put_tokens(o, from, 1, fault))
-				return false;
+		if (from < f->end[d] && f->first[f->bin[d]] == d && !put_rests(o, d, fault))
+			return false;
 	}
 	return flush(o, fault);
 }
 
+/* Opens the list. It begins with an empty gzip member, for the comment, which zlib does not write:
+ * no time, so equal bytes; 3: Unix; an empty last block, and checksum and length of no bytes. */
+static bool open_list(struct out *o, int fd)
+{
+	static const char head[] = "\x1f\x8b\x08\x10\0\0\0\0\0\3", empty[] = "\3\0\0\0\0\0\0\0\0";
+	char text[sizeof(head) + 96 + sizeof(empty)];
+	size_t n = sizeof(head) - 1;
+
+	memcpy(text, head, n);
+	n += (size_t)sprintf(text + n, BOUNDS_ROWS, (uint64_t)o->fit.row_tokens, o->fit.padding) +
+	     1;
+	memcpy(text + n, empty, sizeof(empty));
+	n += sizeof(empty);
+	if (write(fd, text, n) != (ssize_t)n)
+		return false;
+	o->list = gzdopen(dup(fd), "wb1");
+	return o->list && gzbuffer(o->list, LIST_BYTES) == 0;
+}
+
+/* Packs tokens [begin, end), which are whole documents, into rows. */
+static bool put_fit(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
+{
+	if (!pack_fit_begin(&o->fit, &o->reader, begin, end, fault))
+		return false;
+	int fd = open(o->side, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	bool fine = (fd >= 0 && open_list(o, fd)) || pack_fail(fault, o->side, errno);
+
+	fine = fine && put_rows(o, fault);
+	if (o->list && (gzclose(o->list) != Z_OK || fsync(fd) != 0) && fine)
+		fine = pack_fail(fault, o->side, errno);
+	if (fd >= 0)
+		close(fd);
+	return fine;
+}
+
 static bool put_all(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
 {
-	if (!o->how->row_tokens && !put_inputs(o, begin, end, fault))
-		return false;
-	if (o->how->row_tokens &&
-		!(pack_fit_begin(&o->fit, &o->reader, o->how, begin, end, fault) &&
-			put_rows(o, fault)))
+	if (!(o->how->row_tokens ? put_fit : put_inputs)(o, begin, end, fault))
 		return false;
 	if (o->zstd && !put_seek_table(o, fault))
 		return false;
-	if (o->side[0] && !(o->ends ? put_idx(o, fault) : pack_fit_list(&o->fit, o->side, fault)))
+	if (o->ends && !put_idx(o, fault))
 		return false;
 	return (fflush(o->file) == 0 && fsync(fileno(o->file)) == 0) ||
 	       pack_fail(fault, o->part, errno);
@@ -326,6 +376,9 @@ static bool put_all(struct out *o, uint64_t begin, uint64_t end, struct fault *f
 static bool compare(const struct out *o, const struct shard *shard, struct fault *fault)
 {
 	struct ctl_scan scan = {.digests = true};
+	uint64_t documents = o->how->row_tokens		       ? o->fit.pieces
+			     : o->how->format == PACK_MEGATRON ? o->sequences
+							       : SHARD_UNKNOWN;
 
 	if (!ctl_scan(&scan, shard, fault))
 		return false;
@@ -334,9 +387,9 @@ static bool compare(const struct out *o, const struct shard *shard, struct fault
 			"%" PRIu64 " tokens with digest %016" PRIx64 " were written, but %" PRIu64
 			" with %016" PRIx64 " are read",
 			o->tokens, o->digest, shard->facts.tokens, scan.digest);
-	return shard->facts.documents == o->documents ||
+	return shard->facts.documents == documents ||
 	       fault_set(fault, FAULT_DATA, "",
-		       "%" PRIu64 " documents were written, but %" PRIu64 " are read", o->documents,
+		       "%" PRIu64 " documents were written, but %" PRIu64 " are read", documents,
 		       shard->facts.documents);
 }
 
@@ -364,19 +417,17 @@ static bool verify(const struct out *o, struct fault *fault)
 /* Opens the file, which no other process may be writing. */
 static bool open_part(struct out *o, struct fault *fault)
 {
-	int fd = open(o->part, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+	int fd = open(o->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 
 	o->file = fd >= 0 ? fdopen(fd, "w") : NULL;
+	if (!o->file && errno == EEXIST)
+		return fault_set(fault, FAULT_ARGUMENT, "",
+			"%s: another tokctl pack is writing it, or was killed; then remove it",
+			o->part);
 	if (!o->file)
 		return pack_fail(fault, o->part, errno);
 	setvbuf(o->file, NULL, _IONBF, 0);
-	if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-		o->locked = errno == EWOULDBLOCK;
-		return o->locked ? fault_set(fault, FAULT_ARGUMENT, "",
-					   "%s: another tokctl pack is writing it", o->part)
-				 : pack_fail(fault, o->part, errno);
-	}
-	return ftruncate(fd, 0) == 0 || pack_fail(fault, o->part, errno);
+	return true;
 }
 
 static bool prepare(struct out *o, struct fault *fault)
@@ -395,8 +446,7 @@ static bool prepare(struct out *o, struct fault *fault)
 
 static void free_buffers(struct out *o)
 {
-	if (o->reader.source) /* after a fault */
-		pack_read_end(&o->reader, &(struct fault){.code = FAULT_NONE});
+	pack_read_end(&o->reader, NULL);
 	pack_fit_end(&o->fit);
 	ZSTD_freeCCtx(o->zstd);
 	free(o->packed);
@@ -409,25 +459,23 @@ static void free_buffers(struct out *o)
 bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t last,
 	const char *part, struct pack_result *result, struct fault *fault)
 {
-	struct out o = {.how = how, .part = part, .reader.in = in};
+	struct out o = {.how = how, .part = part, .reader = {.in = in, .how = how}};
 
 	pack_side_path(how, part, o.side);
-	bool fine = open_part(&o, fault) && prepare(&o, fault) && put_all(&o, begin, last, fault);
+	if (!open_part(&o, fault))
+		return false;
+	bool fine = prepare(&o, fault) && put_all(&o, begin, last, fault);
 
 	*result = (struct pack_result){.bytes = o.bytes,
-		.documents = o.sequences + o.fit.rows.documents,
+		.documents = o.sequences + o.fit.documents,
 		.digest = o.digest,
 		.padding = o.fit.padding,
-		.cut = o.fit.rows.cut,
+		.cut = o.fit.cut,
 		.split = o.fit.split};
-	o.documents = how->row_tokens		     ? o.fit.pieces
-		      : how->format == PACK_MEGATRON ? o.sequences
-						     : SHARD_UNKNOWN;
 	free_buffers(&o);
 	fine = fine && verify(&o, fault);
-	if (o.file)
-		fclose(o.file);
-	if (!fine && !o.locked)
+	fclose(o.file);
+	if (!fine)
 		pack_out_remove(how, part);
 	return fine;
 }

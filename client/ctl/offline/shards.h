@@ -83,10 +83,12 @@ unsigned ctl_place_threads(const struct ctl_place *p);
 
 /* ---- opening shards, in any format ---- */
 
-/* The options --input-format, --input-dtype and --input-column. */
+/* The options --config, --input-format, --input-dtype and --input-column. */
 struct ctl_input {
 	const struct shard_format *format; /* NULL: the format that recognises the file */
 	struct shard_hint hint;
+	struct config *config; /* NULL: none */
+	struct stores *stores; /* NULL: no path and no dataset is a URL */
 };
 
 #define CTL_INPUT_FORMAT_OPTION                                                                    \
@@ -102,10 +104,10 @@ struct ctl_input {
 		"column of the tokens in mds and arrow shards; default: tokens, then input_ids, "  \
 		"then the only one that fits")
 
-/* Sets *@input from the options numbered @format, @dtype and @column. False: a usage error was
- * printed. */
-bool ctl_input_options(struct ctl_input *input, const struct ctl_arguments *a, unsigned format,
-	unsigned dtype, unsigned column);
+/* Takes the options, and opens the config, and stores if the first @paths arguments or the config
+ * need them. Returns an exit status. ctl_input_end() is needed either way. */
+int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a, int paths);
+void ctl_input_end(struct ctl_input *input);
 /*
  * Removes from the @n paths side files (an index, a mask, …) of shards that are also named: a shell
  * expands DIRECTORY/[*] to all of them. Returns the number of paths left; -1: out of memory.
@@ -119,8 +121,8 @@ struct ctl_input ctl_input_at(const struct ctl_place *p, const struct ctl_input 
  */
 struct shard *ctl_input_open(
 	const struct ctl_input *input, const char *path, int *fd, struct fault *fault);
-/* Puts @path before the fault's text, unless it begins with it, as a store's faults do. Always
- * false. */
+/* Puts @path before the fault's text, unless it begins with it, or with another URL as a store's
+ * faults do. Always false. */
 bool ctl_input_fault(const char *path, struct fault *fault);
 /* @text without @path, if it begins with it. */
 const char *ctl_input_text(const char *path, const char *text);
@@ -163,6 +165,7 @@ bool ctl_scan(struct ctl_scan *scan, const struct shard *shard, struct fault *fa
  * may do, and reported in the order of the names; `manifest` also writes its line. Errors are
  * reported, and counted in inspect.faults.
  */
+
 /* A dataset of the config and its files, to find how a file is configured. */
 struct listed {
 	const struct config_stream *stream;
@@ -172,7 +175,7 @@ struct listed {
 	char *root;		  /* with links resolved, to compare with paths */
 	char *first;		  /* its first file that was inspected; NULL: none yet */
 	bool unlisted;		  /* in a store, without a manifest: all below @root */
-	bool mask, bounds;	  /* had @first a loss mask, a list of document bounds? */
+	bool has[2];		  /* had @first a loss mask, a list of document bounds? */
 };
 
 /* The command, and what was seen so far. */
@@ -180,8 +183,6 @@ struct inspect {
 	struct emit emit;
 	struct ctl_input input;
 	bool deep, faults;
-	struct config *config; /* NULL: none */
-	struct stores *stores; /* NULL: no path is a URL */
 	struct listed *listed; /* all datasets of the config */
 	unsigned lists;
 	FILE *manifest; /* to be written; or NULL */
@@ -233,37 +234,19 @@ void inspect_place(struct inspect *in);
 /* Reports a path that could not be listed or read. */
 void inspect_unread(struct inspect *in, const char *path, const char *text);
 
-struct manifest_line {
-	const struct shard_format *format;
-	const struct shard_facts *facts;
-	uint64_t size; /* of the file, in bytes */
-	bool has_digest;
-	uint64_t digest;
-};
-
-/* Writes the line of shard @i of in->place. False: it cannot be listed; @fault has no file name. */
-bool manifest_add(
-	struct inspect *in, uint64_t i, const struct manifest_line *l, struct fault *fault);
+/* Writes the manifest's line of shard @i of in->place, after adding the members that depend on
+ * where the shard is. NULL: out of memory. False: @fault. */
+bool manifest_put(struct inspect *in, uint64_t i, const struct shard_format *format, json_t *line,
+	struct fault *fault);
 
 /* ---- pack ---- */
 
 /*
  * `tokctl pack`: the inputs are one row of tokens (pack_in.c), which is cut into files (pack.c).
  * One thread writes one file: its tokens in order, or with --fit rows of documents (pack_fit.c), in
- * the form of its format (pack_out.c). pack_target.c has the files' names, and continues an
- * interrupted run.
+ * the form of its format (pack_out.c).
  */
-/* ---- formats ---- */
-
 enum pack_format { PACK_FLAT, PACK_ZSTD, PACK_MEGATRON, PACK_FORMATS };
-
-struct pack_format_names {
-	const char *name;	/* for --format */
-	const char *endings[3]; /* an OUT that ends so is one file */
-	const char *ending;	/* of the files in a directory */
-};
-
-extern const struct pack_format_names pack_formats[PACK_FORMATS];
 
 struct pack_how {
 	enum pack_format format;
@@ -275,6 +258,7 @@ struct pack_how {
 };
 
 struct pack_result {
+	uint64_t done;	    /* the file is complete */
 	uint64_t bytes;	    /* of the file */
 	uint64_t documents; /* PACK_MEGATRON, or --fit: of the inputs */
 	uint64_t digest;    /* as ctl_digest() */
@@ -283,18 +267,14 @@ struct pack_result {
 	uint64_t split;	    /* documents that windows of a row's length would cut without --fit */
 };
 
-/* Fills in @fault: a system call on @path failed with @error. Always false. */
-bool pack_fail(struct fault *fault, const char *path, int error);
-
-/* ---- the inputs: all shards one after another, as one row of tokens ---- */
-
-/* Contents of a source that the packed file cannot have. */
-enum pack_loss {
+/* What some sources have. The packed file cannot have the last four. */
+enum pack_trait {
+	PACK_UNINDEXED, /* no document bounds */
 	PACK_DOCUMENTS, /* document bounds */
 	PACK_OUTSIDE,	/* tokens outside all documents */
 	PACK_MASK,	/* a loss mask */
 	PACK_PADDING,	/* what is padding: it is packed in rows already */
-	PACK_LOSSES,
+	PACK_TRAITS,
 };
 
 /* A shard. */
@@ -305,26 +285,26 @@ struct pack_source {
 	uint32_t token_bytes;	/* its own width */
 	uint64_t identity; /* hash of facts, and of sizes, times or ETags, of the shard and its side
 			      files */
-	bool unindexed;	   /* it has no document bounds */
-	bool loses[PACK_LOSSES];
+	bool has[PACK_TRAITS];
 };
 
 struct pack_in {
 	struct ctl_input input;
-	struct stores *stores;	 /* NULL: no input is a URL; the caller's */
 	struct ctl_place *place; /* of each path */
 	unsigned places;
+	unsigned threads; /* that read them */
 	bool has_eos;
 	uint64_t eos; /* ends a document in formats without document bounds */
 	struct pack_source *source;
 	size_t sources;
-	uint64_t unindexed; /* number of sources without document bounds */
 	uint64_t tokens;
 	uint32_t token_bytes; /* the largest width of a source */
 	uint64_t digest;      /* of the names and identities of all sources */
 	struct {
-		uint64_t first, sources; /* the first source concerned; the number of them */
-	} loss[PACK_LOSSES];
+		const struct pack_source *first; /* of those that have it */
+		uint64_t sources;		 /* their number */
+	} has[PACK_TRAITS];
+	struct ctl_progress progress;
 };
 
 /* Lists the shards of the @n paths, and opens each once for its facts. Call pack_in_end() either
@@ -333,15 +313,12 @@ bool pack_in_add(struct pack_in *in, char *const *path, int n, struct fault *fau
 void pack_in_end(struct pack_in *in);
 /* A source's path as the user would write it. */
 void pack_source_path(const struct pack_source *s, char path[PATH_MAX + 1]);
-/* Sets *@boundary to the first token from @token on with which a document begins, or to the end of
- * the row. */
-bool pack_in_boundary(
-	const struct pack_in *in, uint64_t token, uint64_t *boundary, struct fault *fault);
 
 /* Reads the row from one thread. A source is opened when it is read and closed after it: there may
  * be more than a process can have open. It must be the same from the start to the end. */
 struct pack_reader {
 	const struct pack_in *in;
+	const struct pack_how *how;
 	const struct pack_source *source; /* the open one; NULL: none */
 	struct shard *shard;
 	int fd; /* -1: an object */
@@ -353,59 +330,55 @@ struct pack_reader {
  * the ends of documents among them are written there, ascending and relative to @token; it has room
  * for n, and *@count is their number. The end of a source ends a document.
  */
-bool pack_read(struct pack_reader *r, const struct pack_how *how, uint64_t token, uint64_t n,
-	uint32_t *to, uint32_t *at, uint64_t *count, struct fault *fault);
-/* False: the source that is open has changed. */
+bool pack_read(struct pack_reader *r, uint64_t token, uint64_t n, uint32_t *to, uint32_t *at,
+	uint64_t *count, struct fault *fault);
+/* Sets *@boundary to the first token from @token on with which a document begins, or to the end of
+ * the row. */
+bool pack_boundary(struct pack_reader *r, uint64_t token, uint64_t *boundary, struct fault *fault);
+/* Closes the source that is open. False: it has changed. @fault NULL: there was another fault. */
 bool pack_read_end(struct pack_reader *r, struct fault *fault);
-
-/* ---- --fit ---- */
 
 enum {
 	PACK_FIT_TOKENS = 1 << 27, /* of a window, if --shards does not say */
 	PACK_FIT_MOST = 1 << 28,   /* of all in memory: 1 GiB, and 20 bytes per document */
 	PACK_FIT_ROW = 1 << 24,	   /* of a row, at most */
 };
-
-/* Tokens of one document. */
-struct pack_piece {
-	uint32_t from, tokens;
-};
-
-struct pack_rows {
-	uint32_t row_tokens;
-	uint32_t rows, documents, cut; /* cut: documents longer than a row */
-	uint32_t *first;	       /* [rows + 1] row r has pieces [first[r], first[r + 1]) */
-	struct pack_piece *piece;      /* of each row one after another; owned, as first */
-};
+#define PACK_NONE UINT32_MAX
 
 /*
- * A window of documents, in memory, that are packed into rows. Each row is filled up with padding,
- * which repeats its last token. The file's list of document bounds, a .csv.gz, leaves the padding
- * out, so a loss mask excludes it.
+ * --fit: a window of documents, in memory, that are packed into rows. A document longer than a row
+ * becomes full rows, and a rest. The others are rests. A row of rests is a bin, and is filled up
+ * with padding, which repeats its last token. The file's list of document bounds, a .csv.gz, leaves
+ * the padding out, so a loss mask excludes it.
  */
 struct pack_fit {
-	struct pack_rows rows;
-	uint64_t pieces, padding;
-	uint64_t split; /* documents that windows of a row's length would cut without --fit */
-	void *tokens;	/* of the window; owned */
-	uint32_t token_bytes;
+	uint32_t row_tokens, token_bytes;
+	char *tokens; /* of the window */
+	uint32_t documents;
+	uint32_t
+		*end; /* [documents] document d has tokens [end[d - 1], end[d]), and is not empty */
+	uint32_t *bin;	 /* [documents] of its rest, if it has one */
+	uint32_t *first; /* by bin: the first document with a rest in it */
+	uint32_t *after; /* [documents] the next one in the bin; PACK_NONE: none */
+
+	uint64_t rows, pieces; /* pieces: documents in the file */
+	uint64_t padding, cut, split;
 };
 
 /*
  * Reads tokens [begin, end) of the row of inputs, which are whole documents, and packs them.
  * False: @fault. Call pack_fit_end() either way.
  */
-bool pack_fit_begin(struct pack_fit *f, struct pack_reader *reader, const struct pack_how *how,
-	uint64_t begin, uint64_t end, struct fault *fault);
+bool pack_fit_begin(struct pack_fit *f, struct pack_reader *r, uint64_t begin, uint64_t end,
+	struct fault *fault);
 void pack_fit_end(struct pack_fit *f);
-/* Writes the list of the documents' bounds durably to @path. */
-bool pack_fit_list(const struct pack_fit *f, const char *path, struct fault *fault);
-
-/* ---- one file ---- */
+/* The tokens of document @d that are in no full row. */
+uint32_t pack_fit_rest(const struct pack_fit *f, uint32_t d);
 
 /*
- * Writes tokens [begin, last), or the rows that --fit packs from them, to @part, which is replaced,
- * and its side file; makes both durable, reads them back and compares. False: both are removed.
+ * Writes tokens [begin, last), or the rows that --fit packs from them, to @part, which must not
+ * exist, and its side file; makes both durable, reads them back and compares. False: both are
+ * removed.
  */
 bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t last,
 	const char *part, struct pack_result *result, struct fault *fault);
@@ -413,40 +386,7 @@ bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t beg
 bool pack_side_path(const struct pack_how *how, const char *path, char *side);
 /* Removes @part and its side file, if they exist. */
 void pack_out_remove(const struct pack_how *how, const char *part);
-
-/* ---- all files ---- */
-
-/*
- * In a directory, an interrupted run is continued. The first line of DIR/.pack identifies inputs
- * and options; each further line is a finished file. A file is written under a dot name and renamed
- * after it was read back. Its line is written before the rename, so a file without a line is
- * someone else's.
- */
-struct pack_target {
-	const char *path;
-	bool single; /* @path is a file */
-	const struct pack_how *how;
-	uint64_t shards;
-	uint64_t digest; /* of inputs and options: a run continues only one with the same */
-	int state;	 /* DIR/.pack, locked; -1: not open */
-};
-
-struct pack_done {
-	bool is;
-	struct pack_result result;
-};
-
-/* Creates or opens the directory, and sets which shards are @done ([shards]). A single file must
- * not exist yet. Nothing is overwritten. pack_target_close() is needed either way. */
-bool pack_target_open(struct pack_target *t, struct pack_done *done, struct fault *fault);
-/* Sets @path to the name of shard @i, and @part to its name until it is complete. PATH_MAX each. */
-bool pack_target_name(
-	const struct pack_target *t, uint64_t i, char *path, char *part, struct fault *fault);
-/* Notes that shard @i is complete, and renames it and its side file durably. Any thread. */
-bool pack_target_publish(const struct pack_target *t, uint64_t i, const struct pack_result *result,
-	struct fault *fault);
-/* Removes the state, after all shards are complete. */
-bool pack_target_end(const struct pack_target *t, struct fault *fault);
-void pack_target_close(struct pack_target *t);
+/* Fills in @fault: a system call on @path failed with @error. Always false. */
+bool pack_fail(struct fault *fault, const char *path, int error);
 
 #endif
