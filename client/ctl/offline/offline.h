@@ -112,8 +112,8 @@ char *ctl_mix_text(const struct cursor *c, const struct order_segment *s, char t
 
 /*
  * `tokctl verify` reads trainers' records (records.c), judges which rows count by the rules in
- * proto/record.h (records_judge.c), proves them (proof.c), and finds the cause of what is wrong
- * (proof_verdict.c). Only the beginnings are kept in memory; rows are read from the files each
+ * proto/record.h (records_judge.c), proves them (proof.c), and reports what is wrong, with its
+ * cause (proof_report.c). Only the beginnings are kept in memory; rows are read from the files each
  * time. Errors are printed.
  */
 struct record_file {
@@ -205,9 +205,6 @@ struct records {
 
 /* Adds @path: a file, or a directory's *.record. */
 bool records_add(struct records *r, const char *path);
-/* Writes up to @bytes of the names of the runs that the files' names have, as Loader's record=
- * gives them: RUN.RANK-PEER.PID-TIME.record. Returns how many runs there are. */
-size_t records_runs(const struct records *r, char *names, size_t bytes);
 /*
  * Reads all files and judges which rows count. A file named twice is read once. Rejects records of
  * another stream than @s, which is borrowed. @cursor: NULL, or the one that counts for all rows
@@ -237,7 +234,6 @@ enum finding_kind { REPEATED, LOST, ALTERED, FINDINGS };
 
 enum {
 	PROOF_SHOWN = 10, /* findings of each kind that are kept */
-	PROOF_VERDICT_BYTES = 1400,
 };
 
 struct finding {
@@ -284,29 +280,8 @@ void proof_free(struct proof *p);
 /* Positions that were repeated, lost or altered. */
 uint64_t proof_findings(const struct proof *p);
 
-/* ---- what is wrong ---- */
-
-/* Where the tokens of a position are. */
-struct proof_source {
-	const char *dataset; /* NULL: the position is past the end of the stream */
-	const char *shard;   /* NULL: the dataset is no longer in the config */
-	uint64_t offset;
-};
-
-struct proof_source proof_source(const struct proof *p, uint64_t position);
-/* The generation that should have taken @position. NULL: the position is before all of them. */
-const struct record_generation *proof_generation(const struct proof *p, uint64_t position);
-/* The rank of @g that should have taken @position. */
-uint64_t proof_rank(const struct record_generation *g, uint64_t position);
-/*
- * If the first lost row is missing only because its rank stopped earlier than other ranks, returns
- * the position at which that incomplete last step begins; otherwise 0.
- */
-uint64_t proof_whole_to(const struct proof *p);
-/* "OK: …", or "NOT EXACT: " with the probable cause, what was found, and what to do. */
-void proof_verdict(const struct proof *p, char text[PROOF_VERDICT_BYTES]);
-
-/* Prints the result: a line of JSON; otherwise the verdict, then its numbers and faults. */
+/* Prints the result: a line of JSON; otherwise the verdict, with the probable cause of what is
+ * wrong, then its numbers and faults. */
 void proof_put(struct emit *e, const struct proof *p);
 
 #endif

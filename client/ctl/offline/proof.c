@@ -1,6 +1,7 @@
 /* The proof: the rows of a range of positions, compared with the order and with the shards. */
 #include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"
+#include "daemon/shard/tokens.h"
 #include "proto/phrases.h"
 
 #include <endian.h>
@@ -35,10 +36,19 @@ static bool has_tokens(const struct work *w, const struct row *row, const void *
 		return true;
 	/* The stream may have had another width when the row was taken. */
 	uint32_t width = w->p->records->s->stream->token_bytes, other = width == 2 ? 4 : 2;
-	uint64_t n = w->bytes / width, most = other == 2 ? UINT16_MAX : UINT32_MAX;
+	uint64_t n = w->bytes / width;
 
-	return ctl_convert(tokens, width, n, w->other, other, most) == n &&
-	       record_checksum(row->position, w->other, n * other) == row->checksum;
+	for (uint64_t i = 0; i < n; i++) {
+		uint32_t token = tokens_value(tokens, i, width);
+
+		if (other == 2 && token > UINT16_MAX)
+			return false;
+		if (other == 2)
+			((uint16_t *)w->other)[i] = (uint16_t)token;
+		else
+			((uint32_t *)w->other)[i] = token;
+	}
+	return record_checksum(row->position, w->other, n * other) == row->checksum;
 }
 
 /* False: the position was already taken. */
@@ -219,37 +229,19 @@ static void find_skips(struct proof *p)
 			p->skip[p->skips - 1].to = p->skip[i].to;
 }
 
-/* Counts the positions in [@at, @to), none of which was taken, as skipped by request or as lost.
- * *@skip is the first skipped range that may overlap it. */
-static void count_gap(struct proof *p, uint64_t at, uint64_t to, size_t *skip)
-{
-	while (at < to) {
-		while (*skip < p->skips && p->skip[*skip].to <= at)
-			++*skip;
-
-		const struct stretch *s = *skip < p->skips ? &p->skip[*skip] : NULL;
-		uint64_t lost_to = s && s->from < to ? (s->from > at ? s->from : at) : to;
-
-		if (lost_to > at)
-			add_finding(p, LOST, (struct finding){at, lost_to - at, 0});
-		at = lost_to;
-		if (at < to) {
-			uint64_t skip_to = s->to < to ? s->to : to;
-
-			p->skipped += skip_to - at;
-			at = skip_to;
-		}
-	}
-}
-
+/* Counts the missing positions: as skipped by request, otherwise as lost. */
 static void count_gaps(struct proof *p)
 {
-	size_t skip = 0;
-
+	find_skips(p);
+	for (size_t i = 0; i < p->skips; i++) {
+		p->skipped += p->skip[i].to - p->skip[i].from;
+		for (uint64_t at = p->skip[i].from; at < p->skip[i].to; at++)
+			take(p, at);
+	}
 	for (uint64_t at = find(p, p->from, false); at < p->to;) {
 		uint64_t to = find(p, at, true);
 
-		count_gap(p, at, to, &skip);
+		add_finding(p, LOST, (struct finding){at, to - at, 0});
 		at = find(p, to, false);
 	}
 }
@@ -272,7 +264,6 @@ static bool prove(struct work *w)
 	w->reader = ctl_windows_open(p->records->s, sizeof(struct row), judge_row, w);
 	if (!w->reader || !see_rows(w))
 		return false;
-	find_skips(p);
 	count_gaps(p);
 	return true;
 }

@@ -1,7 +1,306 @@
-/* Prints the result of a proof: the verdict, then its numbers, what was skipped, and the faults. */
+/* What a proof found: the probable cause of what is wrong with a run, and all that is printed. */
 #include "client/ctl/offline/offline.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+/* Where the tokens of a position are. */
+struct source {
+	const char *dataset; /* NULL: the position is past the end of the stream */
+	const char *shard;   /* NULL: the dataset is no longer in the config */
+	uint64_t offset;
+};
+
+static struct source source_of(const struct proof *p, uint64_t position)
+{
+	const struct record_order *o =
+		&p->records->order[records_in_force(p->peer, position)->order];
+	struct source source = {0};
+	struct order_place place;
+	uint64_t shard;
+
+	if (!order_at(&o->order, position, &place))
+		return source;
+
+	const struct dataset *dataset = o->map[place.dataset];
+
+	source.dataset = o->cursor.dataset[place.dataset].name;
+	if (!dataset)
+		return source;
+	table_locate(&dataset->table, &o->cursor.order[place.dataset], o->cursor.seed, place.epoch,
+		place.window, &shard, &source.offset);
+	source.shard = dataset_shard_name(dataset, shard);
+	return source;
+}
+
+/* The generation that should have taken @position. NULL: the position is before all of them. */
+static const struct record_generation *generation_of(const struct proof *p, uint64_t position)
+{
+	for (size_t g = p->peer->generations; g-- > 0;)
+		if (p->peer->generation[g].position <= position)
+			return &p->peer->generation[g];
+	return NULL;
+}
+
+/* The rank of @g that should have taken @position. */
+static uint64_t rank_of(const struct record_generation *g, uint64_t position)
+{
+	return (position - g->position) / g->micro_batch % g->world;
+}
+
+/* After the last position that counts of @rank of generation @g; 0: none. *@any: it has records. */
+static uint64_t last_of(
+	const struct proof *p, const struct record_generation *g, uint64_t rank, bool *any)
+{
+	uint64_t last = 0;
+
+	*any = false;
+	for (size_t i = 0; i < p->peer->sections; i++) {
+		const struct record_section *s = &p->peer->section[i];
+
+		if (&p->peer->generation[s->generation] != g || s->begin.rank != rank)
+			continue;
+		*any = true;
+		last = s->last > last ? s->last : last;
+	}
+	return last;
+}
+
+/*
+ * If the first lost row is missing only because its rank stopped earlier than other ranks, returns
+ * the position at which that incomplete last step begins; otherwise 0.
+ */
+static uint64_t whole_to(const struct proof *p)
+{
+	if (p->found[LOST] == 0 || p->peer->generations == 0)
+		return 0;
+
+	uint64_t first = p->finding[LOST][0].position;
+	const struct record_generation *g = &p->peer->generation[p->peer->generations - 1];
+	bool any;
+
+	if (first < g->position || last_of(p, g, rank_of(g, first), &any) > first)
+		return 0;
+	return first - (first - g->position) % (g->world * g->micro_batch);
+}
+
+uint64_t proof_findings(const struct proof *p)
+{
+	return p->found[REPEATED] + p->found[LOST] + p->found[ALTERED];
+}
+
+/* ---- probable causes ---- */
+
+enum { VERDICT_BYTES = 1400 };
+
+/* Why, and what to do. */
+struct cause {
+	char why[600], do_this[200];
+};
+
+__attribute__((format(printf, 2, 3))) static bool because(struct cause *c, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(c->why, sizeof(c->why), format, args);
+	va_end(args);
+	return true;
+}
+
+static const char *path_of(const struct proof *p, const struct finding *f)
+{
+	return p->records->file[f->file].path;
+}
+
+/* The file of all findings of @kind; NULL if there are several, or if not all were kept. */
+static const char *only_file(const struct proof *p, enum finding_kind kind)
+{
+	for (unsigned i = 1; i < p->shown[kind]; i++)
+		if (p->finding[kind][i].file != p->finding[kind][0].file)
+			return NULL;
+	return path_of(p, &p->finding[kind][0]);
+}
+
+/* Only clocks tell which of two restarts was first. */
+static bool clock_was_set(const struct proof *p, struct cause *c)
+{
+	if (!p->peer->rewound)
+		return false;
+	snprintf(c->do_this, sizeof(c->do_this),
+		"if the clock was set back, verify the records before and after that moment "
+		"separately");
+	return because(c,
+		"%s begins after %s by its clock, but at an earlier position, so rows of that file "
+		"are void",
+		p->records->file[p->peer->rewinding].path, p->records->file[p->peer->voided].path);
+}
+
+static bool rank_is_missing(const struct proof *p, struct cause *c)
+{
+	const struct record_generation *g;
+	uint64_t first, rank, whole = whole_to(p);
+	bool any;
+
+	if (p->found[LOST] == 0)
+		return false;
+	first = p->finding[LOST][0].position;
+	g = generation_of(p, first);
+	if (!g)
+		return false;
+	rank = rank_of(g, first);
+	last_of(p, g, rank, &any);
+	if (!any) {
+		snprintf(c->do_this, sizeof(c->do_this), "give the records of all ranks%s",
+			whole > p->from ? "" : " and nodes");
+		return because(c,
+			"no record of rank %" PRIu64 " of %" PRIu64 " from position %" PRIu64
+			" on was given",
+			rank, g->world, g->position);
+	}
+	if (whole <= p->from)
+		return false;
+	snprintf(c->do_this, sizeof(c->do_this),
+		"if the run was stopped there, add --to %" PRIu64
+		" to end the range at the last complete step",
+		whole);
+	return because(c,
+		"rank %" PRIu64 " of %" PRIu64 " recorded nothing from position %" PRIu64 " on",
+		rank, g->world, first);
+}
+
+/* True if the altered rows that were kept are all of one shard. */
+static bool one_shard(const struct proof *p, struct source *source)
+{
+	*source = source_of(p, p->finding[ALTERED][0].position);
+	for (unsigned i = 1; i < p->shown[ALTERED] && source->shard; i++) {
+		struct source other = source_of(p, p->finding[ALTERED][i].position);
+
+		if (!other.shard || strcmp(other.shard, source->shard) != 0 ||
+			strcmp(other.dataset, source->dataset) != 0)
+			return false;
+	}
+	return source->shard && p->found[ALTERED] > 1;
+}
+
+static bool orders_differ(const struct proof *p, struct cause *c)
+{
+	if (!p->files[0])
+		return false;
+	snprintf(c->do_this, sizeof(c->do_this),
+		"all ranks must load the same checkpoint, and carry out each request at one step");
+	return because(c,
+		"%s and %s were served different mixes: position %" PRIu64
+		" has other samples in them",
+		p->files[0], p->files[1], p->differ_at);
+}
+
+static bool tokens_differ(const struct proof *p, struct cause *c)
+{
+	struct source source;
+
+	if (p->found[ALTERED] == 0)
+		return false;
+
+	const struct finding *first = &p->finding[ALTERED][0];
+	const char *file = only_file(p, ALTERED);
+
+	source = source_of(p, first->position);
+	if (!source.dataset)
+		return because(c, "%s has rows past the end of the stream", path_of(p, first));
+	if (one_shard(p, &source)) {
+		snprintf(c->do_this, sizeof(c->do_this), "restore that shard");
+		return because(c, "shard %s of dataset %s is not what the run was served",
+			source.shard, source.dataset);
+	}
+	if (file && p->found[ALTERED] > 1)
+		return because(c, "%s has other tokens: another mix, or other shards", file);
+	return because(c, "tokens in %s are not those of the shards", path_of(p, first));
+}
+
+static bool taken_twice(const struct proof *p, struct cause *c)
+{
+	if (p->found[REPEATED] == 0)
+		return false;
+
+	const char *file = only_file(p, REPEATED);
+
+	if (file)
+		return because(c, "%s has rows that were taken before", file);
+	return because(c, "two processes took the same rows: a job that ran twice, or a restart "
+			  "without its checkpoint");
+}
+
+static void find_cause(const struct proof *p, struct cause *c)
+{
+	if (clock_was_set(p, c) || rank_is_missing(p, c) || orders_differ(p, c) ||
+		tokens_differ(p, c) || taken_twice(p, c))
+		return;
+	because(c, "positions were never taken, or their records were not given");
+}
+
+/* Sets @run to the run of a file that a Loader named, RUN.RANK-PEER.PID-TIME.record. Returns the
+ * length of its name; 0: it has none. */
+static int run_of(const struct record_file *file, const char **run)
+{
+	const char *slash = strrchr(file->path, '/'), *end;
+
+	*run = slash ? slash + 1 : file->path;
+	end = *run + strlen(*run);
+	for (int dots = 0; dots < 3 && end; dots++)
+		end = memrchr(*run, '.', (size_t)(end - *run));
+	return end ? (int)(end - *run) : 0;
+}
+
+/* Several runs may be taken for one by mistake. */
+static void name_runs(const struct records *r, char *text, size_t bytes)
+{
+	const char *first, *other;
+	int n = run_of(&r->file[0], &first);
+
+	for (size_t i = 1; i < r->files; i++) {
+		int m = run_of(&r->file[i], &other);
+
+		if (n == 0 || m == 0 || (n == m && strncmp(first, other, (size_t)n) == 0))
+			continue;
+		snprintf(text, bytes,
+			"; runs %.*s, %.*s were taken for one job that was restarted: if they are "
+			"not, verify the files of each alone",
+			n, first, m, other);
+		return;
+	}
+}
+
+/* "OK: …", or "NOT EXACT: " with the probable cause, what was found, and what to do. */
+static void put_verdict(const struct proof *p, char text[VERDICT_BYTES])
+{
+	struct cause c = {0};
+	int n;
+
+	if (proof_findings(p) > 0) {
+		find_cause(p, &c);
+		n = snprintf(text, VERDICT_BYTES,
+			"NOT EXACT: %s: of the samples from %" PRIu64 " to %" PRIu64 ", %" PRIu64
+			" repeated, %" PRIu64 " lost, %" PRIu64 " altered%s%s",
+			c.why, p->from, p->to - 1, p->found[REPEATED], p->found[LOST],
+			p->found[ALTERED], c.do_this[0] ? "; " : "", c.do_this);
+	} else {
+		n = snprintf(text, VERDICT_BYTES,
+			"OK: every sample from %" PRIu64 " to %" PRIu64 " once", p->from,
+			p->to - 1);
+		if (p->skipped > 0)
+			n += snprintf(text + n, VERDICT_BYTES - (size_t)n,
+				", but %" PRIu64 " skipped by request", p->skipped);
+		if (clock_was_set(p, &c))
+			n += snprintf(
+				text + n, VERDICT_BYTES - (size_t)n, "; %s; %s", c.why, c.do_this);
+	}
+	if (n < VERDICT_BYTES)
+		name_runs(p->records, text + n, VERDICT_BYTES - (size_t)n);
+}
+
+/* ---- the result: a line of JSON; otherwise the verdict, then its numbers and faults ---- */
 
 static const char *const finding_name[FINDINGS] = {"repeated", "lost", "altered"};
 
@@ -15,7 +314,7 @@ static void put_number(struct emit *e, const char *name, uint64_t value, const c
 static void put_numbers(struct emit *e, const struct proof *p)
 {
 	const struct records *r = p->records;
-	uint64_t whole = proof_whole_to(p);
+	uint64_t whole = whole_to(p);
 
 	emit_fields(e);
 	emit_number(e, "peer", r->peers > 1 ? "peer" : NULL, p->peer->peer);
@@ -54,7 +353,7 @@ static void put_skips(struct emit *e, const struct proof *p)
 /* Where the tokens should have been taken from. */
 static void put_source(struct emit *e, const struct proof *p, uint64_t position)
 {
-	struct proof_source source = proof_source(p, position);
+	struct source source = source_of(p, position);
 
 	if (source.shard) {
 		emit_text(e, "dataset", NULL, source.dataset);
@@ -72,7 +371,7 @@ static void put_source(struct emit *e, const struct proof *p, uint64_t position)
 static void put_finding(
 	struct emit *e, const struct proof *p, enum finding_kind kind, const struct finding *f)
 {
-	const struct record_generation *g = proof_generation(p, f->position);
+	const struct record_generation *g = generation_of(p, f->position);
 
 	emit_line(e, "%s: position %" PRIu64, finding_name[kind], f->position);
 	emit_open(e, "", '{');
@@ -84,10 +383,10 @@ static void put_finding(
 		emit_text(e, "record", NULL, p->records->file[f->file].path);
 		emit_more(e, "  in %s", p->records->file[f->file].path);
 	} else if (g) {
-		emit_number(e, "rank", NULL, proof_rank(g, f->position));
+		emit_number(e, "rank", NULL, rank_of(g, f->position));
 		emit_number(e, "world", NULL, g->world);
-		emit_more(e, "  of rank %" PRIu64 " of %" PRIu64, proof_rank(g, f->position),
-			g->world);
+		emit_more(
+			e, "  of rank %" PRIu64 " of %" PRIu64, rank_of(g, f->position), g->world);
 	}
 	if (f->count > 1)
 		emit_more(e, "  and %" PRIu64 " more after it", f->count - 1);
@@ -186,9 +485,9 @@ static void put_lives(struct emit *e, const struct proof *p)
 
 void proof_put(struct emit *e, const struct proof *p)
 {
-	char verdict[PROOF_VERDICT_BYTES];
+	char verdict[VERDICT_BYTES];
 
-	proof_verdict(p, verdict);
+	put_verdict(p, verdict);
 	emit_line(e, "%s", verdict);
 	put_numbers(e, p);
 	put_skips(e, p);

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,14 +25,13 @@ static bool add_file(struct records *r, const char *path)
 {
 	struct stat st;
 
-	if (stat(path, &st) != 0) {
-		ctl_fail("%s: %s", path, strerror(errno));
-		return false;
-	}
-	if (!S_ISREG(st.st_mode)) {
-		ctl_fail("%s: not a regular file, so not a record", path);
-		return false;
-	}
+	if (stat(path, &st) != 0)
+		return ctl_fail("%s: %s", path, strerror(errno)) == CTL_OK;
+	if (!S_ISREG(st.st_mode))
+		return ctl_fail("%s: not a regular file, so not a record", path) == CTL_OK;
+	for (size_t i = 0; i < r->files; i++)
+		if (r->file[i].device == st.st_dev && r->file[i].inode == st.st_ino)
+			return true; /* it was named twice */
 	if (!ctl_grow((void **)&r->file, r->files, sizeof(*r->file)))
 		return false;
 
@@ -79,66 +77,6 @@ bool records_add(struct records *r, const char *path)
 
 	return stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? add_directory(r, path)
 							   : add_file(r, path);
-}
-
-static int by_inode(const void *a, const void *b)
-{
-	const struct record_file *x = a, *y = b;
-
-	if (x->device != y->device)
-		return x->device < y->device ? -1 : 1;
-	return x->inode < y->inode ? -1 : x->inode > y->inode;
-}
-
-static int by_path(const void *a, const void *b)
-{
-	return strcmp(((const struct record_file *)a)->path, ((const struct record_file *)b)->path);
-}
-
-/* Drops files that were named twice, and sorts the files by path. */
-static void drop_repeated(struct records *r)
-{
-	size_t kept = 0;
-
-	qsort(r->file, r->files, sizeof(*r->file), by_inode);
-	for (size_t i = 0; i < r->files; i++)
-		if (kept > 0 && by_inode(&r->file[kept - 1], &r->file[i]) == 0)
-			free(r->file[i].path);
-		else
-			r->file[kept++] = r->file[i];
-	r->files = kept;
-	qsort(r->file, r->files, sizeof(*r->file), by_path);
-}
-
-size_t records_runs(const struct records *r, char *names, size_t bytes)
-{
-	static const char form[] = "([^/]+)\\.[0-9]+-[0-9]+\\.[0-9]+-[0-9]+\\.record$";
-	char run[NAME_MAX + 1], last[NAME_MAX + 1] = "";
-	size_t runs = 0, used = 0;
-	regmatch_t match[2];
-	regex_t parser;
-
-	*names = 0;
-	if (regcomp(&parser, form, REG_EXTENDED) != 0)
-		return 0;
-	/* The files are sorted by path, so in a directory those of a run follow each other. */
-	for (size_t i = 0; i < r->files; i++) {
-		const char *path = r->file[i].path;
-
-		if (regexec(&parser, path, 2, match, 0) != 0)
-			continue;
-		snprintf(run, sizeof(run), "%.*s", (int)(match[1].rm_eo - match[1].rm_so),
-			path + match[1].rm_so);
-		if (!wire_name_ok(run) || strcmp(run, last) == 0)
-			continue;
-		memcpy(last, run, sizeof(last));
-		runs++;
-		if (used < bytes)
-			used += (size_t)snprintf(
-				names + used, bytes - used, "%s%s", used ? ", " : "", run);
-	}
-	regfree(&parser);
-	return runs;
 }
 
 bool records_rows(const struct records *r, const struct record_section *s, struct record_rows *rows)
@@ -397,7 +335,6 @@ bool records_read(struct records *r, const struct ctl_stream *s, const struct cu
 	struct record_order given = {0};
 
 	r->s = s;
-	drop_repeated(r);
 	if (cursor && !(cursor_copy(&given.cursor, cursor) ? add_order(r, given) : no_memory()))
 		return false;
 	for (size_t i = 0; i < r->files; i++)

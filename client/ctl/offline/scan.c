@@ -7,25 +7,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* ---- widths ---- */
-
-uint64_t ctl_convert(const void *from, uint32_t from_bytes, uint64_t n, void *to, uint32_t to_bytes,
-	uint64_t most)
-{
-	uint64_t good = tokens_first_above(
-		from, n, from_bytes, most < UINT32_MAX ? (uint32_t)most : UINT32_MAX);
-
-	if (from_bytes == to_bytes)
-		memcpy(to, from, good * to_bytes);
-	else if (to_bytes == 4)
-		for (uint64_t i = 0; i < good; i++)
-			((uint32_t *)to)[i] = ((const uint16_t *)from)[i];
-	else
-		for (uint64_t i = 0; i < good; i++)
-			((uint16_t *)to)[i] = (uint16_t)((const uint32_t *)from)[i];
-	return good;
-}
-
 /* ---- digests ---- */
 
 static uint64_t digest_piece(const void *tokens, uint64_t n, uint32_t token_bytes, uint64_t piece)

@@ -129,11 +129,6 @@ const char *ctl_input_text(const char *path, const char *text);
 
 /* ---- all tokens of a shard ---- */
 
-/* Converts @n tokens of 2 or 4 bytes to another width, or to the same. Returns the index of the
- * first token above @most, or @n. */
-uint64_t ctl_convert(const void *from, uint32_t from_bytes, uint64_t n, void *to, uint32_t to_bytes,
-	uint64_t most);
-
 /*
  * The digest of tokens that begin with piece @piece. A shard's digest depends only on the tokens'
  * values, not on format or width: it is the sum modulo 2^64, over its pieces of CTL_DIGEST_TOKENS
