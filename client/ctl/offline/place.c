@@ -69,7 +69,12 @@ struct reading {
 	char *prefix;	   /* the key of the root; owned */
 	char before[1025]; /* the key before */
 	struct ctl_progress progress;
+	bool failed; /* a key was refused */
 	struct fault *fault;
+
+	/* of a server without listings */
+	const struct shard_list *names;
+	struct answer *answer; /* of each name */
 };
 
 static bool add(struct reading *r, const char *name, const struct object *object)
@@ -107,13 +112,13 @@ static bool find_name(const struct ctl_place *p, const char *name, struct object
 {
 	struct shard_list sides = {
 		.paths = p->list.paths, .at = p->list.at + p->list.count, .count = p->sides};
-	int64_t shard = shard_list_find(&p->list, name),
-		side = shard < 0 ? shard_list_find(&sides, name) : -1;
+	int64_t at = shard_list_find(&p->list, name);
 
-	if (shard >= 0 || side >= 0)
-		*object =
-			object_at(p, shard >= 0 ? (uint64_t)shard : p->list.count + (uint64_t)side);
-	return shard >= 0 || side >= 0;
+	if (at < 0 && (at = shard_list_find(&sides, name)) >= 0)
+		at += (int64_t)p->list.count;
+	if (at >= 0)
+		*object = object_at(p, (uint64_t)at);
+	return at >= 0;
 }
 
 static bool find_object(const void *context, const char *url, struct object *object)
@@ -162,22 +167,19 @@ static bool take(void *context, const struct object *object)
 			"another key, or delete it";
 	snprintf(r->before, sizeof(r->before), "%s", object->key);
 	if (wrong)
-		return fault_set(r->fault, FAULT_DATA, "", "key '%s%s' %s", r->prefix, name, wrong);
-	return directory || hidden || add(r, name, object);
+		fault_set(r->fault, FAULT_DATA, "", "key '%s%s' %s", r->prefix, name, wrong);
+	r->failed = wrong || !(directory || hidden || add(r, name, object));
+	return !r->failed;
 }
 
 static bool list_keys(struct reading *r)
 {
-	struct fault fault;
 	bool fine;
 
-	r->fault->code = FAULT_NONE;
 	ctl_progress_begin(&r->progress, r->p->path, "keys", 0);
-	fine = store_list(r->stores, r->p->bucket, r->prefix, take, r, &fault);
+	fine = store_list(r->stores, r->p->bucket, r->prefix, take, r, r->fault);
 	ctl_progress_end(&r->progress);
-	if (!fine)
-		*r->fault = fault;
-	return r->fault->code == FAULT_NONE;
+	return fine && !r->failed;
 }
 
 static bool see_one(void *context, const struct object *object)
@@ -212,44 +214,38 @@ struct answer {
 	char etag[STORE_ETAG_BYTES];
 };
 
-struct asking {
-	struct reading *r;
-	const struct shard_list *names;
-	struct answer *answer;
-};
-
 /* Asks for one object. One that is not there is no fault. */
 static bool ask(const struct parallel *p, struct fault *fault)
 {
-	const struct asking *a = p->context;
-	struct answer *to = &a->answer[p->i];
+	struct reading *r = p->context;
+	struct answer *to = &r->answer[p->i];
 	char *key;
 
-	if (asprintf(&key, "%s%s", a->r->prefix, shard_list_name(a->names, p->i)) < 0)
+	if (asprintf(&key, "%s%s", r->prefix, shard_list_name(r->names, p->i)) < 0)
 		return fault_memory(fault);
-	to->there = store_head(a->r->stores, a->r->p->bucket, key, &to->size, to->etag, fault);
+	to->there = store_head(r->stores, r->p->bucket, key, &to->size, to->etag, fault);
 	free(key);
-	ctl_progress_add(&a->r->progress, 1);
+	ctl_progress_add(&r->progress, 1);
 	return to->there || fault->code == FAULT_CHANGED;
 }
 
-static bool ask_all(struct reading *r, const struct shard_list *names)
+static bool ask_all(struct reading *r)
 {
-	uint64_t n = names->count;
-	struct asking a = {r, names, calloc(n + 1, sizeof(*a.answer))};
-	bool fine = a.answer || fault_memory(r->fault);
+	uint64_t n = r->names->count;
 
+	r->answer = calloc(n + 1, sizeof(*r->answer));
+	if (!r->answer)
+		return fault_memory(r->fault);
 	ctl_progress_begin(&r->progress, r->p->path, "objects", n);
-	fine = fine && parallel_for(n, CTL_GETS, ask, &a, r->fault) == n;
+	bool fine = parallel_for(n, CTL_GETS, ask, r, r->fault) == n;
+
 	ctl_progress_end(&r->progress);
 	for (uint64_t i = 0; fine && i < n; i++) {
-		const struct answer *got = &a.answer[i];
+		const struct object got = {.size = r->answer[i].size, .etag = r->answer[i].etag};
 
-		if (got->there)
-			fine = add(r, shard_list_name(names, i),
-				&(struct object){.size = got->size, .etag = got->etag});
+		fine = !r->answer[i].there || add(r, shard_list_name(r->names, i), &got);
 	}
-	free(a.answer);
+	free(r->answer);
 	return fine;
 }
 
@@ -278,7 +274,7 @@ static bool choose(struct ctl_place *p, const char *name, struct fault *fault)
 		       "prefix of keys with a '/' at its end");
 }
 
-static bool list_objects(struct reading *r, const struct shard_list *names)
+static bool list_objects(struct reading *r)
 {
 	struct ctl_place *p = r->p;
 	const char *key, *name;
@@ -293,21 +289,21 @@ static bool list_objects(struct reading *r, const struct shard_list *names)
 	p->list.root = strndup(p->path, (size_t)(name - p->path) - (name[-1] == '/'));
 	if (!r->prefix || !p->list.root)
 		return fault_memory(r->fault);
-	if (!(names ? ask_all(r, names) : is_no_directory(r, name) && list_keys(r)) ||
+	if (!(r->names ? ask_all(r) : is_no_directory(r, name) && list_keys(r)) ||
 		!shard_list_split(&p->list, &p->sides, r->fault))
 		return false;
 	p->shards = p->list.count;
-	return names || choose(p, name, r->fault);
+	return r->names || choose(p, name, r->fault);
 }
 
 bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path,
 	const struct shard_list *names, const struct ctl_place *masks, struct fault *fault)
 {
-	struct reading r = {.p = p, .stores = stores, .fault = fault};
+	struct reading r = {.p = p, .stores = stores, .names = names, .fault = fault};
 	bool fine;
 
 	*p = (struct ctl_place){.path = path, .remote = url_text_is(path), .masks = masks};
-	fine = p->remote ? list_objects(&r, names) : list_files(p, fault);
+	fine = p->remote ? list_objects(&r) : list_files(p, fault);
 	free(r.prefix);
 	if (fine) {
 		p->indexes = mds_indexes_new(p->list.root);
@@ -381,11 +377,11 @@ static void put_side(const struct ctl_place *p, const char *name, json_t *sides)
 	struct object object;
 	struct stat st;
 
+	snprintf(path, sizeof(path), "%s/%s", p->list.root, name);
 	if (p->remote && find_name(p, name, &object))
 		json_object_set_new(
 			sides, name, json_pack("[I,s?]", (json_int_t)object.size, object.etag));
-	snprintf(path, sizeof(path), "%s/%s", p->list.root, name);
-	if (!p->remote && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+	else if (!p->remote && stat(path, &st) == 0 && S_ISREG(st.st_mode))
 		json_object_set_new(sides, name, json_pack("[I]", (json_int_t)st.st_size));
 }
 
@@ -399,12 +395,9 @@ static void put_kind(
 
 	if (c->alone || c->unread)
 		return;
-	if (c->shard[0] != '*') {
-		if (bytes_side_path(name, c->shard, c->ending, side, sizeof(side)))
-			put_side(p, side, sides);
-		return;
-	}
-	if (c->ending[0] != '/' || !bytes_ending(name, c->shard + 1))
+	if (bytes_side_path(name, c->shard, c->ending, side, sizeof(side)))
+		put_side(p, side, sides);
+	if (c->shard[0] != '*' || c->ending[0] != '/' || !bytes_ending(name, c->shard + 1))
 		return;
 	do {
 		n = parent_bytes(name, n - 1);
