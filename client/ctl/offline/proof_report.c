@@ -1,4 +1,4 @@
-/* What a proof found: the probable cause of what is wrong with a run, and all that is printed. */
+/* The result of a proof: the probable cause of what is wrong with a run, and what is printed. */
 #include "client/ctl/offline/offline.h"
 
 #include <inttypes.h>

@@ -262,7 +262,7 @@ struct pack_result {
 	uint64_t split;	    /* documents that windows of a row's length would cut without --fit */
 };
 
-/* What some sources have. The packed file cannot have the last four. */
+/* Traits of sources. The packed file cannot have the last four. */
 enum pack_trait {
 	PACK_UNINDEXED, /* no document bounds */
 	PACK_DOCUMENTS, /* document bounds */
