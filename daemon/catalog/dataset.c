@@ -159,15 +159,6 @@ int64_t dataset_find_shard(const struct dataset *dataset, const char *name)
 	return shard_list_find(&list, name);
 }
 
-bool dataset_pattern(
-	const struct dataset *dataset, uint64_t shard, char *pattern, size_t pattern_bytes)
-{
-	struct shard_list list = list_of(dataset);
-
-	return shard_list_pattern(
-		&list, dataset_shard_name(dataset, shard), pattern, pattern_bytes);
-}
-
 bool dataset_identical(const struct dataset_identity *listed, const char *when,
 	const struct stat *st, struct fault *fault)
 {

@@ -115,9 +115,6 @@ void dataset_shard_path(
 void dataset_object(const struct dataset *dataset, uint64_t shard, struct object *object);
 /* Index of the shard called @name (relative path), or -1. */
 int64_t dataset_find_shard(const struct dataset *dataset, const char *name);
-/* shard_list_pattern() for all files but @shard, which is none. */
-bool dataset_pattern(
-	const struct dataset *dataset, uint64_t shard, char *pattern, size_t pattern_bytes);
 /* Whether a file with @st is unchanged. False: FAULT_CHANGED, with the difference. @when: "the
  * shard was listed", for the text. */
 bool dataset_identical(const struct dataset_identity *listed, const char *when,

@@ -126,42 +126,17 @@ static void gather(const struct opening *o, uint64_t s, const struct shard_facts
 	pthread_mutex_unlock(o->lock);
 }
 
-/* Whether file @s may be a shard. */
-static bool describes(const struct dataset *d, uint64_t s)
-{
-	char path[PATH_MAX + 1];
-	struct shard_facts facts;
-	struct fault fault;
-
-	dataset_shard_path(d, s, path, sizeof(path));
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	bool fine = fd >= 0 && (shard_describe(NULL, path, fd, &d->hint, &facts, &fault) ||
-				       !shard_is_unknown(&fault));
-
-	if (fd >= 0)
-		close(fd);
-	return fine;
-}
-
 /*
  * A file that is not a shard. Among shards it is most likely a README or the index of another
  * loader, which `format: flat` would serve as tokens, so the remedy is a pattern without it.
  */
-static bool refuse_unknown(
-	const struct opening *o, uint64_t s, const char *path, const struct fault *cause)
+static bool refuse_unknown(const struct opening *o, const char *path, const struct fault *cause)
 {
-	const struct dataset *d = o->dataset;
-	char pattern[PATH_MAX];
-
-	if (dataset_pattern(d, s, pattern, sizeof(pattern)) && describes(d, s == 0 ? 1 : 0))
-		return opening_refuse(o, o->source->path_line, "path",
-			"%s: %s; to read only the shards, set path: \"%s\"", path, cause->text,
-			pattern);
-	if (shard_is_foreign(cause) && d->table.shards == 1)
-		return opening_refuse(o, o->source->path_line, "path", "%s: %s", path, cause->text);
-	return opening_refuse(o, o->source->path_line, "path", "%s: %s; %s", path, cause->text,
-		d->table.shards > 1 ? "move it away, or set a pattern that matches only the shards"
-				    : PHRASE_NOT_SHARD);
+	return opening_refuse(o, o->source->path_line, "path", "%s: %s%s", path, cause->text,
+		o->dataset->table.shards > 1
+			? "; move it away, or set a pattern that matches only the shards"
+		: shard_is_foreign(cause) ? ""
+					  : "; " PHRASE_NOT_SHARD);
 }
 
 static bool describe_open(const struct opening *o, const struct shard_format *format, uint64_t s,
@@ -177,7 +152,7 @@ static bool describe_open(const struct opening *o, const struct shard_format *fo
 			path, strerror(errno));
 	format = shard_describe(format, path, fd, &d->hint, &shard, &fault);
 	if (!format)
-		return shard_is_unknown(&fault) ? refuse_unknown(o, s, path, &fault)
+		return shard_is_unknown(&fault) ? refuse_unknown(o, path, &fault)
 						: opening_refuse_shard(o, path, &fault);
 	if (!agree(o, format, &shard, path))
 		return false;

@@ -882,11 +882,7 @@ static const struct shard_companion companions[] = {
 		.shard = "*.arrow",
 		.kind = "Hugging Face's list of files",
 		.unread = true},
-	{.ending = ".csv",
-		.holds = "counts",
-		.shard = "../*.arrow",
-		.kind = "a table of counts",
-		.unread = true},
+	{.ending = "counts.csv", .shard = "*.arrow", .kind = "a table of counts", .unread = true},
 	{0},
 };
 

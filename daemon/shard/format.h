@@ -83,16 +83,14 @@ struct shard_side_name {
  */
 struct shard_companion {
 	const char *ending; /* of its path; "/name": the whole name */
-	const char *holds;  /* its path must also contain this; or NULL */
 	/*
-	 * Where its shard is. ".bin": the same path with this ending instead, optionally followed
-	 * by .zst or .zstd. "*.mds": any file with this ending in or below its directory. With
-	 * "../" first: likewise in or below the parent directory.
+	 * Its shard. ".bin": the same path with this ending instead, optionally followed by .zst or
+	 * .zstd. "*.mds": any file with this ending in or below its directory.
 	 */
 	const char *shard;
 	const char *kind; /* "a Megatron index" */
 	bool alone;	  /* a shard itself if its uncompressed shard is absent */
-	bool unread;	  /* no format reads it */
+	bool unread;	  /* no format reads it; its shard may be anywhere in the dataset */
 };
 
 struct shard_format {

@@ -62,8 +62,7 @@ const struct shard_companion *shard_companion(const char *path, unsigned *next)
 			/* "/index.json" is also the whole of a relative path. */
 			bool whole = c->ending[0] == '/' && strcmp(path, c->ending + 1) == 0;
 
-			if ((whole || (n > m && strcmp(path + n - m, c->ending) == 0)) &&
-				(!c->holds || strstr(path, c->holds)))
+			if (whole || (n > m && strcmp(path + n - m, c->ending) == 0))
 				return c;
 		}
 	return NULL;

@@ -53,12 +53,6 @@ void shard_list_free(struct shard_list *list);
 const char *shard_list_name(const struct shard_list *list, uint64_t file);
 /* Index of the file called @name, or -1. */
 int64_t shard_list_find(const struct shard_list *list, const char *name);
-/*
- * Writes a pattern that matches all files of the list that are named like shards, and not @other.
- * False: no one pattern does.
- */
-bool shard_list_pattern(
-	const struct shard_list *list, const char *other, char *pattern, size_t pattern_bytes);
 /* Writes the file's absolute path to @path. False: it does not fit. */
 bool shard_list_path(const struct shard_list *list, uint64_t file, char *path, size_t path_bytes);
 

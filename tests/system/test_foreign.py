@@ -103,12 +103,3 @@ AMONG = [  # two shards, and the remark
 def test_copies_and_validation_data_among_shards_are_named(place, names, same, words):
     code, said = check(place, "d", dict(zip(names, [TOKENS, TOKENS if same else TOKENS[::-1]])))
     assert code == 0 and words in said, said
-
-
-def test_a_pattern_is_advised_only_for_shards(place):
-    _, said = check(place, "readme", {"README.md": b"text " * 99, "0.bin": TOKENS, "1.bin": TOKENS})
-    pattern = re.search(r'set path: "(.*)"', said)[1]
-    assert check(place, "followed", {}, path=pattern)[0] == 0
-    chunks = {"chunk-0-0.bin": CONTAINERS["litData"], "index.json": b'{"chunks": []}'}
-    _, said = check(place, "chunks", chunks)
-    assert "set path" not in said
