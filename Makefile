@@ -93,7 +93,7 @@ $(sort $(llhttp)): %.o: Makefile
 $(call objects,client/ctl/web/serve.c): $(wildcard client/ctl/web/page.*) # .incbin is in no .d file
 
 # Loops over all tokens must be vectorised: they run in the trainer's thread, or over whole shards.
-$(call objects,client/lib/widen.c daemon/shard/convert.c daemon/shard/tokens.c): FLAGS_$(VARIANT) += -O3
+$(call objects,client/lib/widen.c daemon/shard/tokens.c): FLAGS_$(VARIANT) += -O3
 # Loops over positions must be unrolled, but there is no vector product of 64 bits.
 $(call objects,proto/order_mix.c proto/order_shuffle.c): FLAGS_$(VARIANT) += -O3 -fno-tree-vectorize -fno-tree-slp-vectorize
 

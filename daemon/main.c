@@ -4,7 +4,7 @@
 #include "daemon/catalog/catalog.h"
 #include "daemon/config/options.h"
 #include "daemon/control/control.h"
-#include "daemon/shard/reread.h"
+#include "daemon/shard/bytes.h"
 #include "daemon/store/store.h"
 #include "proto/fault.h"
 

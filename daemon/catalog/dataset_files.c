@@ -1,7 +1,7 @@
 #include "daemon/catalog/opening.h"
 
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/shard/formats.h"
+#include "daemon/shard/format.h"
 #include "daemon/shard/list.h"
 #include "daemon/shard/mds_index.h"
 #include "proto/phrases.h"

@@ -2,7 +2,7 @@
 
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/list.h"
-#include "daemon/shard/mask.h"
+#include "daemon/shard/format.h"
 #include "daemon/shard/mds_index.h"
 
 #include <errno.h>

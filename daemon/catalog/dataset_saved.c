@@ -1,6 +1,6 @@
 #include "daemon/catalog/opening.h"
 
-#include "daemon/shard/formats.h"
+#include "daemon/shard/format.h"
 #include "daemon/shard/mds_index.h"
 
 #include <assert.h>

@@ -95,24 +95,15 @@ static bool bytes_of(
 	return true;
 }
 
-/*
- * With a manifest the format is recognised again unless the config sets it, because any file can be
- * read as flat. Not in a store: its ETag says that it is what was inspected.
- */
-static bool describe_listed(const struct dataset *d, uint64_t shard, struct bytes *b,
-	uint64_t bytes, const struct shard_hint *hint, struct shard_facts *facts,
-	struct fault *fault)
+/* Whether the shard is the one that was listed. */
+static bool same_shard(const struct dataset *d, uint64_t s, const struct shard *shard,
+	uint64_t bytes, struct fault *fault)
 {
-	const struct shard_format *format = d->format;
+	const struct shard_facts *facts = &shard->facts;
 
-	if (d->listed && !d->objects)
-		format = shard_format(d->config->format);
-	format = shard_describe_bytes(format, b, hint, facts, fault);
-	if (!format)
-		return false;
-	if (!d->listed)
-		return as_listed(d, shard, facts, fault);
-	return as_in_manifest(d, shard, format, facts, bytes, fault);
+	return (d->listed ? as_in_manifest(d, s, shard->format, facts, bytes, fault)
+			  : as_listed(d, s, facts, fault)) &&
+	       same_annotations(d, s, facts, fault) && same_sides(d, s, facts, fault);
 }
 
 /* Stores the identity of a manifest's shard, so that it is not described again. */
@@ -151,9 +142,9 @@ static struct shard_facts facts_of(const struct dataset *d, uint64_t shard)
 struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path,
 	int fd, struct frames *frames, struct fault *fault)
 {
+	const struct shard_format *format = dataset->format;
 	struct shard_hint hint = dataset->hint;
-	struct shard_facts facts = {0}, listed;
-	struct shard *opened;
+	struct shard_facts listed;
 	uint64_t bytes;
 
 	hint.frames = frames;
@@ -162,26 +153,25 @@ struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, 
 		hint.listed = &listed;
 		if (!hint.has_type) /* otherwise it also says how wide tokens are served */
 			hint.type = listed.type;
+	} else if (dataset->listed) {
+		/* It is recognised again unless the config sets it: any file can be read as flat.
+		 */
+		format = shard_format(dataset->config->format);
 	}
 	if (!bytes_of(dataset, shard, fd, &bytes, fault))
 		return NULL;
 	if (dataset->listed && dataset->entry[shard].file.bytes != bytes) { /* no need to read it */
-		as_in_manifest(dataset, shard, dataset->format, &facts, bytes, fault);
+		as_in_manifest(
+			dataset, shard, dataset->format, &(struct shard_facts){0}, bytes, fault);
 		return NULL;
 	}
-	struct bytes *b = shard_source(path, fd, &hint, fault);
+	struct shard *opened = shard_open(format, path, fd, &hint, fault);
 
-	if (!b)
-		return NULL;
-	if (!describe_listed(dataset, shard, b, bytes, &hint, &facts, fault) ||
-		!same_annotations(dataset, shard, &facts, fault) ||
-		!same_sides(dataset, shard, &facts, fault)) {
-		bytes_close(b);
+	if (opened && !same_shard(dataset, shard, opened, bytes, fault)) {
+		shard_close(opened);
 		return NULL;
 	}
-	opened = shard_open_bytes(dataset->format, b, &hint, &facts, fault);
-	if (!opened)
-		return NULL;
-	remember(dataset, shard, fd, &opened->facts);
+	if (opened)
+		remember(dataset, shard, fd, &opened->facts);
 	return opened;
 }

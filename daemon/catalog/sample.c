@@ -107,14 +107,11 @@ static bool may_serve(const struct dataset *d, const struct sample_verdict *v)
 static struct shard *open_shard(const struct dataset *d, const char *path, int *fd)
 {
 	struct shard_hint hint = d->hint;
-	struct shard_facts facts;
 	struct fault fault;
 
 	hint.documents = hint.loss_mask = false;
 	*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	return *fd >= 0 && shard_describe(d->format, path, *fd, &hint, &facts, &fault)
-		       ? shard_open(d->format, path, *fd, &hint, &facts, &fault)
-		       : NULL;
+	return *fd >= 0 ? shard_open(d->format, path, *fd, &hint, &fault) : NULL;
 }
 
 /* Whether shard @s looks like tokens of a wider type. */

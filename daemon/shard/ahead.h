@@ -7,7 +7,7 @@
 #ifndef TOKEND_SHARD_AHEAD_H
 #define TOKEND_SHARD_AHEAD_H
 
-#include "daemon/shard/objects.h"
+#include "daemon/shard/bytes.h"
 
 struct ahead;
 

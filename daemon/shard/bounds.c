@@ -1,6 +1,6 @@
 #include "daemon/shard/bounds.h"
 
-#include "daemon/shard/bytes_object.h"
+#include "daemon/shard/bytes.h"
 #include "daemon/shard/map.h"
 #include "proto/phrases.h"
 

@@ -1,9 +1,10 @@
-/* Plain files, the dispatch to sources, and names of files. */
+/* Files and objects as sources of bytes, and names of files. */
 #include "daemon/shard/bytes.h"
 
-#include "daemon/shard/bytes_object.h"
-#include "daemon/shard/reread.h"
+#include "daemon/shard/ahead.h"
 #include "proto/phrases.h"
+
+#define XXH_INLINE_ALL
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +16,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #define NOT_REGULAR PHRASE_NOT_FILE "; a shard must be one"
 
@@ -67,25 +69,13 @@ static bool plain_try(const struct bytes *b, uint64_t at, void *to, size_t n)
 
 static void plain_close(struct bytes *b)
 {
+	if (b->owns_fd)
+		close(b->fd);
 	free(b);
 }
 
-/* For a source that owns its descriptor. */
-static void own_close(struct bytes *b)
-{
-	close(b->fd);
-	free(b);
-}
-
-static void plain_forget(const struct bytes *b)
-{
-	reread_forget(b->fd, 0, 0);
-}
-
-static const struct bytes_ops plain_ops = {plain_read, plain_close, NULL, plain_try, NULL,
-				      plain_forget},
-			      own_ops = {
-				      plain_read, own_close, NULL, plain_try, NULL, plain_forget};
+static const struct bytes_ops plain_ops = {
+	.read = plain_read, .close = plain_close, .try = plain_try};
 
 uint32_t bytes_id(const struct stat *st)
 {
@@ -118,7 +108,7 @@ bool bytes_settled(const struct bytes *b, struct fault *fault)
 	return fault_errno(fault, ESTALE, "", "one of its side files " PHRASE_CHANGED);
 }
 
-struct bytes *bytes_open_plain(int fd, const char *path, struct fault *fault)
+static struct bytes *open_file(int fd, const char *path, struct fault *fault)
 {
 	struct bytes *b = calloc(1, sizeof(*b));
 	struct stat st;
@@ -167,23 +157,104 @@ static bool open_side_file(const char *path, struct bytes **b, struct fault *fau
 	}
 	if (fd < 0)
 		return fault_errno(fault, error, "", "%.200s: %s", name, bytes_open_fault(error));
-	*b = bytes_open_plain(fd, path, fault);
+	*b = open_file(fd, path, fault);
 	if (!*b) {
 		close(fd);
 		return fault_prefix(fault, "%.200s: ", name);
 	}
-	(*b)->ops = &own_ops;
+	(*b)->owns_fd = true;
 	return true;
+}
+
+/* ---- objects ---- */
+
+struct object_source {
+	struct bytes bytes;
+	struct object object;
+};
+
+static bool object_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
+{
+	const struct object_source *s = (const struct object_source *)b;
+
+	return ahead_read(b->ahead, b->objects->stores, &s->object, at, to, n, fault);
+}
+
+static void object_close(struct bytes *b)
+{
+	ahead_free(b->ahead);
+	free(b);
+}
+
+static const struct bytes_ops object_ops = {.read = object_read, .close = object_close};
+
+static uint64_t hash_of(const struct object *object)
+{
+	uint64_t hash = object->etag ? XXH64(object->etag, strlen(object->etag), 0) : 0;
+
+	return XXH64(&object->size, sizeof(object->size), hash);
+}
+
+uint32_t bytes_object_id(const struct object *object)
+{
+	uint32_t id = (uint32_t)hash_of(object);
+
+	return id ? id : 1;
+}
+
+/* Takes a share of @ahead. *@b is NULL if there is no such object. */
+static bool open_object(const struct objects *objects, const char *path, struct ahead *ahead,
+	struct bytes **b, struct fault *fault)
+{
+	struct object object;
+	struct object_source *s;
+
+	*b = NULL;
+	if (!objects->find(objects->context, path, &object))
+		return true;
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return fault_memory(fault);
+	s->object = object;
+	s->bytes = (struct bytes){.ops = &object_ops,
+		.path = path,
+		.size = object.size,
+		.plain = true,
+		.fd = -1,
+		.id = bytes_object_id(&object),
+		/* Differs for objects of one size and ETag. */
+		.version = XXH64(object.key, strlen(object.key),
+			(uintptr_t)object.bucket ^ hash_of(&object)),
+		.objects = objects,
+		.ahead = ahead_share(ahead)};
+	*b = &s->bytes;
+	return true;
+}
+
+/* ---- any source ---- */
+
+struct bytes *bytes_open(
+	int fd, const char *path, const struct objects *objects, struct fault *fault)
+{
+	struct ahead *ahead = objects ? ahead_new() : NULL;
+	struct bytes *b = NULL;
+
+	if (!objects)
+		return open_file(fd, path, fault);
+	if (!ahead)
+		fault_memory(fault);
+	else if (open_object(objects, path, ahead, &b, fault) && !b)
+		fault_set(fault, FAULT_DATA, "", "is not among the listed objects");
+	ahead_free(ahead); /* the source has its share */
+	return b;
 }
 
 bool bytes_open_side(
 	const struct bytes *shard, const char *path, struct bytes **b, struct fault *fault)
 {
-	return shard->objects ? bytes_object_open(shard->objects, path, shard->ahead, b, fault)
+	return shard->objects ? open_object(shard->objects, path, shard->ahead, b, fault)
 			      : open_side_file(path, b, fault);
 }
-
-/* ---- any source ---- */
 
 void bytes_close(struct bytes *b)
 {
@@ -206,17 +277,6 @@ bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n)
 	return b->ops->try && at <= b->size && n <= b->size - at && b->ops->try(b, at, to, n);
 }
 
-bool bytes_check(const struct bytes *b, struct fault *fault)
-{
-	return !b->ops->check || b->ops->check(b, fault);
-}
-
-void bytes_forget(const struct bytes *b)
-{
-	if (b->ops->forget)
-		b->ops->forget(b);
-}
-
 bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault)
 {
 	return (n > 0 && n <= b->size && b->ops->head && b->ops->head(b, to, n)) ||
@@ -228,11 +288,42 @@ size_t bytes_head(const struct bytes *b, void *to, size_t n)
 	struct fault fault;
 
 	n = n < b->size ? n : (size_t)b->size;
-	if (bytes_begin(b, to, n, &fault))
-		return n;
-	if (b->unread && b->unread->code == FAULT_NONE)
-		*b->unread = fault;
-	return 0;
+	if (b->head && n <= b->head_bytes)
+		memcpy(to, b->head, n);
+	else if (!bytes_begin(b, to, n, &fault))
+		return 0;
+	return n;
+}
+
+/* ---- reading again ---- */
+
+/*
+ * The kernel drops only pages entirely within the range, so extend it to the boundaries of the
+ * largest folios.
+ */
+enum { PAGE_MOST = 2 << 20 };
+
+static reread_receiver *receiver_of;
+static void *receiver_context;
+
+void reread_forget(int fd, uint64_t at, uint64_t n)
+{
+	uint64_t from = at / PAGE_MOST * PAGE_MOST;
+	uint64_t end = n > 0 ? (at + n + PAGE_MOST - 1) / PAGE_MOST * PAGE_MOST : from;
+
+	posix_fadvise(fd, (off_t)from, (off_t)(end - from), POSIX_FADV_DONTNEED);
+}
+
+void reread_was_good(int fd, uint64_t at, uint64_t n, const char *why)
+{
+	if (receiver_of)
+		receiver_of(receiver_context, fd, at, n, why);
+}
+
+void reread_tell(reread_receiver *receiver, void *context)
+{
+	receiver_of = receiver;
+	receiver_context = context;
 }
 
 /* ---- names ---- */

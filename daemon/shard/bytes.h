@@ -1,5 +1,5 @@
 /*
- * A source of bytes: a plain file, an object in a store, or the contents of a compressed one.
+ * A source of bytes: a file, an object in a store, or the contents of a compressed one (zstd.h).
  * Formats read through this interface, so they need not distinguish them.
  *
  * All functions block, except bytes_try(): call them from pool threads and tools, never from the
@@ -9,31 +9,47 @@
 #ifndef TOKEND_BYTES_H
 #define TOKEND_BYTES_H
 
+#include "daemon/store/store.h"
 #include "proto/fault.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-struct bytes;
-struct objects;
 struct ahead;
+struct bytes;
+struct stat;
+
+/*
+ * Shards in a store. The path of such a shard is its URL, so names of side files and messages are
+ * those of local shards, and there is no descriptor.
+ *
+ * Nothing is probed for: a store may answer 403 for a missing key, and a key that was added later
+ * must not change a dataset.
+ */
+struct objects {
+	struct stores *stores;
+	/* Fills @object; its strings live as long as @context. False: there is no such object. */
+	bool (*find)(const void *context, const char *url, struct object *object);
+	const void *context;
+	/*
+	 * Sizes and ETags come from a manifest, so the store returns the bytes that `tokctl
+	 * inspect` checked. Checks of whole shards are not repeated.
+	 */
+	bool inspected;
+};
 
 struct bytes_ops {
 	/* As bytes_read(). The range is checked, and @n > 0. */
 	bool (*read)(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault);
 	void (*close)(struct bytes *b); /* frees it */
+	/* As bytes_try(). The range is checked. NULL: always fails. */
+	bool (*try)(const struct bytes *b, uint64_t at, void *to, size_t n);
 	/*
 	 * Reads the first @n bytes more cheaply than read(). False: use read(). NULL: read() is
 	 * cheap enough.
 	 */
 	bool (*head)(const struct bytes *b, void *to, size_t n);
-	/* As bytes_try(). The range is checked. NULL: always fails. */
-	bool (*try)(const struct bytes *b, uint64_t at, void *to, size_t n);
-	/* As bytes_check(). NULL: there is nothing to check. */
-	bool (*check)(const struct bytes *b, struct fault *fault);
-	/* As bytes_forget(). NULL: nothing is cached. */
-	void (*forget)(const struct bytes *b);
 };
 
 struct bytes {
@@ -45,34 +61,40 @@ struct bytes {
 	uint64_t frame_bytes; /* decoded size of the largest one: the cost of reading one byte */
 	uint64_t index_bytes; /* memory of the frames' index */
 	int fd;		      /* -1: an object */
-	uint32_t id;	      /* plain: bytes_id(), or bytes_object_id() */
-	uint64_t version;     /* plain: ctime, or a hash of the object's key, size and ETag */
-	struct fault *unread; /* NULL, or where bytes_head() stores its first fault */
+	bool owns_fd;
+	uint32_t id;	  /* plain: bytes_id(), or of an object a hash of its size and ETag */
+	uint64_t version; /* plain: ctime, or a hash of the object's key, size and ETag */
+	/* What bytes_head() returns, if it was read in advance; or NULL. */
+	const uint8_t *head;
+	size_t head_bytes;
 	const struct objects *objects; /* it and its side files are there; NULL: files */
 	struct ahead *ahead;	       /* of objects */
 };
 
 /*
- * Opens a file as a plain source, even if it is compressed. The caller closes @fd after the source.
- * On failure returns NULL and @fault; FAULT_DATA: not a regular file.
+ * Opens a file as it is stored, even if it is compressed; the caller closes @fd after the source.
+ * With @objects, opens the object at the URL @path, without a GET, and @fd is -1. On failure
+ * returns NULL and @fault; FAULT_DATA: not a regular file, or no such object.
  */
-struct bytes *bytes_open_plain(int fd, const char *path, struct fault *fault);
+struct bytes *bytes_open(
+	int fd, const char *path, const struct objects *objects, struct fault *fault);
 /*
- * Opens a side file of @shard (an index, for example) by its name, as a plain source that owns its
- * descriptor. *@b is NULL if there is no such file. Fault texts begin with the file's name, without
- * its directory.
+ * Opens a side file of @shard (an index, for example) by its name. The source owns its descriptor.
+ * *@b is NULL if there is no such file. Fault texts begin with the file's name, without its
+ * directory.
  */
 bool bytes_open_side(
 	const struct bytes *shard, const char *path, struct bytes **b, struct fault *fault);
-void bytes_close(struct bytes *b);
+void bytes_close(struct bytes *b); /* NULL: does nothing */
 /*
  * Whether the file is unchanged since bytes_open_side(). For callers that keep what they read and
  * close the file. False: @fault; ESTALE: the file was changed, open it again.
  */
 bool bytes_settled(const struct bytes *b, struct fault *fault);
 /* A hash of a file's inode, size and mtime, to notice that it was replaced; never 0. */
-struct stat;
 uint32_t bytes_id(const struct stat *st);
+/* The same of an object's size and ETag. */
+uint32_t bytes_object_id(const struct object *object);
 /* The message for an open() that failed with @error. */
 const char *bytes_open_fault(int error);
 
@@ -88,20 +110,33 @@ bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct f
  * Requires a file system that supports RWF_NOWAIT.
  */
 bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n);
-/*
- * Decodes all of a small compressed file, so that damage is found before any token is served. Large
- * files are not checked. False: @fault.
- */
-bool bytes_check(const struct bytes *b, struct fault *fault);
-/* Drops cached bytes, so that the next read comes from the disk. */
-void bytes_forget(const struct bytes *b);
 /* Like bytes_read() of the first @n bytes, without decoding the rest of a large frame. */
 bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault);
 /*
  * The same for the first @n bytes, or all of a shorter file, to recognise its format. Returns how
  * many; 0: they cannot be read.
  */
+enum { BYTES_HEAD = 1024 };
 size_t bytes_head(const struct bytes *b, void *to, size_t n);
+
+/* ---- reading again ---- */
+
+/*
+ * Bytes with a wrong checksum are read again once: a bit may have flipped on the way from the disk.
+ * The page cache must drop them first, otherwise it returns the same bytes again.
+ */
+
+/* Drops bytes [at, at + n) of the file from the page cache; @n = 0: to the end of the file. */
+void reread_forget(int fd, uint64_t at, uint64_t n);
+/* Reports that these bytes were damaged (@why) when first read, and good when read again. */
+void reread_was_good(int fd, uint64_t at, uint64_t n, const char *why);
+/*
+ * Sets the receiver of reread_was_good(): it calls @receiver with @context, in any thread, several
+ * at once. NULL, the default: no receiver. Call it before starting other threads. A process has one
+ * receiver, because only failed checksums need it, ten calls below the code that opened the shard.
+ */
+typedef void reread_receiver(void *context, int fd, uint64_t at, uint64_t n, const char *why);
+void reread_tell(reread_receiver *receiver, void *context);
 
 /* ---- names ---- */
 

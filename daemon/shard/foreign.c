@@ -1,4 +1,4 @@
-#include "daemon/shard/foreign.h"
+#include "daemon/shard/format.h"
 
 #include <string.h>
 

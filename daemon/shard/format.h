@@ -7,13 +7,24 @@
  * Headers are untrusted. Compare every count and offset with the size of the file before using it,
  * and allocate memory in proportion to the file, never to a number read from it. Shards are read,
  * never mapped. All functions block.
+ *
+ * To add a format:
+ *
+ * 1. Write one file with recognise() and scan(). If the format keeps documents, or tokens are not
+ *    contiguous, it is `indexed`, and scan() adds spans to a map.
+ * 2. Declare it below and add a line to the table in formats.c, whose order is the one in which
+ *    formats are tried.
+ * 3. Name it in daemon/shard/README.md and config/tokend.yaml.
+ * 4. Copy llmc's tests (`git grep llmc tests`).
+ *
+ * Compression, widths, the config, `inspect` and the input of `pack` then work. pack_format.c
+ * lists the formats that `pack` writes.
  */
 #ifndef TOKEND_SHARD_FORMAT_H
 #define TOKEND_SHARD_FORMAT_H
 
 #include "daemon/shard/bytes.h"
-#include "daemon/shard/objects.h"
-#include "daemon/shard/types.h"
+#include "daemon/shard/tokens.h"
 
 #define SHARD_UNKNOWN UINT64_MAX
 
@@ -59,7 +70,7 @@ struct shard_facts {
 	uint64_t data_at;     /* of plain shards */
 	uint64_t frame_bytes; /* > 0: compressed; the most bytes to decode for one token */
 	uint64_t index_bytes; /* memory of an open shard; set by shard_open() */
-	/* bytes_id() of each side file, 0: none. shard_open() fails if it finds another file. */
+	/* bytes_id() of each side file, 0: none. */
 	uint32_t index;	 /* the format's own */
 	uint32_t bounds; /* the list of document bounds, if the hint asks for it */
 	uint32_t mask;	 /* the loss mask, if the hint asks for it */
@@ -128,5 +139,75 @@ struct shard_format {
 
 extern const struct shard_format shard_flat, shard_npy, shard_llmc, shard_megatron, shard_datatrove,
 	shard_mds, shard_arrow;
+
+/* ---- the table of formats (formats.c) ---- */
+
+/* The format called @name, or NULL. "auto" is not a format. */
+const struct shard_format *shard_format(const char *name);
+/* Writes the names of all formats, "flat, npy, …", to @to and returns it. */
+enum { SHARD_NAMES_BYTES = 128 };
+const char *shard_format_names(char *to, size_t to_bytes);
+/* The format of an open file. On failure returns NULL and @fault, without the path. */
+const struct shard_format *shard_recognise(const struct bytes *b, struct fault *fault);
+/* Whether a fault says that a file is not a shard. It names no remedy: the caller knows
+ * whether the file was named alone (PHRASE_NOT_SHARD), or is one among shards. */
+#define SHARD_FORMAT_FIELD "format"
+bool shard_is_unknown(const struct fault *fault);
+/* Of those, that its content is something else, so that `format: flat` does not help. */
+bool shard_is_foreign(const struct fault *fault);
+/*
+ * The kind of side file that @path is, by its name; NULL: it is not one. A name may match several
+ * kinds: start with *@next = 0 and call again for the next one.
+ */
+const struct shard_companion *shard_companion(const char *path, unsigned *next);
+
+/* ---- files that are not shards (foreign.c) ---- */
+
+/*
+ * They are recognised by their first bytes, so that nobody trains on a header that is read as
+ * tokens. No key of the config switches this off.
+ */
+
+/* "a Parquet file", or "an RAR archive; unpack it"; NULL: unknown content, perhaps tokens. */
+const char *foreign_kind(const struct bytes *b);
+/*
+ * The same for a file that is to be read without a header of its own: also a shard of a format with
+ * a header, under a name that does not say so. @type: of its tokens, as they would be read.
+ */
+const char *foreign_to_plain(const struct bytes *b, enum shard_type type);
+/* Returns false, with a fault in this field. */
+#define FOREIGN_FIELD "content"
+bool foreign_refuse(const char *kind, struct fault *fault);
+
+/* ---- loss masks (mask.c) ---- */
+
+/*
+ * A byte for each token of a shard, 1 if it may be a label, otherwise 0. The file has as many bytes
+ * as the shard has tokens, or is a NumPy .npy of that many bools. If the hint has a label_mask
+ * directory, it is the file there with the shard's name; otherwise the format's side file
+ * (shard_format.mask), if there is one.
+ */
+struct mask {
+	struct bytes *file;
+	uint64_t data_at;
+	char name[80]; /* of the file, or its first 60 bytes */
+};
+
+/* bytes_id() of the mask of the shard at path @shard, without opening it; 0: there is none. */
+uint32_t mask_side_id(
+	const struct shard_format *format, const struct shard_hint *hint, const char *shard);
+/*
+ * Opens the mask of the shard @b, which has @tokens tokens. *@mask is NULL if there is none;
+ * with a label_mask directory that is a fault. False: @fault, as shard_open().
+ */
+bool mask_open(const struct shard_format *format, const struct bytes *b,
+	const struct shard_hint *hint, uint64_t tokens, struct mask **mask, struct fault *fault);
+void mask_close(struct mask *mask); /* NULL: does nothing */
+/*
+ * Reads the mask of tokens [token, token + n). Any thread. False: @fault, as shard_read();
+ * FAULT_DATA: a value is neither 0 nor 1.
+ */
+bool mask_read(
+	const struct mask *mask, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault);
 
 #endif

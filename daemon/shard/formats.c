@@ -1,6 +1,4 @@
-#include "daemon/shard/formats.h"
-
-#include "daemon/shard/foreign.h"
+#include "daemon/shard/format.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 #include "daemon/shard/frames.h"
 
-#include "daemon/shard/objects.h"
-#include "daemon/shard/reread.h"
+#include "daemon/shard/bytes.h"
 #include "daemon/shard/zstd.h"
 
 #include <assert.h>
@@ -548,20 +547,4 @@ bool frames_try(const struct zstd_source *s, uint64_t frame, uint64_t from, void
 	let_go(frames, slot);
 	unlock(frames);
 	return true;
-}
-
-void frames_drop(const struct zstd_source *s)
-{
-	pthread_mutex_lock(&s->frames->lock);
-	for (uint64_t i = 0; i < s->count; i++) {
-		uint64_t size = s->frame[i + 1].begin - s->frame[i].begin;
-		struct slot *slot = *place(s->frames, &s->identity, i, size);
-
-		if (!slot || slot->users > 0)
-			continue;
-		use(slot);
-		take_out(s->frames, slot);
-		drop(s->frames, slot);
-	}
-	unlock(s->frames);
 }

@@ -38,7 +38,5 @@ bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, voi
 	struct fault *fault);
 /* The same, but returns false unless the frame is decoded already. */
 bool frames_try(const struct zstd_source *s, uint64_t frame, uint64_t from, void *to, size_t n);
-/* Drops the source's frames that are not in use. */
-void frames_drop(const struct zstd_source *s);
 
 #endif

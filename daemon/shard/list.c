@@ -5,7 +5,7 @@
  */
 #include "daemon/shard/list.h"
 
-#include "daemon/shard/formats.h"
+#include "daemon/shard/format.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,6 +1,4 @@
-#include "daemon/shard/mask.h"
-
-#include "daemon/shard/bytes_object.h"
+#include "daemon/shard/format.h"
 #include "daemon/shard/npy.h"
 
 #include <errno.h>
@@ -11,27 +9,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
-struct mask {
-	struct bytes *file;
-	uint64_t data_at;
-	char name[80]; /* of the file, or its first 60 bytes */
-};
-
-/* Writes the path of the mask to @to; "": the format has no masks. */
+/* Writes the path of the mask of the shard at @path to @to; "": the format has no masks. */
 static bool mask_path(const struct shard_format *format, const char *path,
 	const struct shard_hint *hint, char *to, size_t to_bytes, struct fault *fault)
 {
+	const struct shard_side_name *side = format->mask;
+
 	to[0] = 0;
 	if (!hint->label_mask) {
-		if (format->mask && !bytes_side_path(path, format->mask->shard, format->mask->side,
-					    to, to_bytes))
+		if (side && !bytes_side_path(path, side->shard, side->side, to, to_bytes))
 			to[0] = 0;
 		return true;
 	}
-	const char *end = bytes_ending(path, ""); /* masks are not compressed */
-	int n = snprintf(to, to_bytes, "%s%s%.*s", hint->label_mask,
-		bytes_ends_in(hint->label_mask, "/") ? "" : "/",
-		(int)(end - path - (long)hint->root_bytes), path + hint->root_bytes);
+	int n = snprintf(to, to_bytes, "%s%s%s", hint->label_mask,
+		bytes_ends_in(hint->label_mask, "/") ? "" : "/", path + hint->root_bytes);
 
 	return (n >= 0 && (size_t)n < to_bytes) ||
 	       fault_errno(fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG));
@@ -58,11 +49,9 @@ static bool check_size(struct mask *mask, uint64_t tokens, struct fault *fault)
 {
 	const struct bytes *b = mask->file;
 
-	if (npy_recognise(b)) {
-		if (npy_bools(b, tokens, &mask->data_at, fault))
-			return true;
-		return fault_prefix(fault, "%s: ", mask->name);
-	}
+	if (npy_recognise(b))
+		return npy_bools(b, tokens, &mask->data_at, fault) ||
+		       fault_prefix(fault, "%s: ", mask->name);
 	return b->size == tokens || fault_set(fault, FAULT_DATA, "",
 					    "%s: its size is %" PRIu64 " bytes; must be %" PRIu64
 					    ", one for each token of the shard",
@@ -77,31 +66,31 @@ bool mask_open(const struct shard_format *format, const struct bytes *b,
 	*mask = NULL;
 	if (!mask_path(format, b->path, hint, at, sizeof(at), fault))
 		return false;
-	if (!at[0])
-		return true;
-	struct mask *m = calloc(1, sizeof(*m));
 	const char *slash = strrchr(at, '/');
+	struct mask *m = at[0] ? calloc(1, sizeof(*m)) : NULL;
 
 	if (!m)
-		return fault_memory(fault);
+		return !at[0] || fault_memory(fault);
 	/* In label_mask it has the shard's own name, so say that it is the mask. */
 	snprintf(m->name, sizeof(m->name), "%s%.60s", hint->label_mask ? "its loss mask " : "",
 		slash ? slash + 1 : at);
 	bool fine = bytes_open_side(b, at, &m->file, fault);
 
-	if (fine && m->file && check_size(m, tokens, fault)) {
+	if (fine && !m->file)
+		fine = !hint->label_mask ||
+		       fault_set(fault, FAULT_DATA, "",
+			       "has no loss mask: %.300s does not exist; label_mask must have one "
+			       "for each shard of the dataset",
+			       at);
+	else
+		fine = fine && check_size(m, tokens, fault);
+	if (fine && m->file) {
+		m->file->path = NULL; /* it is here only */
 		*mask = m;
-		return true;
+	} else {
+		mask_close(m);
 	}
-	bool there = !fine || m->file;
-
-	mask_close(m);
-	if (there)
-		return false;
-	return !hint->label_mask || fault_set(fault, FAULT_DATA, "",
-					    "has no loss mask: %.300s does not exist; label_mask "
-					    "must have one for each shard of the dataset",
-					    at);
+	return fine;
 }
 
 void mask_close(struct mask *mask)
@@ -110,21 +99,6 @@ void mask_close(struct mask *mask)
 		return;
 	bytes_close(mask->file);
 	free(mask);
-}
-
-const struct bytes *mask_file(const struct mask *mask)
-{
-	return mask->file;
-}
-
-uint32_t mask_id(const struct mask *mask)
-{
-	return mask->file->id;
-}
-
-uint64_t mask_bytes(const struct mask *mask)
-{
-	return sizeof(*mask) + sizeof(*mask->file);
 }
 
 bool mask_read(

@@ -580,7 +580,7 @@ static bool mds_scan(const struct bytes *b, const struct bytes *index,
 				"use zstd (index.json may stay)",
 				packed[i] + 4);
 	bool fine = read_front(&m) && read_config(&m, hint) &&
-		    (map || hint->listed || mds_check_listed(b, hint, m.samples, fault)) &&
+		    (hint->listed || mds_check_listed(b, hint, m.samples, fault)) &&
 		    scan_samples(&m, hint, facts, map);
 
 	free(m.front);

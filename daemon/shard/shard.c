@@ -2,10 +2,7 @@
 
 #include "daemon/shard/ahead.h"
 #include "daemon/shard/bounds.h"
-#include "daemon/shard/bytes_open.h"
-#include "daemon/shard/convert.h"
-#include "daemon/shard/foreign.h"
-#include "daemon/shard/mask.h"
+#include "daemon/shard/zstd.h"
 #include "proto/phrases.h"
 
 #include <inttypes.h>
@@ -74,6 +71,8 @@ static bool within(const struct bytes *b, const struct shard_facts *facts, struc
 		facts->tokens, shard_type_name(facts->type), facts->data_at, b->size);
 }
 
+/* ---- annotations ---- */
+
 /* Rows that `tokctl pack --fit` made are samples, whether their list is asked for or not. */
 static bool describe_rows(const struct bytes *b, const struct shard_hint *hint,
 	struct shard_facts *facts, struct fault *fault)
@@ -95,62 +94,71 @@ static bool describe_rows(const struct bytes *b, const struct shard_hint *hint,
 	return true;
 }
 
-/* The side files that the hint asks for. */
-static bool describe_annotations(const struct shard_format *format, const struct bytes *b,
-	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
+/* The list of document bounds. It is read if @shard is not NULL. */
+static bool find_bounds(const struct bytes *b, const struct shard_hint *hint, struct shard *shard,
+	struct shard_facts *facts, struct fault *fault)
 {
 	bool asked = hint->documents || hint->loss_mask;
-	struct mask *mask = NULL;
 
-	if (asked && !format->indexed &&
-		!bounds_side_id(hint->objects, b->path, &facts->bounds, fault))
+	if (asked && !shard && !bounds_side_id(hint->objects, b->path, &facts->bounds, fault))
 		return false;
-	if (!format->indexed && !describe_rows(b, hint, facts, fault) && asked)
+	if (asked && shard) {
+		if (!bounds_open(b, facts->tokens, &shard->bounds, fault))
+			return false;
+		if (shard->bounds) {
+			facts->bounds = bounds_id(shard->bounds);
+			facts->documents = bounds_documents(shard->bounds);
+			facts->index_bytes += bounds_bytes(shard->bounds);
+		}
+	}
+	/* A list that is not asked for need not be readable. */
+	if (!describe_rows(b, hint, facts, fault) && asked)
 		return false;
-	if (hint->loss_mask && !mask_open(format, b, hint, facts->tokens, &mask, fault))
+	if (!shard || !shard->bounds || facts->padding == 0 ||
+		bounds_outside(shard->bounds) == facts->padding)
+		return true;
+	return fault_set(fault, FAULT_DATA, "",
+		"its list of document bounds says %" PRIu64 " tokens of padding, but %" PRIu64
+		" are outside documents",
+		facts->padding, bounds_outside(shard->bounds));
+}
+
+static bool find_mask(const struct shard_format *format, const struct bytes *b,
+	const struct shard_hint *hint, struct shard *shard, struct shard_facts *facts,
+	struct fault *fault)
+{
+	struct mask *mask;
+
+	if (!mask_open(format, b, hint, facts->tokens, &mask, fault))
 		return false;
-	facts->mask = mask ? mask_id(mask) : 0;
-	mask_close(mask);
+	facts->mask = mask ? mask->file->id : 0;
+	if (mask)
+		facts->index_bytes += sizeof(*mask) + sizeof(*mask->file);
+	if (shard)
+		shard->mask = mask;
+	else
+		mask_close(mask);
 	return true;
 }
 
-/*
- * A format that could not read the first bytes reports "not mine". Report the read error instead.
- */
-static void tell_unread(const struct fault *unread, struct fault *fault)
-{
-	if (fault->code == FAULT_DATA && unread->code != FAULT_NONE)
-		*fault = *unread;
-}
-
-/*
- * A file that no format recognises is flat, so every format must have been able to read its first
- * bytes.
- */
-static const struct shard_format *recognise(const struct bytes *b, struct fault *fault)
-{
-	const struct shard_format *format = shard_recognise(b, fault);
-
-	if (!format || (b->unread->error == 0 && b->unread->code != FAULT_CHANGED &&
-			       b->unread->code != FAULT_PERMISSION))
-		return format;
-	*fault = *b->unread;
-	return NULL;
-}
+/* ---- describing and opening ---- */
 
 /*
  * Content comes before names and keys: foreign files are refused under all of them. Not again for
  * objects that `tokctl inspect` listed.
  */
-static bool check_content(const struct shard_format *format, const struct bytes *b,
-	const struct shard_hint *hint, struct fault *fault)
+static const struct shard_format *recognise(const struct shard_format *format,
+	const struct bytes *b, const struct shard_hint *hint, struct fault *fault)
 {
-	const char *kind = hint->listed	 ? NULL
-			   : !format	 ? foreign_kind(b)
-			   : format->raw ? foreign_to_plain(b, hint->type)
-					 : NULL;
+	const char *kind = foreign_kind(b);
 
-	return !kind || foreign_refuse(kind, fault);
+	if (!kind && !format)
+		format = shard_recognise(b, fault);
+	if (!kind && format && format->raw)
+		kind = foreign_to_plain(b, hint->type);
+	if (kind)
+		foreign_refuse(kind, fault);
+	return kind ? NULL : format;
 }
 
 /* Opens the index next to a shard, if its format has one; *@index is NULL if there is none. */
@@ -170,183 +178,129 @@ static bool open_index(const struct shard_format *format, const struct bytes *b,
 	return true;
 }
 
-/* An object that `tokctl inspect` listed is not read before it is opened. */
-static bool describe_listed(const struct shard_format *format, const struct bytes *index,
-	const struct shard_facts *listed, struct shard_facts *facts)
-{
-	facts->type = listed->type;
-	facts->tokens = listed->tokens;
-	facts->data_at = listed->data_at;
-	facts->sample_tokens = listed->sample_tokens;
-	facts->plain = listed->plain || !format->indexed;
-	if (format->indexed && (index || !format->index) && !listed->sample_tokens)
-		facts->documents = 0; /* they are counted when it is opened */
-	return true;
-}
-
-static bool describe(const struct shard_format *format, const struct bytes *b,
-	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
+/* Reads header and index; the whole index if @map is not NULL. */
+static bool scan(const struct shard_format *format, const struct bytes *b,
+	const struct bytes *index, const struct shard_hint *hint, struct shard_facts *facts,
+	struct map *map, struct fault *fault)
 {
 	const struct shard_facts *listed = hint->listed;
-	struct bytes *index;
 
 	*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = true};
-	if (!open_index(format, b, &index, fault))
-		return false;
 	facts->index = index ? index->id : 0;
-	bool fine = listed && (listed->plain || format->indexed)
-			    ? describe_listed(format, index, listed, facts)
-			    : format->scan(b, index, hint, facts, NULL, fault);
-
-	bytes_close(index);
-	return fine;
+	if (listed && listed->plain && !format->indexed) { /* it is known without a read */
+		facts->type = listed->type;
+		facts->tokens = listed->tokens;
+		facts->data_at = listed->data_at;
+		return true;
+	}
+	if (!format->scan(b, index, hint, facts, map, fault))
+		return false;
+	if (!map)
+		return true;
+	if (!map_done(map))
+		return fault_memory(fault);
+	if (map->tokens != facts->tokens)
+		return fault_set(fault, FAULT_DATA, "",
+			"%s" PHRASE_CHANGED_OPENING ": it has %" PRIu64 " tokens, and had %" PRIu64,
+			format->index ? "its index " : "", map->tokens, facts->tokens);
+	facts->plain = !map->scattered;
+	facts->data_at = map->scattered ? 0 : map->data_at;
+	facts->index_bytes = map_bytes(map);
+	return !index || bytes_settled(index, fault);
 }
 
-struct bytes *shard_source(
+/* Fills @facts, and @shard unless it is NULL. Returns the format. */
+static const struct shard_format *load(const struct shard_format *format, struct bytes *b,
+	const struct shard_hint *hint, struct shard *shard, struct shard_facts *facts,
+	struct fault *fault)
+{
+	struct bytes *index = NULL;
+	struct map *map = NULL;
+
+	if (!hint->listed && !(format = recognise(format, b, hint, fault)))
+		return NULL;
+	if (shard && format->indexed) {
+		map = &shard->map;
+		map->joins = !hint->documents;
+	}
+	bool fine = open_index(format, b, &index, fault) &&
+		    scan(format, b, index, hint, facts, map, fault) && within(b, facts, fault) &&
+		    (format->indexed || find_bounds(b, hint, shard, facts, fault)) &&
+		    (!hint->loss_mask || find_mask(format, b, hint, shard, facts, fault));
+
+	if (shard)
+		shard->index = index;
+	else
+		bytes_close(index);
+	if (fine)
+		finish(b, hint, facts);
+	return fine ? format : NULL;
+}
+
+/* The first bytes are read once for all formats, so that none takes an error for "not mine". */
+static const struct shard_format *load_file(const struct shard_format *format, struct bytes *b,
+	const struct shard_hint *hint, struct shard *shard, struct shard_facts *facts,
+	struct fault *fault)
+{
+	uint8_t head[BYTES_HEAD];
+
+	if (!hint->listed) {
+		b->head_bytes = b->size < sizeof(head) ? (size_t)b->size : sizeof(head);
+		if (bytes_begin(b, head, b->head_bytes, fault))
+			b->head = head;
+		else if (!format || fault->code != FAULT_DATA)
+			return NULL; /* a damaged frame of a known format need not be the first read
+				      */
+	}
+	format = load(format, b, hint, shard, facts, fault);
+	b->head = NULL;
+	b->path = NULL; /* both were borrowed */
+	return format;
+}
+
+/* An object that is listed as not compressed is not read to find out. */
+static struct bytes *source(
 	const char *path, int fd, const struct shard_hint *hint, struct fault *fault)
 {
 	const struct shard_facts *listed = hint->listed;
+	struct bytes *file = bytes_open(fd, path, hint->objects, fault);
+	bool packed = file && (!listed || (!listed->plain && listed->frame_bytes > 0)) &&
+		      zstd_recognise(file);
 
-	if (listed && (listed->plain || listed->frame_bytes == 0))
-		return bytes_open_raw(fd, path, hint->objects, fault);
-	return bytes_open(fd, path, hint->objects, hint->frames, hint->budget_bytes, fault);
-}
-
-const struct shard_format *shard_describe_bytes(const struct shard_format *format, struct bytes *b,
-	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
-{
-	struct fault unread = {.code = FAULT_NONE};
-
-	b->unread = &unread;
-	if (!check_content(NULL, b, hint, fault))
-		format = NULL;
-	else if (!format)
-		format = recognise(b, fault);
-	if (format) {
-		if (!check_content(format, b, hint, fault) || !bytes_check(b, fault) ||
-			!describe(format, b, hint, facts, fault) || !within(b, facts, fault) ||
-			!describe_annotations(format, b, hint, facts, fault))
-			format = NULL;
-		else
-			finish(b, hint, facts);
-	}
-	if (!format)
-		tell_unread(&unread, fault);
-	b->unread = NULL;
-	return format;
+	return packed ? zstd_open(file, hint->frames, hint->budget_bytes, fault) : file;
 }
 
 const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
 	int fd, const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
 {
-	struct bytes *b = shard_source(path, fd, hint, fault);
+	struct bytes *b = source(path, fd, hint, fault);
 
-	format = b ? shard_describe_bytes(format, b, hint, facts, fault) : NULL;
+	format = b ? load_file(format, b, hint, NULL, facts, fault) : NULL;
 	bytes_close(b);
 	return format;
 }
 
-/* ---- open shards ---- */
-
-static bool open_annotations(
-	struct shard *shard, const struct shard_hint *hint, struct fault *fault)
+struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
+	const struct shard_hint *hint, struct fault *fault)
 {
-	const struct bytes *b = shard->bytes;
-
-	struct shard_facts *facts = &shard->facts;
-
-	if (facts->bounds) {
-		if (!bounds_open(b, facts->tokens, &shard->bounds, fault))
-			return false;
-		if (!shard->bounds || bounds_id(shard->bounds) != facts->bounds)
-			return fault_set(fault, FAULT_DATA, "",
-				"its list of document bounds " PHRASE_CHANGED_OPENING);
-		facts->documents = bounds_documents(shard->bounds);
-		if (facts->padding > 0 && bounds_outside(shard->bounds) != facts->padding)
-			return fault_set(fault, FAULT_DATA, "",
-				"its list of document bounds says %" PRIu64
-				" tokens of padding, but %" PRIu64 " are outside documents",
-				facts->padding, bounds_outside(shard->bounds));
-	}
-	if (!facts->mask)
-		return true;
-	if (!mask_open(shard->format, b, hint, facts->tokens, &shard->mask, fault))
-		return false;
-	return (shard->mask && mask_id(shard->mask) == facts->mask) ||
-	       fault_set(fault, FAULT_DATA, "", "its loss mask " PHRASE_CHANGED_OPENING);
-}
-
-/* Reads the format's index, or what its shards have instead. */
-static bool open_map(struct shard *shard, const struct shard_hint *hint, struct fault *fault)
-{
-	const struct shard_format *format = shard->format;
-	struct shard_facts *facts = &shard->facts, now = {.documents = SHARD_UNKNOWN};
-	struct map *map = &shard->map;
-
-	map->joins = !hint->documents;
-	if (!format->indexed)
-		return true;
-	if (!open_index(format, shard->bytes, &shard->index, fault) ||
-		!format->scan(shard->bytes, shard->index, hint, &now, map, fault))
-		return false;
-	if (!map_done(map))
-		return fault_memory(fault);
-	if (now.tokens != facts->tokens || now.type != facts->type ||
-		(shard->index ? shard->index->id : 0) != facts->index || map->tokens != now.tokens)
-		return fault_set(fault, FAULT_DATA, "",
-			"%s" PHRASE_CHANGED_OPENING ": it has %" PRIu64
-			" tokens of %s, and had %" PRIu64 " of %s",
-			format->index ? "its index " : "", now.tokens, shard_type_name(now.type),
-			facts->tokens, shard_type_name(facts->type));
-	facts->documents = now.documents;
-	facts->plain = !map->scattered;
-	facts->data_at = map->scattered ? 0 : map->data_at;
-	facts->index_bytes = map_bytes(map);
-	return !shard->index || bytes_settled(shard->index, fault);
-}
-
-struct shard *shard_open_bytes(const struct shard_format *format, struct bytes *b,
-	const struct shard_hint *hint, const struct shard_facts *facts, struct fault *fault)
-{
-	struct shard *shard = calloc(1, sizeof(*shard));
-	struct fault unread = {.code = FAULT_NONE};
+	struct bytes *b = source(path, fd, hint, fault);
+	struct shard *shard = b ? calloc(1, sizeof(*shard)) : NULL;
 
 	if (!shard) {
+		if (b)
+			fault_memory(fault);
 		bytes_close(b);
-		fault_memory(fault);
 		return NULL;
 	}
-	shard->format = format;
-	shard->facts = *facts;
 	shard->bytes = b;
-	b->unread = &unread;
-	if (!open_map(shard, hint, fault)) {
-		tell_unread(&unread, fault);
-		goto fail;
+	shard->format = load_file(format, b, hint, shard, &shard->facts, fault);
+	if (!shard->format) {
+		shard_close(shard);
+		return NULL;
 	}
-	if (!within(b, &shard->facts, fault) || !open_annotations(shard, hint, fault))
-		goto fail;
-	finish(b, hint, &shard->facts);
 	shard->facts.index_bytes += sizeof(*shard) + b->index_bytes;
-	if (shard->bounds)
-		shard->facts.index_bytes += bounds_bytes(shard->bounds);
-	if (shard->mask)
-		shard->facts.index_bytes += mask_bytes(shard->mask);
-	b->path = NULL; /* both were borrowed */
-	b->unread = NULL;
 	ahead_end(b->ahead);
 	return shard;
-fail:
-	shard_close(shard);
-	return NULL;
-}
-
-struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
-	const struct shard_hint *hint, const struct shard_facts *facts, struct fault *fault)
-{
-	struct bytes *b = shard_source(path, fd, hint, fault);
-
-	return b ? shard_open_bytes(format, b, hint, facts, fault) : NULL;
 }
 
 void shard_close(struct shard *shard)
@@ -363,8 +317,7 @@ void shard_close(struct shard *shard)
 
 unsigned shard_sides(const struct shard *shard, struct shard_side *side)
 {
-	const struct bytes *index = shard->index,
-			   *mask = shard->mask ? mask_file(shard->mask) : NULL;
+	const struct bytes *index = shard->index, *mask = shard->mask ? shard->mask->file : NULL;
 	unsigned n = 0;
 
 	if (index && index->fd >= 0)

@@ -9,19 +9,19 @@
 #ifndef TOKEND_SHARD_H
 #define TOKEND_SHARD_H
 
-#include "daemon/shard/formats.h"
+#include "daemon/shard/format.h"
 #include "daemon/shard/map.h"
 
 /* An open shard. */
 struct shard {
 	const struct shard_format *format;
-	struct shard_facts facts;
-	struct bytes *bytes;   /* owned */
-	struct bytes *index;   /* owned; its index, or NULL */
-	struct map map;	       /* of formats with an index */
-	struct bounds *bounds; /* owned; document bounds, or NULL */
-	struct mask *mask;     /* owned; loss mask, or NULL */
-	struct shard *next;    /* for the caller's lists */
+	struct shard_facts facts; /* as of shard_describe() */
+	struct bytes *bytes;	  /* owned */
+	struct bytes *index;	  /* owned; its index, or NULL */
+	struct map map;		  /* of formats with an index */
+	struct bounds *bounds;	  /* owned; document bounds, or NULL */
+	struct mask *mask;	  /* owned; loss mask, or NULL */
+	struct shard *next;	  /* for the caller's lists */
 };
 
 /*
@@ -44,21 +44,11 @@ uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *
 const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
 	int fd, const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault);
 /*
- * Opens a shard that shard_describe() has described. The caller keeps @fd open for the life of the
- * shard, and closes it. Failure: as shard_describe().
+ * The same, and opens the shard. The caller keeps @fd open for the life of the shard, and closes
+ * it. Failure: as shard_describe().
  */
 struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
-	const struct shard_hint *hint, const struct shard_facts *facts, struct fault *fault);
-/*
- * The same with the file opened once for both: shard_source(), then shard_describe_bytes() and
- * shard_open_bytes(), which takes @b, after a failure too.
- */
-struct bytes *shard_source(
-	const char *path, int fd, const struct shard_hint *hint, struct fault *fault);
-const struct shard_format *shard_describe_bytes(const struct shard_format *format, struct bytes *b,
-	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault);
-struct shard *shard_open_bytes(const struct shard_format *format, struct bytes *b,
-	const struct shard_hint *hint, const struct shard_facts *facts, struct fault *fault);
+	const struct shard_hint *hint, struct fault *fault);
 void shard_close(struct shard *shard);
 enum { SHARD_SIDES = 2 };
 

@@ -1,6 +1,84 @@
 #include "daemon/shard/tokens.h"
 
 #include <stddef.h>
+#include <string.h>
+
+/* ---- types ---- */
+
+static const char *const names[] = {"u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"};
+
+const char *shard_type_name(enum shard_type type)
+{
+	return names[type];
+}
+
+bool shard_type(const char *name, enum shard_type *type)
+{
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(name, names[i]) == 0) {
+			*type = (enum shard_type)i;
+			return true;
+		}
+	return false;
+}
+
+/* ---- conversion ---- */
+
+/* Converts a loop at a time. ORs all tokens and checks the result once, so that it vectorises. */
+#define CONVERT(stored, served)                                                                    \
+	{                                                                                          \
+		typedef stored##_t anywhere __attribute__((aligned(1), may_alias));                \
+		const anywhere *in = from;                                                         \
+		served##_t *out = to;                                                              \
+		stored##_t bits = 0;                                                               \
+                                                                                                   \
+		for (uint64_t i = 0; i < n; i++) {                                                 \
+			bits = (stored##_t)(bits | in[i]);                                         \
+			out[i] = (served##_t)in[i];                                                \
+		}                                                                                  \
+		return ((uint64_t)(int64_t)bits & ~(uint64_t)(served##_t) - 1) == 0;               \
+	}
+#define CONVERT_FROM(type, stored)                                                                 \
+	case type:                                                                                 \
+		if (token_bytes == 2)                                                              \
+			CONVERT(stored, uint16)                                                    \
+		CONVERT(stored, uint32)
+
+bool convert_tokens(
+	enum shard_type type, uint32_t token_bytes, const void *from, uint64_t n, void *to)
+{
+	switch (type) {
+		CONVERT_FROM(SHARD_U8, uint8)
+		CONVERT_FROM(SHARD_I8, int8)
+		CONVERT_FROM(SHARD_U16, uint16)
+		CONVERT_FROM(SHARD_I16, int16)
+		CONVERT_FROM(SHARD_U32, uint32)
+		CONVERT_FROM(SHARD_I32, int32)
+		CONVERT_FROM(SHARD_U64, uint64)
+		CONVERT_FROM(SHARD_I64, int64)
+	}
+	return false;
+}
+
+uint64_t convert_first_unfit(
+	enum shard_type type, uint32_t token_bytes, const void *from, uint64_t n, uint64_t *value)
+{
+	uint64_t most = token_bytes == 2 ? UINT16_MAX : UINT32_MAX;
+	uint32_t width = shard_type_bytes(type);
+
+	for (uint64_t i = 0; i < n; i++) {
+		*value = 0;
+		memcpy(value, (const char *)from + i * width, width);
+		if (shard_type_signed(type)) /* sign-extend */
+			*value = (uint64_t)((int64_t)(*value << (64 - 8 * width)) >>
+					    (64 - 8 * width));
+		if (*value > most)
+			return i;
+	}
+	return n;
+}
+
+/* ---- searches ---- */
 
 /* Few enough to stay in the L1 cache for the second pass, which looks for the first one above. */
 enum { BLOCK_TOKENS = 4096 };

@@ -9,10 +9,8 @@
  */
 #include "daemon/shard/zstd.h"
 
-#include "daemon/shard/foreign.h"
+#include "daemon/shard/format.h"
 #include "daemon/shard/frames.h"
-#include "daemon/shard/objects.h"
-#include "daemon/shard/reread.h"
 
 #define XXH_INLINE_ALL
 #include <errno.h>
@@ -31,7 +29,7 @@ enum {
 	AT_ONCE = 128,	     /* entries of a table that are read at a time */
 	HEAD_FROM = 1 << 20, /* bytes; of larger frames the first bytes are decoded by themselves */
 	HEAD_INPUT = 4096,
-	SMALL = 1 << 16, /* bytes; files up to this size are decoded when they are described, */
+	SMALL = 1 << 16, /* bytes; files up to this size are decoded when they are opened, */
 	SMALL_CONTENT = 1 << 20, /* if their contents are at most this large */
 	OWN_ROOM = 2 << 20,	 /* for the decoder, in a cache of one frame */
 	BUDGET = 256 << 20,	 /* the default */
@@ -305,7 +303,7 @@ static bool find_frames_twice(struct zstd_source *s, struct fault *fault)
 
 	if (find_frames(s, &first))
 		return true;
-	bytes_forget(s->file);
+	reread_forget(s->file->fd, 0, 0);
 	if (!find_frames(s, fault))
 		return false;
 	reread_was_good(s->file->fd, 0, s->file->size, first.text);
@@ -367,15 +365,6 @@ static void source_close(struct bytes *b)
 	free(s);
 }
 
-/* Drops the page cache and the decoded frames that are not in use. */
-static void source_forget(const struct bytes *b)
-{
-	const struct zstd_source *s = (const struct zstd_source *)b;
-
-	frames_drop(s);
-	bytes_forget(s->file);
-}
-
 /* Decodes only the first blocks of a large frame, without caching them or checking its checksum. */
 static bool source_head(const struct bytes *b, void *to, size_t n)
 {
@@ -408,12 +397,11 @@ static bool source_head(const struct bytes *b, void *to, size_t n)
 }
 
 /* Decodes all of a small file, so that its damage is found now and not later. */
-static bool source_check(const struct bytes *b, struct fault *fault)
+static bool decode_small(const struct zstd_source *s, struct fault *fault)
 {
-	const struct zstd_source *s = (const struct zstd_source *)b;
 	char byte;
 
-	if (s->file->size > SMALL || b->size > SMALL_CONTENT)
+	if (s->file->size > SMALL || s->bytes.size > SMALL_CONTENT)
 		return true;
 	for (uint64_t i = 0; i < s->count; i++)
 		if (s->frame[i + 1].begin > s->frame[i].begin &&
@@ -422,8 +410,7 @@ static bool source_check(const struct bytes *b, struct fault *fault)
 	return true;
 }
 
-static const struct bytes_ops source_ops = {
-	source_read, source_close, source_head, source_try, source_check, source_forget};
+static const struct bytes_ops source_ops = {source_read, source_close, source_try, source_head};
 
 bool zstd_recognise(const struct bytes *file)
 {
@@ -491,9 +478,10 @@ struct bytes *zstd_open(
 	if (!frames)
 		s->share = s->own = frames_new(s->bytes.frame_bytes + OWN_ROOM);
 	s->frames = s->share ? frames_cache(s->share) : NULL;
-	if (s->frames)
+	if (!s->frames)
+		fault_memory(fault);
+	else if (decode_small(s, fault))
 		return &s->bytes;
-	fault_memory(fault);
 fail:
 	source_close(&s->bytes);
 	return NULL;

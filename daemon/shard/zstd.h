@@ -10,7 +10,14 @@ struct frames;
 
 /* Whether the file is compressed, by its first bytes or its name (*.zst, *.zstd). */
 bool zstd_recognise(const struct bytes *file);
-/* As bytes_open(). Takes @file over, and closes it on failure too. */
+/*
+ * Opens the contents of @file, which it takes over, and closes on failure too. @frames is the cache
+ * of decoded frames; NULL: the source has its own, of about one frame. @budget_bytes is the largest
+ * decoded size of a frame; 0: 256 MiB.
+ *
+ * Rejects a wrong seek table, a frame over the budget, and damaged frames of a small file. On
+ * failure returns NULL; @fault names field, value and limit, without the path.
+ */
 struct bytes *zstd_open(
 	struct bytes *file, struct frames *frames, uint64_t budget_bytes, struct fault *fault);
 

@@ -236,7 +236,7 @@ static void describe_and_open(const char *path, int fd, const struct shard_hint 
 	}
 	assert(facts.token_bytes == 2 || facts.token_bytes == 4);
 	assert(!facts.plain || facts.data_at + facts.tokens * facts.token_bytes <= size);
-	struct shard *shard = shard_open(format, path, fd, hint, &facts, &fault);
+	struct shard *shard = shard_open(format, path, fd, hint, &fault);
 
 	if (!shard) {
 		check_failure(&fault);
@@ -244,8 +244,6 @@ static void describe_and_open(const char *path, int fd, const struct shard_hint 
 	}
 	assert(shard->facts.tokens == facts.tokens);
 	use(shard, data, size);
-	if (hint->frames)
-		bytes_forget(shard->bytes);
 	shard_close(shard);
 }
 

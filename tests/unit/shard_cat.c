@@ -67,13 +67,9 @@ static bool cat(const struct shard_format *format, const struct shard_hint *hint
 	bool show)
 {
 	struct fault fault;
-	struct shard_facts facts;
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	struct shard *shard = NULL;
+	struct shard *shard = fd < 0 ? NULL : shard_open(format, path, fd, hint, &fault);
 
-	format = fd < 0 ? NULL : shard_describe(format, path, fd, hint, &facts, &fault);
-	if (format)
-		shard = shard_open(format, path, fd, hint, &facts, &fault);
 	printf("{");
 	put_string("path", path);
 	bool fine = shard != NULL;
@@ -85,7 +81,7 @@ static bool cat(const struct shard_format *format, const struct shard_hint *hint
 		       ", \"tokens\": %" PRIu64 ", \"sample_tokens\": %" PRIu64
 		       ", \"plain\": %s, \"data_at\": %" PRIu64 ", \"frame_bytes\": %" PRIu64
 		       ", \"index_bytes\": %" PRIu64 ", \"documents\": ",
-			format->name, shard_type_name(f->type), f->token_bytes, f->tokens,
+			shard->format->name, shard_type_name(f->type), f->token_bytes, f->tokens,
 			f->sample_tokens, f->plain ? "true" : "false", f->data_at, f->frame_bytes,
 			(uint64_t)f->index_bytes);
 		f->documents == SHARD_UNKNOWN ? (void)printf("null, ")

@@ -3,8 +3,8 @@
  * nothing of a file that was replaced. tests/system/test_shards.py reads files of their own
  * writers.
  */
-#include "daemon/shard/bytes_open.h"
 #include "daemon/shard/frames.h"
+#include "daemon/shard/zstd.h"
 #include "tests/unit/files.h"
 #include "tests/unit/rng.h"
 
@@ -87,7 +87,8 @@ static struct bytes *open_bytes(const char *path, struct frames *frames, int *fd
 
 	*fd = open(path, O_RDONLY | O_CLOEXEC);
 	assert_true(*fd >= 0);
-	struct bytes *b = bytes_open(*fd, path, NULL, frames, 0, &fault);
+	struct bytes *file = bytes_open(*fd, path, NULL, &fault),
+		     *b = file ? zstd_open(file, frames, 0, &fault) : NULL;
 
 	if (!b)
 		fail_msg("%s", fault.text);

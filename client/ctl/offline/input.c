@@ -1,7 +1,7 @@
 /* How shards named on the command line are opened. */
 #include "client/ctl/offline/shards.h"
 #include "daemon/config/url_text.h"
-#include "daemon/shard/formats.h"
+#include "daemon/shard/format.h"
 #include "daemon/shard/frames.h"
 #include "proto/phrases.h"
 
@@ -137,36 +137,22 @@ struct ctl_input ctl_input_at(const struct ctl_place *p, const struct ctl_input 
 	return own;
 }
 
-static struct shard *open_bytes(
-	const struct ctl_input *input, const char *path, int fd, struct fault *fault)
-{
-	struct bytes *bytes = shard_source(path, fd, &input->hint, fault);
-	const struct shard_format *format;
-	struct shard_facts facts;
-
-	if (!bytes)
-		return NULL;
-	format = shard_describe_bytes(input->format, bytes, &input->hint, &facts, fault);
-	if (format)
-		return shard_open_bytes(format, bytes, &input->hint, &facts, fault);
-	bytes_close(bytes);
-	if (shard_is_unknown(fault) && !shard_is_foreign(fault))
-		strncat(fault->text, "; " PHRASE_NOT_SHARD,
-			sizeof(fault->text) - strlen(fault->text) - 1);
-	return NULL;
-}
-
 struct shard *ctl_input_open(
 	const struct ctl_input *input, const char *path, int *fd, struct fault *fault)
 {
 	bool remote = input->hint.objects;
+	struct shard *shard = NULL;
 
 	/* O_NONBLOCK: a FIFO must be rejected, not waited for */
 	*fd = remote ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (remote || *fd >= 0)
-		return open_bytes(input, path, *fd, fault);
-	fault_errno(fault, errno, "", "%s", bytes_open_fault(errno));
-	return NULL;
+	if (!remote && *fd < 0)
+		fault_errno(fault, errno, "", "%s", bytes_open_fault(errno));
+	else
+		shard = shard_open(input->format, path, *fd, &input->hint, fault);
+	if (!shard && shard_is_unknown(fault) && !shard_is_foreign(fault))
+		strncat(fault->text, "; " PHRASE_NOT_SHARD,
+			sizeof(fault->text) - strlen(fault->text) - 1);
+	return shard;
 }
 
 const char *ctl_input_text(const char *path, const char *text)

@@ -9,7 +9,7 @@
 #include "daemon/catalog/manifest.h"
 #include "daemon/config/config.h"
 #include "daemon/shard/list.h"
-#include "daemon/shard/objects.h"
+#include "daemon/shard/bytes.h"
 #include "daemon/shard/shard.h"
 #include "daemon/store/store.h"
 #include "proto/fault.h"
