@@ -1,7 +1,6 @@
 /* Files and objects as sources of bytes, and names of files. */
 #include "daemon/shard/bytes.h"
 
-#include "daemon/shard/ahead.h"
 #include "proto/phrases.h"
 
 #define XXH_INLINE_ALL
@@ -168,21 +167,113 @@ static bool open_side_file(const char *path, struct bytes **b, struct fault *fau
 
 /* ---- objects ---- */
 
+/*
+ * While a shard is opened, a header, a table or an index is read in many small pieces, and each
+ * would be a GET. So parts of the object are read ahead: 64 KiB at its head and at its tail, and
+ * between them more where reads are sequential, for three arrays that are read side by side.
+ */
+enum { PART_LEAST = 64 << 10, PART_MOST = 8 << 20, HEAD = 0, TAIL = 1, MOVING = 2, PARTS = 5 };
+
+struct ahead {
+	struct part {
+		uint64_t at, n, used; /* used: when it was read from last */
+		char *bytes;
+	} part[PARTS];
+	uint64_t reads;
+	bool ended;
+	/* Of the read that failed: to ask the store again for each format may take minutes. */
+	struct fault *fault;
+};
+
 struct object_source {
 	struct bytes bytes;
 	struct object object;
+	struct ahead ahead;
 };
+
+void bytes_opened(const struct bytes *b)
+{
+	struct ahead *ahead = b->ahead;
+
+	for (unsigned i = 0; ahead && i < PARTS; i++) {
+		free(ahead->part[i].bytes);
+		ahead->part[i].bytes = NULL;
+	}
+	if (ahead) {
+		free(ahead->fault);
+		ahead->fault = NULL;
+		ahead->ended = true;
+	}
+}
+
+/* Chooses a part for bytes [at, at + n), and sets its range unless it has them. */
+static struct part *choose(struct ahead *ahead, uint64_t size, uint64_t at, size_t n)
+{
+	struct part *last = ahead->part + PARTS, *p = &ahead->part[MOVING];
+	struct part to = {.at = at, .n = n < PART_LEAST ? PART_LEAST : n};
+
+	for (struct part *q = ahead->part; q < last; q++)
+		if (q->bytes && at >= q->at && at + n <= q->at + q->n)
+			return q;
+	if (size <= 2 * PART_LEAST || at + n <= PART_LEAST) {
+		p = &ahead->part[HEAD];
+		to.at = 0;
+		to.n = size <= 2 * PART_LEAST ? size : PART_LEAST;
+	} else if (at >= size - PART_LEAST) {
+		p = &ahead->part[TAIL];
+		to.at = size - PART_LEAST;
+		to.n = PART_LEAST;
+	} else {
+		for (struct part *q = p + 1; q < last; q++)
+			p = q->used < p->used ? q : p;
+		for (struct part *q = &ahead->part[MOVING]; q < last; q++)
+			if (q->bytes && at >= q->at && at <= q->at + 2 * q->n) { /* goes on */
+				p = q;
+				to.n = 2 * q->n < PART_MOST ? 2 * q->n : PART_MOST;
+			}
+		to.n = to.n < n ? n : to.n;
+		to.n = to.n < size - at ? to.n : size - at;
+	}
+	free(p->bytes);
+	*p = to;
+	return p;
+}
 
 static bool object_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
 	const struct object_source *s = (const struct object_source *)b;
+	struct stores *stores = b->objects->stores;
+	struct ahead *ahead = b->ahead;
 
-	return ahead_read(b->ahead, b->objects->stores, &s->object, at, to, n, fault);
+	if (ahead->fault) {
+		*fault = *ahead->fault;
+		return false;
+	}
+	if (ahead->ended || n > PART_MOST)
+		return store_read(stores, &s->object, at, to, n, fault);
+	struct part *p = choose(ahead, b->size, at, n);
+
+	if (!p->bytes) {
+		p->bytes = malloc(p->n);
+		if (!p->bytes)
+			return store_read(stores, &s->object, at, to, n, fault);
+		if (!store_read(stores, &s->object, p->at, p->bytes, p->n, fault)) {
+			free(p->bytes);
+			p->bytes = NULL;
+			ahead->fault = malloc(sizeof(*fault));
+			if (ahead->fault)
+				*ahead->fault = *fault;
+			return false;
+		}
+	}
+	p->used = ++ahead->reads;
+	memcpy(to, p->bytes + (at - p->at), n);
+	return true;
 }
 
 static void object_close(struct bytes *b)
 {
-	ahead_free(b->ahead);
+	bytes_opened(b);
 	free(b);
 }
 
@@ -202,9 +293,9 @@ uint32_t bytes_object_id(const struct object *object)
 	return id ? id : 1;
 }
 
-/* Takes a share of @ahead. *@b is NULL if there is no such object. */
-static bool open_object(const struct objects *objects, const char *path, struct ahead *ahead,
-	struct bytes **b, struct fault *fault)
+/* *@b is NULL if there is no such object. */
+static bool open_object(
+	const struct objects *objects, const char *path, struct bytes **b, struct fault *fault)
 {
 	struct object object;
 	struct object_source *s;
@@ -226,7 +317,7 @@ static bool open_object(const struct objects *objects, const char *path, struct 
 		.version = XXH64(object.key, strlen(object.key),
 			(uintptr_t)object.bucket ^ hash_of(&object)),
 		.objects = objects,
-		.ahead = ahead_share(ahead)};
+		.ahead = &s->ahead};
 	*b = &s->bytes;
 	return true;
 }
@@ -236,23 +327,19 @@ static bool open_object(const struct objects *objects, const char *path, struct 
 struct bytes *bytes_open(
 	int fd, const char *path, const struct objects *objects, struct fault *fault)
 {
-	struct ahead *ahead = objects ? ahead_new() : NULL;
-	struct bytes *b = NULL;
+	struct bytes *b;
 
 	if (!objects)
 		return open_file(fd, path, fault);
-	if (!ahead)
-		fault_memory(fault);
-	else if (open_object(objects, path, ahead, &b, fault) && !b)
+	if (open_object(objects, path, &b, fault) && !b)
 		fault_set(fault, FAULT_DATA, "", "is not among the listed objects");
-	ahead_free(ahead); /* the source has its share */
 	return b;
 }
 
 bool bytes_open_side(
 	const struct bytes *shard, const char *path, struct bytes **b, struct fault *fault)
 {
-	return shard->objects ? open_object(shard->objects, path, shard->ahead, b, fault)
+	return shard->objects ? open_object(shard->objects, path, b, fault)
 			      : open_side_file(path, b, fault);
 }
 

@@ -68,7 +68,7 @@ struct bytes {
 	const uint8_t *head;
 	size_t head_bytes;
 	const struct objects *objects; /* it and its side files are there; NULL: files */
-	struct ahead *ahead;	       /* of objects */
+	struct ahead *ahead;	       /* of objects: what was read in advance */
 };
 
 /*
@@ -86,6 +86,11 @@ struct bytes *bytes_open(
 bool bytes_open_side(
 	const struct bytes *shard, const char *path, struct bytes **b, struct fault *fault);
 void bytes_close(struct bytes *b); /* NULL: does nothing */
+/*
+ * The shard is open: bytes that were read in advance are dropped. Before that, one thread at a time
+ * may read an object.
+ */
+void bytes_opened(const struct bytes *b);
 /*
  * Whether the file is unchanged since bytes_open_side(). For callers that keep what they read and
  * close the file. False: @fault; ESTALE: the file was changed, open it again.

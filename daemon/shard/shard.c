@@ -1,6 +1,5 @@
 #include "daemon/shard/shard.h"
 
-#include "daemon/shard/ahead.h"
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/zstd.h"
 #include "proto/phrases.h"
@@ -299,7 +298,11 @@ struct shard *shard_open(const struct shard_format *format, const char *path, in
 		return NULL;
 	}
 	shard->facts.index_bytes += sizeof(*shard) + b->index_bytes;
-	ahead_end(b->ahead);
+	bytes_opened(b);
+	if (shard->index)
+		bytes_opened(shard->index);
+	if (shard->mask)
+		bytes_opened(shard->mask->file);
 	return shard;
 }
 
