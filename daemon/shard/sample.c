@@ -16,7 +16,6 @@ enum {
 	ENOUGH = 1000, /* tokens for the comparison of distributions */
 	CONSTANT = 64, /* tokens of one value */
 	HIGHEST_ID = 1 << 24,
-	NARROW_ROW = 8,
 };
 
 /*
@@ -46,6 +45,7 @@ static unsigned places_of(const struct shard *shard, struct sample_place *place)
 struct sample *sample_read(const struct shard *shard, struct fault *fault)
 {
 	struct sample *s = malloc(sizeof(*s));
+	uint16_t narrow[SAMPLE_PLACE_TOKENS];
 
 	if (!s) {
 		fault_memory(fault);
@@ -55,18 +55,14 @@ struct sample *sample_read(const struct shard *shard, struct fault *fault)
 	s->n = 0;
 	for (unsigned p = 0; p < s->places; p++) {
 		uint32_t *to = s->value + s->n, n = (uint32_t)s->place[p].tokens;
+		bool wide = shard->facts.token_bytes == 4;
 
-		if (!shard_read(shard, s->place[p].token, n, to, fault)) {
+		if (!shard_read(shard, s->place[p].token, n, wide ? (void *)to : narrow, fault)) {
 			free(s);
 			return NULL;
 		}
-		if (shard->facts.token_bytes == 2) /* widen in place, from the end */
-			for (uint32_t i = n; i-- > 0;) {
-				uint16_t value;
-
-				memcpy(&value, (const char *)to + 2 * i, 2);
-				to[i] = value;
-			}
+		if (!wide)
+			convert_tokens(SHARD_U16, 4, narrow, n, to);
 		s->n += n;
 	}
 	return s;
@@ -157,8 +153,8 @@ static const char *wider(const struct sample *s, uint32_t token_bytes)
 
 /* ---- u16 that are not ids ---- */
 
-/* Repeated tokens, as in padding, count once. *@differ: every second one is of another kind. */
-static const char *foreign_u16(const struct sample *s, bool *differ)
+/* Repeated tokens, as in padding, count once. */
+static const char *foreign_u16(const struct sample *s)
 {
 	struct histogram place[2] = {0}, low = {0}, high = {0}, sign[3] = {0};
 
@@ -178,8 +174,7 @@ static const char *foreign_u16(const struct sample *s, bool *differ)
 		return NULL;
 	double even = sameness(&place[0]), odd = sameness(&place[1]);
 
-	*differ = distance(&place[0], &place[1]) > 0.35;
-	if (*differ && (even > 1.4 * odd || odd > 1.4 * even))
+	if (distance(&place[0], &place[1]) > 0.35 && (even > 1.4 * odd || odd > 1.4 * even))
 		return "every second u16 is of another kind, as in u32, int64 or floats";
 	if (sameness(&low) > 1.5 * sameness(&high))
 		return "the high byte of its u16 varies more than the low one, as in big-endian "
@@ -196,14 +191,6 @@ static const char *foreign_u16(const struct sample *s, bool *differ)
 }
 
 /* ---- doubts ---- */
-
-static bool repeats(const struct sample *s, unsigned from, unsigned n, unsigned period)
-{
-	for (unsigned i = from + period; i < from + n; i++)
-		if (s->value[i] != s->value[i - period])
-			return false;
-	return true;
-}
 
 /* Whether every second value is 0, and few others: wider ids of which there are too few to say. */
 static bool alternates(const struct sample *s)
@@ -235,43 +222,38 @@ static bool all_differ(const struct sample *s)
 	return differ;
 }
 
-static bool empty_place(const struct sample *s, const struct shard *shard, char *text, size_t n)
+/* Whether one of the places has one value only, as where nothing was written. */
+static bool empty_place(const struct sample *s, uint32_t ones, char *text, size_t n)
 {
-	uint32_t ones = shard->facts.token_bytes == 2 ? UINT16_MAX : UINT32_MAX;
-	unsigned at = 0;
+	for (unsigned p = 0, at = 0; p < s->places; at += (unsigned)s->place[p++].tokens) {
+		uint64_t tokens = s->place[p].tokens, first = s->place[p].token, same = 0;
+		uint32_t value = s->value[at];
 
-	for (unsigned p = 0; p < s->places; at += (unsigned)s->place[p++].tokens) {
-		uint64_t tokens = s->place[p].tokens, first = s->place[p].token;
-
-		if ((s->value[at] != 0 && s->value[at] != ones) || tokens < s->place[0].tokens ||
-			tokens < CONSTANT || !repeats(s, at, (unsigned)tokens, 1))
+		while (same < tokens && s->value[at + same] == value)
+			same++;
+		if ((value != 0 && value != ones) || same < tokens || tokens < CONSTANT ||
+			tokens < s->place[0].tokens)
 			continue;
 		snprintf(text, n,
 			"tokens %" PRIu64 " to %" PRIu64 " are all %" PRIu32
 			", as in space that was never written",
-			first, first + tokens - 1, s->value[at]);
+			first, first + tokens - 1, value);
 		return true;
 	}
 	return false;
 }
 
-static bool doubt(const struct sample *s, const struct shard *shard, char *text, size_t n)
+static bool doubt(const struct sample *s, uint32_t ones, char *text, size_t n)
 {
-	const struct shard_facts *facts = &shard->facts;
 	uint32_t most = 0;
 
-	if (empty_place(s, shard, text, n))
+	if (empty_place(s, ones, text, n))
 		return true;
 	for (unsigned i = 0; i < s->n; i++)
 		most = s->value[i] > most ? s->value[i] : most;
 	*text = 0;
-	if (s->n >= CONSTANT && repeats(s, 0, s->n, 4))
-		snprintf(text, n, "repeats four tokens or fewer");
-	else if (alternates(s))
+	if (alternates(s))
 		snprintf(text, n, "every second token is 0, perhaps of a wider type");
-	else if (facts->row_tokens > 1 && facts->row_tokens < NARROW_ROW)
-		snprintf(text, n, "is a table of %" PRIu64 " columns, perhaps an index",
-			facts->row_tokens);
 	else if (s->n >= ENOUGH && most == 1)
 		snprintf(text, n, "has only the numbers 0 and 1, perhaps a mask");
 	else if (s->n >= ENOUGH && all_differ(s))
@@ -286,8 +268,7 @@ struct sample_verdict sample_judge(const struct sample *s, const struct shard *s
 	enum shard_type type = shard->facts.type;
 	bool raw = shard->format->raw && (type == SHARD_U16 || type == SHARD_U32);
 	const char *wide = raw ? wider(s, shard_type_bytes(type)) : NULL;
-	bool differ = false;
-	const char *foreign = raw && type == SHARD_U16 ? foreign_u16(s, &differ) : NULL;
+	const char *foreign = raw && type == SHARD_U16 ? foreign_u16(s) : NULL;
 
 	for (unsigned i = 0; raw && type == SHARD_U32 && !foreign && i < s->n; i++)
 		if (s->value[i] >= HIGHEST_ID)
@@ -298,12 +279,8 @@ struct sample_verdict sample_judge(const struct sample *s, const struct shard *s
 	} else if (foreign) {
 		v.kind = SAMPLE_FOREIGN;
 		snprintf(v.text, sizeof(v.text), "does not look like tokens: %s", foreign);
-	} else if (differ) {
-		v.kind = SAMPLE_DOUBT;
-		snprintf(v.text, sizeof(v.text),
-			"every second token is of another range, as in "
-			"two codebooks in turn, or in records");
-	} else if (doubt(s, shard, v.text, sizeof(v.text))) {
+	} else if (doubt(s, shard->facts.token_bytes == 2 ? UINT16_MAX : UINT32_MAX, v.text,
+			   sizeof(v.text))) {
 		v.kind = SAMPLE_DOUBT;
 	}
 	return v;
