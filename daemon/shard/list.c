@@ -128,7 +128,7 @@ static uint64_t lower_bound(const struct shard_list *list, const char *name, siz
 
 int64_t shard_list_find(const struct shard_list *list, const char *name)
 {
-	uint64_t i = lower_bound(list, name, SIZE_MAX);
+	uint64_t i = lower_bound(list, name, strlen(name) + 1);
 
 	return i < list->count && strcmp(shard_list_name(list, i), name) == 0 ? (int64_t)i : -1;
 }

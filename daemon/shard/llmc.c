@@ -32,30 +32,20 @@ static bool is_known(uint32_t magic)
 	return kind_of(magic) || magic == EVALUATION;
 }
 
-/*
- * Whether the file has a header with a damaged magic, which must not be served as tokens: the count
- * matches the size of the file, and the rest of the header is zero.
- */
-static bool is_damaged(const struct bytes *b, const uint8_t *start)
+/* Also recognises a header after a damaged magic, so that it is not served as tokens: the count
+ * matches the size of the file, and the rest of the header is zero. */
+static bool llmc_recognise(const struct bytes *b)
 {
 	static const uint8_t zeros[HEADER_BYTES - 12];
 	uint8_t head[HEADER_BYTES];
-	uint64_t count = bytes_u32(start + 8), rest = b->size - HEADER_BYTES;
-	struct fault fault;
-
-	return b->size > HEADER_BYTES && (rest == 2 * count || rest == 4 * count) &&
-	       bytes_read(b, 0, head, sizeof(head), &fault) &&
-	       memcmp(head + 12, zeros, sizeof(zeros)) == 0;
-}
-
-static bool llmc_recognise(const struct bytes *b)
-{
-	uint8_t head[12];
 	size_t n = bytes_head(b, head, sizeof(head));
 
-	return (n >= 4 && (is_known(bytes_u32(head)) ||
-				  is_known(__builtin_bswap32(bytes_u32(head))))) ||
-	       (n == sizeof(head) && is_damaged(b, head));
+	if (n >= 4 && (is_known(bytes_u32(head)) || is_known(__builtin_bswap32(bytes_u32(head)))))
+		return true;
+	uint64_t count = n == sizeof(head) ? bytes_u32(head + 8) : 0, rest = b->size - n;
+
+	return count > 0 && (rest == 2 * count || rest == 4 * count) &&
+	       memcmp(head + 12, zeros, sizeof(zeros)) == 0;
 }
 
 static bool llmc_scan(const struct bytes *b, const struct bytes *index,
