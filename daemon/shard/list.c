@@ -355,11 +355,13 @@ static bool move_sides(struct shard_list *list, uint64_t *sides, struct fault *f
 		fine = is_accompanied(list, shard_list_name(list, i), &kind);
 		if (fine && kind)
 			side[n++] = list->at[i];
-		if (!fine && shard_list_path(list, i, path, sizeof(path)))
-			fault_set(fault, FAULT_DATA, "",
-				"%s: is %s, but its shard (%s) is missing; add the shard, move "
-				"this file away, or set a pattern that matches only the shards",
-				path, kind->kind, kind->shard);
+		if (fine)
+			continue;
+		shard_list_path(list, i, path, sizeof(path));
+		fault_set(fault, FAULT_DATA, "",
+			"%s: is %s, but its shard (%s) is missing; add the shard, move "
+			"this file away, or set a pattern that matches only the shards",
+			path, kind->kind, kind->shard);
 	}
 	for (uint64_t i = 0, s = 0; fine && i < list->count; i++)
 		if (s < n && list->at[i] == side[s])

@@ -247,9 +247,8 @@ static const struct shard_format *load_file(const struct shard_format *format, s
 		b->head_bytes = b->size < sizeof(head) ? (size_t)b->size : sizeof(head);
 		if (bytes_begin(b, head, b->head_bytes, fault))
 			b->head = head;
-		else if (!format || fault->code != FAULT_DATA)
-			return NULL; /* a damaged frame of a known format need not be the first read
-				      */
+		else if (!format || fault->code != FAULT_DATA) /* its other frames may be good */
+			return NULL;
 	}
 	format = load(format, b, hint, shard, facts, fault);
 	b->head = NULL;
