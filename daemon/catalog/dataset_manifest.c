@@ -1,8 +1,8 @@
 #include "daemon/catalog/opening.h"
 
 #include "daemon/shard/bounds.h"
-#include "daemon/shard/list.h"
 #include "daemon/shard/format.h"
+#include "daemon/shard/list.h"
 #include "daemon/shard/mds_index.h"
 
 #include <errno.h>

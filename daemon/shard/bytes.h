@@ -64,7 +64,7 @@ struct bytes {
 	bool owns_fd;
 	uint32_t id;	  /* plain: bytes_id(), or of an object a hash of its size and ETag */
 	uint64_t version; /* plain: ctime, or a hash of the object's key, size and ETag */
-	/* What bytes_head() returns, if it was read in advance; or NULL. */
+	/* The first bytes, for bytes_head(), if they were read in advance; or NULL. */
 	const uint8_t *head;
 	size_t head_bytes;
 	const struct objects *objects; /* it and its side files are there; NULL: files */
