@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import numpy
 
@@ -22,12 +23,15 @@ GROWTH_KIB = 256  # of a process, after the first third of its samples
 
 
 def look(pid):
-    """(RSS in KiB, descriptors, threads) of a process; None if it has ended."""
+    """(RSS in KiB, descriptors, threads) of a process; None if it has ended. io_uring's workers
+    are the kernel's: there are as many as reads that block, so none is counted.
+    """
     try:
-        with open(f"/proc/{pid}/status") as file:
-            field = dict(line.split(":", 1) for line in file)
+        field = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").open())
         fds = len(os.listdir(f"/proc/{pid}/fd"))
-        return int(field["VmRSS"].split()[0]), fds, int(field["Threads"])
+        names = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
+        threads = sum(not name.startswith("iou-wrk-") for name in names)
+        return int(field["VmRSS"].split()[0]), fds, threads
     except (FileNotFoundError, KeyError, ProcessLookupError):
         return None
 
