@@ -10,8 +10,7 @@ from typing import NamedTuple
 TESTS = Path(__file__).resolve().parents[1]
 EXAMPLES = TESTS.parent / "client/example/trainers"
 TRAINERS = {  # by example: the trainer, and its distribution or the commit that it is rebuilt from
-    "train_ddp.py": ("DDP", "torch"),
-    "train_fsdp.py": ("FSDP2, HSDP", "torch"),
+    "train_ddp.py": ("DDP, FSDP2", "torch"),
     "train_documents.py": ("documents", "torch"),
     "train_nanogpt.py": ("nanoGPT", "3adf61e1"),
     "train_accelerate.py": ("accelerate", "accelerate"),

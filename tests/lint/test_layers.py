@@ -80,6 +80,8 @@ def includes():
             near, used = f"{Path(path).parent}/{name}", name
             if "/" not in name:  # examples include what is next to them, or the installed header
                 used = near if (ROOT / near).is_file() else f"client/lib/{name}"
+                if path.startswith(NEED_MORE) and not (ROOT / used).is_file():
+                    continue  # of the clone that the example is copied into
             assert (ROOT / used).is_file(), f"{path} includes {name}: write it from the top"
             edges[path][used] = ()
     assert len(edges) > 150

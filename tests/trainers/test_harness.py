@@ -12,7 +12,7 @@ WRONG = {
         "step == 5 or data.commit()\n    loss.backward()",
     ),
     "all ranks read the first one's rows": (
-        "micro_batch=2)",
+        "micro_batch=2, mesh=mesh)",
         "micro_batch=2, rank=0, world=2, run=f'rank{dist.get_rank()}', group=False)",
     ),
 }

@@ -1,8 +1,10 @@
 """nanoGPT's loop, which takes a batch before it has trained on the last one, resumes exactly."""
 
+import os
 import re
+import shutil
 
-from harness import VALID, Job
+from harness import HERE, VALID, Job
 
 
 class NanoGPT(Job):
@@ -12,6 +14,7 @@ class NanoGPT(Job):
 
 def test_the_batch_that_is_taken_but_not_trained_on_is_not_lost():
     with NanoGPT("train_nanogpt.py", streams={"valid": VALID}) as job:
+        shutil.copy(os.path.join(HERE, "nanogpt_model.py"), os.path.join(job.work, "model.py"))
         first = job.start(1, hold=7)
         job.edit("max_iters, grad_clip = 6e-4, 14", "max_iters, grad_clip = 6e-4, 1000")
         second = job.start(2, hold=7, then=job.edit_and_drain)

@@ -136,13 +136,18 @@ static inline void dataloader_free(DataLoader *loader)
 
 enum { CONTROL_SAVE = 1, CONTROL_STOP = 2 };
 
-/* The first process for which @holds is not 0, or num_processes. */
-static inline int dataloader_first(const DataLoader *loader, int holds)
-{
-	int mine = holds ? loader->process_rank : loader->num_processes, first;
+/* The greatest value of all processes, and the first process that has it: MPI_LONG_INT. */
+struct dataloader_greatest {
+	long value;
+	int process;
+};
 
-	MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-	return first;
+static inline struct dataloader_greatest dataloader_greatest(const DataLoader *loader, long value)
+{
+	struct dataloader_greatest mine = {value, loader->process_rank}, of_all;
+
+	MPI_Allreduce(&mine, &of_all, 1, MPI_LONG_INT, MPI_MAXLOC, MPI_COMM_WORLD);
+	return of_all;
 }
 
 /* A daemon that was lost has forgotten the request: tokctl reports that nobody answered. */
@@ -151,40 +156,6 @@ static inline void dataloader_answer(
 {
 	if (tokend_request_number(loader->tokend) == number)
 		(void)tokend_answer(loader->tokend, number, outcome, text);
-}
-
-/* The request's tag, or "". */
-static inline void dataloader_read_tag(DataLoader *loader, const char *args)
-{
-	const char *line = strncmp(args, "tag ", 4) == 0 ? args : strstr(args, "\ntag ");
-
-	loader->tag[0] = 0;
-	if (line)
-		sscanf(line + (line != args) + 4, "%64[^\n]", loader->tag);
-}
-
-/* Fetches the greatest request of all processes' daemons. Its number is 0 if there is none. */
-static inline void dataloader_request(DataLoader *loader, struct tokend_request *request)
-{
-	struct tokend *t = loader->tokend;
-	uint64_t mine, number;
-
-	request->number = 0;
-	if (tokend_attend(t) < 0) /* finds a restarted daemon even while batches are ready */
-		dataloader_fail(loader, tokend_why(t));
-	mine = tokend_request_number(t);
-	if (mine == loader->handled)
-		mine = 0;
-	MPI_Allreduce(&mine, &number, 1, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
-	if (number == 0)
-		return;
-
-	int source = dataloader_first(loader, mine == number);
-
-	if (loader->process_rank == source && tokend_request(t, request) < 0)
-		request->number = 0;
-	MPI_Bcast(request, sizeof(*request), MPI_BYTE, source, MPI_COMM_WORLD);
-	loader->handled = request->number ? request->number : number;
 }
 
 /*
@@ -196,26 +167,38 @@ static inline int dataloader_control(DataLoader *loader)
 {
 	static struct tokend_request request; /* 64 KiB: too large for some stacks */
 	struct tokend *t = loader->tokend;
-	uint64_t acts_from = 0, first, mine;
+	struct dataloader_greatest asked, failed;
+	uint64_t number, acts_from = 0, first, mine;
+	int stops, saves, r = 0;
+	const char *tag;
 	char text[600];
-	int failed, saves, r = 0;
 
-	dataloader_request(loader, &request);
-	if (request.number == 0)
+	if (tokend_attend(t) < 0) /* finds a restarted daemon even while batches are ready */
+		dataloader_fail(loader, tokend_why(t));
+	number = tokend_request_number(t);
+	asked = dataloader_greatest(loader, number == loader->handled ? 0 : (long)number);
+	if (asked.value == 0)
 		return 0;
-	saves = strcmp(request.kind, "checkpoint") == 0 || strcmp(request.kind, "drain") == 0 ||
-		strcmp(request.kind, "rescale") == 0;
+	if (loader->process_rank == asked.process && tokend_request(t, &request) < 0)
+		request.number = 0;
+	MPI_Bcast(&request, sizeof(request), MPI_BYTE, asked.process, MPI_COMM_WORLD);
+	loader->handled = request.number ? request.number : (uint64_t)asked.value;
+	if (request.number == 0) /* withdrawn in the meantime */
+		return 0;
+
+	stops = strcmp(request.kind, "drain") == 0 || strcmp(request.kind, "rescale") == 0;
+	saves = stops || strcmp(request.kind, "checkpoint") == 0;
 	if (!saves)
 		r = tokend_obey(t, request.kind, request.args, &acts_from);
 	first = mine = tokend_fingerprint(t); /* different if the daemons' configs differ */
 	MPI_Bcast(&first, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
-	failed = dataloader_first(loader, r < 0 || mine != first);
-	snprintf(text, sizeof(text), "process %d: %s", loader->process_rank,
-		r < 0 ? tokend_why(t) : "its order differs from that of process 0");
-	if (failed < loader->num_processes) {
+	failed = dataloader_greatest(loader, r < 0 || mine != first);
+	if (failed.value) {
+		snprintf(text, sizeof(text), "process %d: %s", loader->process_rank,
+			r < 0 ? tokend_why(t) : "its order differs from that of process 0");
 		if (!saves && r == 0 && tokend_undo(t) < 0)
 			dataloader_fail(loader, tokend_why(t));
-		MPI_Bcast(text, sizeof(text), MPI_CHAR, failed, MPI_COMM_WORLD);
+		MPI_Bcast(text, sizeof(text), MPI_CHAR, failed.process, MPI_COMM_WORLD);
 		dataloader_answer(loader, request.number, TOKEND_FAILED, text);
 		return 0;
 	}
@@ -225,8 +208,11 @@ static inline int dataloader_control(DataLoader *loader)
 		return 0;
 	}
 	loader->asked = request.number;
-	dataloader_read_tag(loader, request.args);
-	return strcmp(request.kind, "checkpoint") == 0 ? CONTROL_SAVE : CONTROL_SAVE | CONTROL_STOP;
+	loader->tag[0] = 0;
+	tag = strncmp(request.args, "tag ", 4) == 0 ? request.args : strstr(request.args, "\ntag ");
+	if (tag)
+		sscanf(tag + strspn(tag, "\n"), "tag %64[^\n]", loader->tag);
+	return stops ? CONTROL_SAVE | CONTROL_STOP : CONTROL_SAVE;
 }
 
 /* Reports that the model is saved. All processes call it, and wait until those that save have done

@@ -1,16 +1,16 @@
 /*
- * The loop of llm.c's train_gpt2.c with a tiny model, on several processes. Started again, on any
- * number of processes, it resumes.
+ * The loop of llm.c's train_gpt2.c on several processes. Started again, on any number of processes,
+ * it resumes. In llm.c's directory, with llmc_dataloader.h:
  *
- *   mpicc train_llmc.c llmc_gpt2.c $(pkg-config --cflags --libs tokend) -lm -o train_llmc
+ *   mpicc train_llmc.c $(pkg-config --cflags --libs tokend) -lm -o train_llmc
  *   mpirun -n 2 ./train_llmc [STEPS [RUN [CONFIG]]]
  *
  * If tokend was installed with pip: export PKG_CONFIG_PATH=$(python -m tokend --pkgconfigdir)
- *
- * llmc_dataloader.h is used in place of llm.c's llmc/dataloader.h.
  */
-#include "llmc_dataloader.h" // tokend: in place of llmc/dataloader.h
-#include "llmc_gpt2.h"
+#include "llmc_dataloader.h" // tokend: in place of llmc/dataloader.h, whose include guard it has
+
+#define TESTING // without main()
+#include "train_gpt2.c"
 
 #include <unistd.h>
 
@@ -53,6 +53,8 @@ static int load_state(GPT2 *model, DataLoader *loader)
 
 	if (!file)
 		return 0;
+	model->m_memory = (float *)calloc(n, sizeof(float));
+	model->v_memory = (float *)calloc(n, sizeof(float));
 	stop_if(fread(&step, sizeof(step), 1, file) != 1 ||
 			fread(model->params_memory, sizeof(float), n, file) != n ||
 			fread(model->m_memory, sizeof(float), n, file) != n ||
@@ -86,18 +88,27 @@ static float validate(GPT2 *model, DataLoader *val_loader, int val_num_batches)
 	return val_loss / (float)n; // tokend
 }
 
-static GPT2 model;
-static DataLoader train_loader, val_loader;
-
-static void train(int num_steps, int process_rank, int num_processes)
+int main(int argc, char **argv)
 {
+	int num_steps = argc > 1 ? atoi(argv[1]) : 15;
+	const char *run = argc > 2 ? argv[2] : "llmc";	       // tokend
+	const char *file = argc > 3 ? argv[3] : "tokend.yaml"; // tokend
+	int B = 2, T = 32, rank, world;
 	int control = 0; // tokend
+	DataLoader train_loader, val_loader;
+	GPT2 model;
 
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &world);
+	gpt2_build_from_checkpoint(&model, "gpt2_124M.bin");
+	dataloader_init(&train_loader, file, "train", run, B, T, rank, world); // tokend
+	dataloader_init(&val_loader, file, "valid", run, B, T, rank, world);   // tokend
 	for (int step = load_state(&model, &train_loader); step < num_steps;) {
 		if (step % 10 == 0) {
 			float val_loss = validate(&model, &val_loader, 5);
 
-			if (process_rank == 0)
+			if (rank == 0)
 				printf("val loss %f\n", val_loss);
 		}
 		if (!dataloader_next_batch(&train_loader)) // tokend: the end
@@ -106,12 +117,12 @@ static void train(int num_steps, int process_rank, int num_processes)
 			train_loader.T);
 		gpt2_zero_grad(&model);
 		gpt2_backward(&model);
-		average(model.grads_memory, model.num_parameters, num_processes);
+		average(model.grads_memory, model.num_parameters, world);
 		gpt2_update(&model, 1e-3f, 0.9f, 0.999f, 1e-8f, 0.0f, ++step);
-		if (process_rank == 0)
+		if (rank == 0)
 			printf("step %d: train loss %f\n", step, model.mean_loss);
-		control = dataloader_control(&train_loader); // tokend: from tokctl
-		if (process_rank == 0 && (step % 5 == 0 || control & CONTROL_SAVE)) // tokend
+		control = dataloader_control(&train_loader);		    // tokend: from tokctl
+		if (rank == 0 && (step % 5 == 0 || control & CONTROL_SAVE)) // tokend
 			save_state(step, &model, &train_loader);
 		if (control & CONTROL_SAVE) { // tokend
 			char text[64];
@@ -122,21 +133,6 @@ static void train(int num_steps, int process_rank, int num_processes)
 		if (control & CONTROL_STOP) // tokend
 			break;		    // tokend
 	}
-}
-
-int main(int argc, char **argv)
-{
-	const char *run = argc > 2 ? argv[2] : "llmc";	       // tokend
-	const char *file = argc > 3 ? argv[3] : "tokend.yaml"; // tokend
-	int B = 2, T = 32, rank, world;
-
-	MPI_Init(&argc, &argv);
-	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-	MPI_Comm_size(MPI_COMM_WORLD, &world);
-	gpt2_build(&model, 2048, 4, B, T);
-	dataloader_init(&train_loader, file, "train", run, B, T, rank, world); // tokend
-	dataloader_init(&val_loader, file, "valid", run, B, T, rank, world);   // tokend
-	train(argc > 1 ? atoi(argv[1]) : 15, rank, world);
 	dataloader_free(&train_loader);
 	dataloader_free(&val_loader);
 	gpt2_free(&model);
