@@ -21,7 +21,7 @@ enum {
 	JITTER_S = 60,	/* at most so much earlier, so that nodes do not renew together */
 	AGAIN_MS = 250, /* after a failure, doubled each time */
 	AGAIN_MOST_MS = 30000,
-	FILE_CHECK_MS = 5000, /* files that someone else renews are read again so often */
+	FILE_CHECK_MS = 5000, /* between two reads of files that someone else renews */
 };
 
 struct wallet {

@@ -28,7 +28,7 @@ enum {
 	METADATA_TOKEN_S = 21600,
 	PROCESS_MS = 30 * 1000,
 	PROCESS_END_MS = 1000, /* from the end of its output to its own */
-	STOP_MS = 100,	       /* `stop` is looked at so often */
+	STOP_MS = 100,	       /* between two checks of `stop`, while a program runs */
 };
 
 extern char **environ;
