@@ -654,7 +654,7 @@ struct reading {
 	struct reader *reader;
 	char note[LIMIT_TEXT_BYTES]; /* as reader_open() */
 	unsigned depth;		     /* as of engine_new() */
-	unsigned store_depth;	     /* as of engine_store_depth(); 0: there are no stores */
+	unsigned store_depth;	     /* the same; 0: there are no stores */
 	unsigned store_places;
 	unsigned sessions;     /* clients at most; other descriptors are for shards */
 	uint64_t memory_bytes; /* for reading, which count in memory: */

@@ -354,7 +354,8 @@ struct data_thread *data_thread_start(struct control *control, struct fault *fau
 {
 	const struct server_options *options = control->options;
 	struct data_thread *f = calloc(1, sizeof(*f));
-	struct engine *engine = engine_new(options->reading->depth);
+	const struct reading *reading = options->reading;
+	struct engine *engine = engine_new(reading->depth, reading->store_depth);
 	sigset_t all, before;
 	int error;
 
@@ -365,12 +366,10 @@ struct data_thread *data_thread_start(struct control *control, struct fault *fau
 		return NULL;
 	}
 	f->control = control;
-	f->reader = options->reading->reader;
+	f->reader = reading->reader;
 	f->engine = engine;
 	pthread_mutex_init(&f->to_data.lock, NULL);
 	pthread_mutex_init(&f->to_control.lock, NULL);
-	if (options->reading->store_depth > 0)
-		engine_store_depth(engine, options->reading->store_depth);
 	/* Signals are handled by the loop's thread. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);

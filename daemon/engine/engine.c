@@ -32,7 +32,7 @@ struct engine {
 	struct feed *feed[LIMIT_SESSIONS];
 };
 
-struct engine *engine_new(unsigned depth)
+struct engine *engine_new(unsigned depth, unsigned store_depth)
 {
 	assert(depth > 0);
 	struct engine *engine = calloc(1, sizeof(*engine));
@@ -41,18 +41,11 @@ struct engine *engine_new(unsigned depth)
 		return NULL;
 	TAILQ_INIT(&engine->ready);
 	for (unsigned i = 0; i < ENGINE_PLACES; i++) {
-		engine->place[i].depth = i == LOCAL ? depth : 1;
+		engine->place[i].depth = i == LOCAL ? depth : store_depth;
 		for (uint32_t stream = 0; stream < LIMIT_STREAMS; stream++)
 			TAILQ_INIT(&engine->place[i].share[stream].waiting);
 	}
 	return engine;
-}
-
-void engine_store_depth(struct engine *engine, unsigned depth)
-{
-	assert(depth > 0 && engine->feeds == 0);
-	for (unsigned i = LOCAL + 1; i < ENGINE_PLACES; i++)
-		engine->place[i].depth = depth;
 }
 
 void engine_free(struct engine *engine)

@@ -119,11 +119,9 @@ struct engine_actions {
 	struct engine_action action[ENGINE_ACTIONS];
 };
 
-/* An engine with at most @depth local reads, ≥ 1, in flight, in addition to one for each stream.
- * NULL: out of memory. */
-struct engine *engine_new(unsigned depth);
-/* The same for each store: ≥ 1. Before any feed is attached; the default is 1. */
-void engine_store_depth(struct engine *engine, unsigned depth);
+/* An engine with at most @depth local reads, ≥ 1, and @store_depth from each store in flight, in
+ * addition to one for each stream. NULL: out of memory. */
+struct engine *engine_new(unsigned depth, unsigned store_depth);
 void engine_free(struct engine *engine); /* no feed may be attached */
 /* Handles @event and appends actions to @out, which must have room for ENGINE_RESERVE more. The
  * caller performs the actions and resets @out->count. */

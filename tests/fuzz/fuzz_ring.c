@@ -350,7 +350,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	}
 	rig = (struct rig){.depth = 1 + depth % MOST_READS};
-	rig.engine = engine_new(rig.depth);
+	rig.engine = engine_new(rig.depth, 1);
 	while (rig.engine && in.n > 0)
 		event(&rig, &in);
 	fail_end();

@@ -267,7 +267,7 @@ void ring_setup(uint32_t slots, uint64_t batches, uint64_t hold, uint64_t taken,
 	s->slots = slots;
 	s->samples = batches * ROWS;
 	s->session = session_make(slots, s->samples);
-	s->engine = engine_new(depth);
+	s->engine = engine_new(depth, 1);
 	make_client();
 	share();
 	step_engine((struct engine_event){.type = ENGINE_ATTACH, .feed = s->session.feed});

@@ -528,10 +528,9 @@ void engine_history(uint64_t seed, uint64_t events)
 {
 	world_rng.state = order_mix64(seed) | 1;
 	rig.depth = 1 + (unsigned)draw(DEPTH_MAX);
-	rig.engine = engine_new(rig.depth);
 	rig.stores = !chance(3);
 	rig.store_depth = 1 + (unsigned)draw(DEPTH_MAX);
-	engine_store_depth(rig.engine, rig.store_depth);
+	rig.engine = engine_new(rig.depth, rig.store_depth);
 	streams();
 	engine_counts();
 	/* Rare events may need a longer history. */

@@ -100,8 +100,7 @@ static void count(unsigned place, unsigned depth, unsigned hung, unsigned health
 {
 	unsigned reads = 0;
 
-	engine = engine_new(place ? 1 : depth);
-	engine_store_depth(engine, depth);
+	engine = engine_new(place ? 1 : depth, depth);
 	for (uint32_t id = 0; id < hung; id++)
 		attach(id, id, place, ROWS);
 	for (uint32_t id = hung; id < hung + healthy; id++) {
@@ -127,7 +126,7 @@ static void count_feeds(unsigned feeds, unsigned depth, unsigned rows)
 {
 	uint64_t least = UINT64_MAX, most = 0;
 
-	engine = engine_new(depth);
+	engine = engine_new(depth, 1);
 	for (uint32_t id = 0; id < feeds; id++)
 		attach(id, 0, 0, rows);
 	for (unsigned i = 0; i < feeds * ROUNDS; i++) {
