@@ -230,5 +230,9 @@ bool cursor_begins(const void *bytes, size_t n);
 size_t cursor_length(const void *bytes, size_t n);
 /* Decodes any @n bytes, or fails. Free *@out with cursor_free(), also after a failure. */
 bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct fault *fault);
+/* Writes @cursor as one JSON object, and a final 0, to @json. Returns the length without the 0, or
+ * 0 if @capacity is too small. CURSOR_JSON_BYTES are enough for every cursor. */
+enum { CURSOR_JSON_BYTES = 4 << 20 };
+size_t cursor_json(const struct cursor *cursor, char *json, size_t capacity);
 
 #endif

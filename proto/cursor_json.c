@@ -1,11 +1,15 @@
-#include "proto/cursor_json.h"
+/* A cursor as one JSON object. */
+#include "proto/cursor.h"
 
 #include "proto/text.h"
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#define U64 "%" PRIu64
 
 struct text {
 	char *bytes;
@@ -13,55 +17,36 @@ struct text {
 	bool full; /* a part did not fit; nothing after it is written */
 };
 
-static void put_bytes(struct text *t, const char *bytes, size_t n)
+__attribute__((format(printf, 2, 3))) static void put(struct text *t, const char *format, ...)
 {
+	size_t room = t->capacity - t->n;
+	va_list args;
+
 	assert(t->n <= t->capacity);
-	if (t->full || n >= t->capacity - t->n) {
-		t->full = true;
+	if (t->full)
 		return;
-	}
-	memcpy(t->bytes + t->n, bytes, n);
-	t->n += n;
-}
+	va_start(args, format);
+	int n = vsnprintf(t->bytes + t->n, room, format, args);
 
-static void put(struct text *t, const char *text)
-{
-	put_bytes(t, text, strlen(text));
-}
-
-static void put_number(struct text *t, uint64_t value)
-{
-	char digits[21];
-
-	put_bytes(t, digits, (size_t)snprintf(digits, sizeof(digits), "%" PRIu64, value));
-}
-
-static void put_pair(struct text *t, const char *before, const char *key, uint64_t value)
-{
-	put(t, before);
-	put(t, "\"");
-	put(t, key);
-	put(t, "\":");
-	put_number(t, value);
+	va_end(args);
+	assert(n >= 0);
+	t->full = (size_t)n >= room;
+	t->n += t->full ? 0 : (size_t)n;
 }
 
 /* Names have no control characters. A byte that is not UTF-8 becomes \udcXX, as Python's
  * surrogateescape does. */
 static void put_string(struct text *t, const char *text)
 {
-	char escape[8];
-
 	put(t, "\"");
 	while (*text) {
 		unsigned n = text_character(text);
 
 		if (n == 0 || *text == '"' || *text == '\\') {
-			snprintf(escape, sizeof(escape), "\\u%04x",
-				(unsigned char)*text | (n ? 0 : 0xdc00));
-			put(t, escape);
+			put(t, "\\u%04x", (unsigned char)*text | (n ? 0 : 0xdc00));
 			text++;
 		} else {
-			put_bytes(t, text, n);
+			put(t, "%.*s", (int)n, text);
 			text += n;
 		}
 	}
@@ -71,46 +56,36 @@ static void put_string(struct text *t, const char *text)
 static void put_list(
 	struct text *t, const char *key, const uint64_t *values, uint32_t n, uint32_t of)
 {
-	put(t, ",\"");
-	put(t, key);
-	put(t, "\":[");
-	for (uint32_t i = 0; i < of; i++) {
-		put(t, i ? "," : "");
-		put_number(t, i < n ? values[i] : 0);
-	}
+	put(t, ",\"%s\":[", key);
+	for (uint32_t i = 0; i < of; i++)
+		put(t, "%s" U64, i ? "," : "", i < n ? values[i] : 0);
 	put(t, "]");
 }
 
 static void put_dataset(struct text *t, const struct cursor *c, uint32_t d)
 {
+	const struct cursor_dataset *dataset = &c->dataset[d];
 	const struct order_dataset *o = &c->order[d];
 	uint64_t ends_at, unserved;
 	char part[ORDER_PART_BYTES];
 
 	assert(d < c->datasets && o->shuffle <= ORDER_BLOCK);
-	put(t, d ? ",{\"name\":" : "{\"name\":");
-	put_string(t, c->dataset[d].name);
-	put_pair(t, ",", "windows", o->windows);
-	put_pair(t, ",", "digest", c->dataset[d].digest);
-	put(t, ",\"shuffle\":");
-	put_string(t, order_shuffles[o->shuffle]);
-	put_pair(t, ",", "block", o->block);
-	put_pair(t, ",", "group", o->group);
-	put(t, o->slide ? ",\"slide\":true" : ",\"slide\":false");
-	put(t, ",\"part\":");
-	put(t, o->part.of ? order_part_text(c->dataset[d].lo, c->dataset[d].hi, part) : "null");
-	put_pair(t, ",", "path_windows", order_path_windows(o));
-	if (c->dataset[d].max_epochs)
-		put_pair(t, ",", "max_epochs", c->dataset[d].max_epochs);
+	put(t, "%s{\"name\":", d ? "," : "");
+	put_string(t, dataset->name);
+	put(t, ",\"windows\":" U64 ",\"digest\":" U64 ",\"shuffle\":\"%s\"", o->windows,
+		dataset->digest, order_shuffles[o->shuffle]);
+	put(t, ",\"block\":%u,\"group\":%u,\"slide\":%s,\"part\":%s", o->block, o->group,
+		o->slide ? "true" : "false",
+		o->part.of ? order_part_text(dataset->lo, dataset->hi, part) : "null");
+	put(t, ",\"path_windows\":" U64, order_path_windows(o));
+	if (dataset->max_epochs)
+		put(t, ",\"max_epochs\":" U64, dataset->max_epochs);
 	else
 		put(t, ",\"max_epochs\":null");
-	if (cursor_unserved(c, d, &ends_at, &unserved)) {
-		put_pair(t, ",", "ends_at", ends_at);
-		put_pair(t, ",", "unserved", unserved);
-	} else {
-		put(t, ",\"ends_at\":null,\"unserved\":null");
-	}
-	put(t, "}");
+	if (cursor_unserved(c, d, &ends_at, &unserved))
+		put(t, ",\"ends_at\":" U64 ",\"unserved\":" U64 "}", ends_at, unserved);
+	else
+		put(t, ",\"ends_at\":null,\"unserved\":null}");
 }
 
 /* Segments [@from, @to). */
@@ -119,14 +94,12 @@ static void put_segments(
 {
 	uint32_t now = cursor_past(c);
 
-	put(t, ",\"");
-	put(t, key);
-	put(t, "\":[");
+	put(t, ",\"%s\":[", key);
 	for (uint32_t i = from; i < to; i++) {
 		const struct order_segment *s = c->segment[i];
 
-		put_pair(t, i > from ? ",{" : "{", "start", s->start);
-		put(t, i > now ? ",\"pending\":true" : ",\"pending\":false");
+		put(t, "%s{\"start\":" U64 ",\"pending\":%s", i > from ? "," : "", s->start,
+			i > now ? "true" : "false");
 		put_list(t, "units", s->units, s->datasets, c->datasets);
 		put_list(t, "base", s->base, s->datasets, c->datasets);
 		put(t, "}");
@@ -138,15 +111,12 @@ static void put_cursor(struct text *t, const struct cursor *c)
 {
 	put(t, "{\"stream\":");
 	put_string(t, c->stream);
-	put_pair(t, ",", "seed", c->seed);
-	put_pair(t, ",", "seq_len", c->seq_len);
-	put_pair(t, ",", "extra", c->extra);
-	put_pair(t, ",", "stride", c->stride);
-	put_pair(t, ",", "epochs", c->epochs);
-	put_pair(t, ",", "samples", c->samples);
-	put_pair(t, ",", "next", c->next);
+	put(t, ",\"seed\":" U64 ",\"seq_len\":" U64 ",\"extra\":" U64 ",\"stride\":" U64, c->seed,
+		c->seq_len, c->extra, c->stride);
+	put(t, ",\"epochs\":" U64 ",\"samples\":" U64 ",\"next\":" U64, c->epochs, c->samples,
+		c->next);
 	if (c->epochs || c->samples)
-		put_pair(t, ",", "end", cursor_end(c));
+		put(t, ",\"end\":" U64, cursor_end(c));
 	else
 		put(t, ",\"end\":null");
 	put(t, ",\"datasets\":[");
@@ -160,13 +130,10 @@ static void put_cursor(struct text *t, const struct cursor *c)
 
 size_t cursor_json(const struct cursor *cursor, char *json, size_t capacity)
 {
-	struct text t = {.bytes = json, .capacity = capacity};
+	struct text t = {.bytes = json, .capacity = capacity, .full = capacity == 0};
 
 	assert(json || capacity == 0);
 	cursor_check(cursor);
 	put_cursor(&t, cursor);
-	if (t.full)
-		return 0;
-	json[t.n] = 0;
-	return t.n;
+	return t.full ? 0 : t.n;
 }

@@ -42,7 +42,6 @@
 #ifndef TOKEND_RING_H
 #define TOKEND_RING_H
 
-#include "proto/annotations.h"
 #include "proto/fault.h"
 #include "proto/limits.h"
 
@@ -57,6 +56,14 @@
 #define RING_PAGE    4096
 #define RING_ENDLESS UINT64_MAX
 #define RING_PADDING UINT64_MAX /* position of a row after the end of its stream */
+
+/* Destinations for a window's annotations (document starts, loss mask). NULL: not requested. */
+struct annotations {
+	/* Document starts: *count token indices ≥ 1, ascending, in start[], which has room for one
+	 * per token. Both are NULL or neither. */
+	uint32_t *count, *start;
+	uint8_t *loss_mask; /* one byte per token: 1 if it may be a label, otherwise 0 */
+};
 
 struct ring_geometry {
 	uint32_t slots;

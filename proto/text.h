@@ -1,6 +1,8 @@
-/* Characters that may be shown, or written to a log. */
+/* Characters that may be shown, or written to a log; lines of help texts. */
 #ifndef TOKEND_TEXT_H
 #define TOKEND_TEXT_H
+
+#include <stddef.h>
 
 /* As text_character(), for all but printable ASCII. */
 unsigned text_other_character(const char *text);
@@ -11,5 +13,14 @@ static inline unsigned text_character(const char *text)
 {
 	return *text >= ' ' && *text < 0x7f ? 1 : text_other_character(text);
 }
+
+enum { WRAP_COLUMNS = 100 };
+
+/*
+ * Returns the bytes of the first line of @text, without the space at which it is broken: as many
+ * words as fit @columns, but at least one. "[--count N]" is one word. The next line begins after
+ * the spaces.
+ */
+size_t wrap_line(const char *text, size_t columns);
 
 #endif

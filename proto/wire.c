@@ -7,71 +7,10 @@
 #include <assert.h>
 #include <string.h>
 
-static const char *const op_names[WIRE_OPS] = {
-	[WIRE_HELLO] = "hello",
-	[WIRE_ATTACH] = "attach",
-	[WIRE_FEED] = "feed",
-	[WIRE_CHECKPOINT] = "checkpoint",
-	[WIRE_SAVED] = "saved",
-	[WIRE_PENDING] = "pending",
-	[WIRE_REQUEST] = "request",
-	[WIRE_ASKED] = "asked",
-	[WIRE_ANSWER] = "answer",
-	[WIRE_CANCEL] = "cancel",
-	[WIRE_CANCELLED] = "cancelled",
-	[WIRE_DESCRIBE] = "describe",
-	[WIRE_DESCRIBED] = "described",
-	[WIRE_STATUS] = "status",
-	[WIRE_CACHE] = "cache",
-	[WIRE_ERROR] = "error",
-	[WIRE_WARNING] = "warning",
-};
-
-static const char *const key_names[WIRE_KEYS] = {
-	[WIRE_VERSION_KEY] = "version",
-	[WIRE_RANK] = "rank",
-	[WIRE_WORLD] = "world",
-	[WIRE_MICRO] = "micro",
-	[WIRE_PEER] = "peer",
-	[WIRE_SLOTS] = "slots",
-	[WIRE_BEGIN] = "begin",
-	[WIRE_POSITION] = "position",
-	[WIRE_CONTENTS] = "contents",
-	[WIRE_END] = "end",
-	[WIRE_META_BYTES] = "meta_bytes",
-	[WIRE_DATA_BYTES] = "data_bytes",
-	[WIRE_NUMBER] = "number",
-	[WIRE_AFTER] = "after",
-	[WIRE_ID] = "id",
-	[WIRE_PID] = "pid",
-	[WIRE_SESSIONS] = "sessions",
-	[WIRE_OUTCOME] = "outcome",
-	[WIRE_WAITING] = "waiting",
-	[WIRE_FETCHED] = "fetched",
-	[WIRE_SAME] = "same",
-	[WIRE_FROM] = "from",
-	[WIRE_ACTS_FROM] = "acts_from",
-	[WIRE_HELPER] = "helper",
-	[WIRE_PASSING] = "passing",
-	[WIRE_REPLACES] = "replaces",
-	[WIRE_PROCESS] = "process",
-	[WIRE_PUBLIC] = "public",
-	[WIRE_STRICT] = "strict",
-	[WIRE_SERIAL] = "serial",
-	[WIRE_CODE] = "code",
-	[WIRE_AGAIN] = "again",
-	[WIRE_STREAM] = "stream",
-	[WIRE_RUN] = "run",
-	[WIRE_TAG] = "tag",
-	[WIRE_CURSOR] = "cursor",
-	[WIRE_PATH] = "path",
-	[WIRE_KIND] = "kind",
-	[WIRE_ARGS] = "args",
-	[WIRE_FIELD] = "field",
-	[WIRE_TEXT] = "text",
-	[WIRE_HOST] = "host",
-	[WIRE_DATASET] = "dataset",
-};
+#define NAME(member, name) [WIRE_##member] = name,
+static const char *const op_names[WIRE_OPS] = {WIRE_EACH_OP(NAME)};
+static const char *const key_names[WIRE_KEYS] = {WIRE_EACH_NUMBER(NAME) WIRE_EACH_TEXT(NAME)};
+#undef NAME
 
 #define BIT WIRE_BIT
 

@@ -81,78 +81,47 @@
 
 enum { WIRE_SOCKET_BYTES = 108 }; /* of a socket's path, with its 0 */
 
-enum wire_op {
-	WIRE_HELLO,
-	WIRE_ATTACH,
-	WIRE_FEED,
-	WIRE_CHECKPOINT,
-	WIRE_SAVED,
-	WIRE_PENDING,
-	WIRE_REQUEST,
-	WIRE_ASKED,
-	WIRE_ANSWER,
-	WIRE_CANCEL,
-	WIRE_CANCELLED,
-	WIRE_DESCRIBE,
-	WIRE_DESCRIBED,
-	WIRE_STATUS,
-	WIRE_CACHE,
-	WIRE_ERROR,
-	WIRE_WARNING,
-	WIRE_OPS,
-};
+/* The messages, and the keys, first those of numbers and then those of texts or bytes: each with
+ * its name in a packet. */
+/* clang-format off */
+#define WIRE_EACH_OP(X) \
+	X(HELLO, "hello") X(ATTACH, "attach") X(FEED, "feed") X(CHECKPOINT, "checkpoint") \
+	X(SAVED, "saved") X(PENDING, "pending") X(REQUEST, "request") X(ASKED, "asked") \
+	X(ANSWER, "answer") X(CANCEL, "cancel") X(CANCELLED, "cancelled") \
+	X(DESCRIBE, "describe") X(DESCRIBED, "described") X(STATUS, "status") \
+	X(CACHE, "cache") X(ERROR, "error") X(WARNING, "warning")
+#define WIRE_EACH_NUMBER(X) \
+	X(VERSION_KEY, "version") X(RANK, "rank") X(WORLD, "world") X(MICRO, "micro") \
+	X(PEER, "peer") X(SLOTS, "slots") X(BEGIN, "begin") X(POSITION, "position") \
+	X(CONTENTS, "contents") X(END, "end") X(META_BYTES, "meta_bytes") \
+	X(DATA_BYTES, "data_bytes") X(NUMBER, "number") X(AFTER, "after") X(ID, "id") \
+	X(PID, "pid") X(SESSIONS, "sessions") \
+	X(OUTCOME, "outcome") /* enum wire_outcome */ \
+	X(WAITING, "waiting") X(FETCHED, "fetched") X(SAME, "same") \
+	X(FROM, "from") /* position at which it was carried out */ \
+	X(ACTS_FROM, "acts_from") X(HELPER, "helper") \
+	X(PASSING, "passing") /* of an error: 1: the same attach may succeed later */ \
+	X(REPLACES, "replaces") \
+	X(PROCESS, "process") /* a random number that sessions of one process share; 0: none */ \
+	X(PUBLIC, "public") /* of a status: without directories, pids and hosts */ \
+	X(STRICT, "strict") /* 1: rejected, passing, while another process reads for this rank */ \
+	X(SERIAL, "serial") /* of a query, and of every reply to it; never 0 */ \
+	X(CODE, "code") /* enum fault_code of an error */ \
+	X(AGAIN, "again") /* 1: the session's connection was lost */
+#define WIRE_EACH_TEXT(X) \
+	X(STREAM, "stream") X(RUN, "run") X(TAG, "tag") X(CURSOR, "cursor") X(PATH, "path") \
+	X(KIND, "kind") X(ARGS, "args") X(FIELD, "field") X(TEXT, "text") X(HOST, "host") \
+	X(DATASET, "dataset")
+/* clang-format on */
 
-/* First the keys of numbers, then those of texts or bytes. In a packet their names are in lower
- * case. */
+#define WIRE_MEMBER(member, name) WIRE_##member,
+enum wire_op { WIRE_EACH_OP(WIRE_MEMBER) WIRE_OPS };
 enum wire_key {
-	WIRE_VERSION_KEY, /* "version" */
-	WIRE_RANK,
-	WIRE_WORLD,
-	WIRE_MICRO,
-	WIRE_PEER,
-	WIRE_SLOTS,
-	WIRE_BEGIN,
-	WIRE_POSITION,
-	WIRE_CONTENTS,
-	WIRE_END,
-	WIRE_META_BYTES,
-	WIRE_DATA_BYTES,
-	WIRE_NUMBER,
-	WIRE_AFTER,
-	WIRE_ID,
-	WIRE_PID,
-	WIRE_SESSIONS,
-	WIRE_OUTCOME, /* enum wire_outcome */
-	WIRE_WAITING,
-	WIRE_FETCHED,
-	WIRE_SAME,
-	WIRE_FROM, /* position at which it was carried out */
-	WIRE_ACTS_FROM,
-	WIRE_HELPER,
-	WIRE_PASSING, /* of an error: 1 if the same attach may succeed later without a change */
-	WIRE_REPLACES,
-	WIRE_PROCESS, /* a random number that the sessions of one process share; 0: none */
-	WIRE_PUBLIC,  /* of a status: without directories, pids and hosts */
-	WIRE_STRICT,  /* 1: reject while another process reads for this rank, run and peer; the
-			 error is passing */
-	WIRE_SERIAL,  /* of a query, and of every reply to it; never 0 */
-	WIRE_CODE,    /* enum fault_code of an error */
-	WIRE_AGAIN,   /* 1: the session's connection was lost */
-	WIRE_NUMBERS,
-
-	WIRE_STREAM = WIRE_NUMBERS,
-	WIRE_RUN,
-	WIRE_TAG,
-	WIRE_CURSOR,
-	WIRE_PATH,
-	WIRE_KIND,
-	WIRE_ARGS,
-	WIRE_FIELD,
-	WIRE_TEXT,
-	WIRE_HOST,
-	WIRE_DATASET,
-	WIRE_KEYS,
+	WIRE_EACH_NUMBER(WIRE_MEMBER) WIRE_NUMBERS,
+	WIRE_BEFORE_TEXTS = WIRE_NUMBERS - 1,
+	WIRE_EACH_TEXT(WIRE_MEMBER) WIRE_KEYS
 };
+#undef WIRE_MEMBER
 
 /* struct wire has one bit for each key. */
 _Static_assert(WIRE_KEYS <= 64, "too many keys for struct wire's bit mask");

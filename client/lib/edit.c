@@ -3,7 +3,6 @@
  * attached at the edited one and can be reverted.
  */
 #include "client/lib/handle.h"
-#include "proto/cursor_json.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 #include "daemon/config/options.h"
 
 #include "proto/phrases.h"
+#include "proto/text.h"
 #include "proto/version.h"
 #include "proto/wire.h"
-#include "proto/wrap.h"
 
 #include <getopt.h>
 #include <inttypes.h>

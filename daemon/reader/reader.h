@@ -20,8 +20,8 @@
 #define TOKEND_READER_H
 
 #include "daemon/catalog/dataset.h"
-#include "proto/annotations.h"
 #include "proto/fault.h"
+#include "proto/ring.h"
 
 struct reader;
 

@@ -7,7 +7,6 @@
  * Flags: REPAIR puts the right checksum into the cursor; 4: the failure is in the edits.
  */
 #include "proto/cursor.h"
-#include "proto/cursor_json.h"
 #include "proto/wire.h"
 #include "tests/fuzz/input.h"
 

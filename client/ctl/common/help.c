@@ -1,6 +1,6 @@
 /* Synopses and help, made from the tables of options. */
 #include "client/ctl/common/ctl.h"
-#include "proto/wrap.h"
+#include "proto/text.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -3,7 +3,6 @@
  * their first bytes: as they are, as the text of a pickle (their bytes as UTF-8), or in hex.
  */
 #include "client/ctl/offline/offline.h"
-#include "proto/cursor_json.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
