@@ -25,7 +25,7 @@ static bool same_windows(
 			snprintf(field, sizeof(field), "streams.%.40s.datasets[%" PRIu32 "].part",
 				a->config->name, i);
 			return config_refuse(fault, catalog->config->path, d->config->part_line,
-				field, (int)i,
+				field,
 				"stream %s cuts this path with another seq_len, extra or stride, "
 				"so that what is outside of the part here may be inside there; "
 				"must be the same in both",
@@ -56,7 +56,7 @@ static struct catalog *open_catalog(const struct config *config, struct stores *
 	if (catalog)
 		catalog->stream = calloc(config->streams, sizeof(*catalog->stream));
 	if (!catalog || !catalog->stream) {
-		config_refuse_memory(fault, config->path, 1, "streams", FAULT_NO_INDEX);
+		config_refuse_memory(fault, config->path, 1, "streams");
 		goto fail;
 	}
 	catalog->config = config;
@@ -107,7 +107,7 @@ struct catalog *catalog_open_stream(
 
 	if (only)
 		return open_catalog(config, stores, only, NULL, fault);
-	config_refuse(fault, config->path, config->stream[0].line, "streams", FAULT_NO_INDEX,
+	config_refuse(fault, config->path, config->stream[0].line, "streams",
 		"no stream is called %s; must be one of: %s", stream,
 		config_list_streams(config, stream, list));
 	return NULL;

@@ -58,7 +58,6 @@ static bool refuse_small(
 	snprintf(field, sizeof(field), "streams.%.40s.datasets[%" PRIu32 "].piece",
 		stream->config->name, i);
 	return config_refuse(fault, config->path, stream->config->dataset[i].piece_line, field,
-		(int)i,
 		"the cache of %" PRIu64 " bytes has space for %" PRIu64 " pieces of %" PRIu32
 		"; must be at least %d: raise cache.size, or lower piece",
 		config->cache_bytes, config->cache_bytes / stream->config->dataset[i].piece,

@@ -126,7 +126,6 @@ static bool check_documents(const struct opening *o)
 		return true;
 	snprintf(field, sizeof(field), "streams.%s.documents", o->stream->name);
 	return config_refuse(o->fault, o->config->path, o->stream->documents_line, field,
-		FAULT_NO_INDEX,
 		"the ends of documents in dataset %s are unknown: shard %s, of format %s, has no "
 		"index; set eos, the token that ends a document",
 		o->source->name, dataset_shard_name(d, d->unindexed), d->format->name);

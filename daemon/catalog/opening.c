@@ -9,16 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The dataset's index in its stream. */
-static int index_of(const struct opening *o)
-{
-	return (int)(o->source - o->stream->dataset);
-}
-
 static void field_of(const struct opening *o, const char *key, char *field, size_t field_bytes)
 {
-	snprintf(field, field_bytes, "streams.%s.datasets[%d].%s", o->stream->name, index_of(o),
-		key);
+	snprintf(field, field_bytes, "streams.%s.datasets[%d].%s", o->stream->name,
+		(int)(o->source - o->stream->dataset), key);
 }
 
 bool opening_refuse(const struct opening *o, int line, const char *key, const char *text, ...)
@@ -30,7 +24,7 @@ bool opening_refuse(const struct opening *o, int line, const char *key, const ch
 	va_start(args, text);
 	vsnprintf(what, sizeof(what), text, args);
 	va_end(args);
-	return config_refuse(o->fault, o->config->path, line, field, index_of(o), "%s", what);
+	return config_refuse(o->fault, o->config->path, line, field, "%s", what);
 }
 
 bool opening_refuse_memory(const struct opening *o)
@@ -38,7 +32,7 @@ bool opening_refuse_memory(const struct opening *o)
 	char field[sizeof(o->fault->field)];
 
 	field_of(o, "path", field, sizeof(field));
-	return config_refuse_memory(o->fault, o->config->path, o->source->line, field, index_of(o));
+	return config_refuse_memory(o->fault, o->config->path, o->source->line, field);
 }
 
 bool opening_refuse_shard(const struct opening *o, const char *path, const struct fault *cause)

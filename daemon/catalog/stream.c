@@ -53,8 +53,8 @@ bool stream_refuse(const struct stream *stream, const struct fault *cause, struc
 	char field[sizeof(fault->field) + LIMIT_NAME_BYTES + 16];
 
 	snprintf(field, sizeof(field), "streams.%s: %s", stream->config->name, cause->field);
-	config_refuse(fault, stream->file, line_of(stream->config, cause), field, cause->index,
-		"%s", cause->text);
+	config_refuse(
+		fault, stream->file, line_of(stream->config, cause), field, "%s", cause->text);
 	if (cause->code == FAULT_MEMORY)
 		fault->code = FAULT_MEMORY;
 	return false;
@@ -113,7 +113,7 @@ static bool refuse_eos(const struct stream *stream, const struct dataset *d, str
 	char field[sizeof(fault->field)];
 
 	snprintf(field, sizeof(field), "streams.%s.eos", source->name);
-	return config_refuse(fault, stream->file, source->eos_line, field, FAULT_NO_INDEX,
+	return config_refuse(fault, stream->file, source->eos_line, field,
 		"%" PRIu64
 		" does not fit u16, so no document of dataset %s would end; must be at most %d",
 		source->eos, d->config->name, UINT16_MAX);

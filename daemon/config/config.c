@@ -130,15 +130,14 @@ char *config_list_streams(
 	return nearest_list(list, name, known, config->streams);
 }
 
-bool config_refuse(struct fault *fault, const char *file, int line, const char *field, int index,
-	const char *text, ...)
+bool config_refuse(
+	struct fault *fault, const char *file, int line, const char *field, const char *text, ...)
 {
 	va_list args;
 	size_t n;
 
 	fault_set(fault, FAULT_ARGUMENT, field, "%s:%d: %s: ", file, line,
 		field[0] ? field : "config");
-	fault->index = index;
 	n = strlen(fault->text);
 	va_start(args, text);
 	vsnprintf(fault->text + n, sizeof(fault->text) - n, text, args);
@@ -146,10 +145,9 @@ bool config_refuse(struct fault *fault, const char *file, int line, const char *
 	return false;
 }
 
-bool config_refuse_memory(
-	struct fault *fault, const char *file, int line, const char *field, int index)
+bool config_refuse_memory(struct fault *fault, const char *file, int line, const char *field)
 {
-	config_refuse(fault, file, line, field, index, PHRASE_MEMORY);
+	config_refuse(fault, file, line, field, PHRASE_MEMORY);
 	fault->code = FAULT_MEMORY;
 	return false;
 }

@@ -7,6 +7,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +22,102 @@ enum {
 };
 
 _Static_assert(sizeof(enum config_io) == sizeof(unsigned), "schema_choice() writes an unsigned");
+
+/* ---- lists of users: numbers, names, and groups as "@NAME" ---- */
+
+#define USERS_RIGHT "a list of user names, numbers or \"@GROUP\", such as [alice, 1000]"
+static const char USER_RIGHT[] = "a user name, \"@GROUP\", or a user number";
+
+struct users {
+	uid_t **list;
+	uint32_t *count;
+	size_t room;
+};
+
+static bool add(struct schema *s, struct users *to, uid_t uid)
+{
+	if (*to->count == to->room) {
+		size_t room = 2 * to->room + 8;
+		uid_t *list = realloc(*to->list, room * sizeof(*list));
+
+		if (!list)
+			return schema_refuse_memory(s);
+		*to->list = list;
+		to->room = room;
+	}
+	(*to->list)[(*to->count)++] = uid;
+	return true;
+}
+
+/* The members that it has now. Also users whose primary group it is: they are in passwd, not in
+ * group. */
+static bool take_group(struct schema *s, const char *name, struct users *to)
+{
+	const struct group *group = getgrnam(name);
+	const struct passwd *user;
+	char shown[64];
+	bool fine = true;
+
+	if (!group)
+		return schema_refuse(s,
+			"no group is called %s on this host; check it with `getent group %s`",
+			schema_show(name, shown), shown);
+	for (char **member = group->gr_mem; fine && *member; member++) {
+		user = getpwnam(*member);
+		fine = !user || add(s, to, user->pw_uid);
+	}
+	setpwent();
+	while (fine && (user = getpwent()))
+		fine = user->pw_gid != group->gr_gid || add(s, to, user->pw_uid);
+	endpwent();
+	return fine;
+}
+
+static bool take_user(struct schema *s, const char *no_name, yaml_node_t *value, void *to)
+{
+	/* The kernel uses 2^32 - 1 for "no user". */
+	static const struct schema_key number = {
+		"uid", schema_number, .max = UINT32_MAX - 1, .right = USER_RIGHT};
+	const char *text = schema_scalar(s, value, USER_RIGHT);
+	const struct passwd *user;
+	char shown[64];
+	uint64_t uid;
+
+	(void)no_name;
+	if (!text)
+		return false;
+	if (text[0] == '@')
+		return take_group(s, text + 1, to);
+	/* POSIX allows names of digits alone, but no system creates them. */
+	if (strspn(text, "+-.0123456789") == strlen(text))
+		return schema_number(s, &number, value, &uid) && add(s, to, (uid_t)uid);
+	user = getpwnam(text);
+	if (!user)
+		return schema_refuse(s, "no user is called %s on this host; check it with `id %s`",
+			schema_show(text, shown), shown);
+	return add(s, to, user->pw_uid);
+}
+
+static const struct schema_entries users = {
+	.type = YAML_SEQUENCE_NODE, .right = USERS_RIGHT, .take = take_user};
+
+static SCHEMA_TAKER(take_allow_uids)
+{
+	struct config *config = to;
+
+	(void)key;
+	return schema_each(s, &users, value, NULL,
+		&(struct users){&config->allow_uid, &config->allow_uids, 0});
+}
+
+static SCHEMA_TAKER(take_admin_uids)
+{
+	struct config *config = to;
+
+	(void)key;
+	return schema_each(s, &users, value, NULL,
+		&(struct users){&config->admin_uid, &config->admin_uids, 0});
+}
 
 /* ---- keys ---- */
 
@@ -37,22 +135,20 @@ static SCHEMA_TAKER(take_socket)
 static const char *const ios[] = {
 	[CONFIG_IO_AUTO] = "auto", [CONFIG_IO_URING] = "uring", [CONFIG_IO_PREAD] = "pread", NULL};
 
-enum { SOCKET, STATE_DIR, MEMORY, IO, DIRECT, ALLOW_UIDS, ADMIN_UIDS, STORES, CACHE, STREAMS };
-
 static const struct schema_key config_keys[] = {
-	[SOCKET] = {"socket", take_socket, offsetof(struct config, socket),
+	{"socket", take_socket, offsetof(struct config, socket),
 		.right = "a path of at most 107 bytes", .preset = WIRE_SOCKET,
 		.help = "The socket on which trainers and tokctl connect. `--socket` and "
 			"`$TOKEND_SOCKET` come before it. A user who may not create the default "
 			"socket gets one of his own: see PLACES in `tokctl`(1)."},
-	[STATE_DIR] = {"state_dir", schema_path, offsetof(struct config, state_dir),
-		.right = "a directory", .preset = PLACE_STATE_DIR,
+	{"state_dir", schema_path, offsetof(struct config, state_dir), .right = "a directory",
+		.preset = PLACE_STATE_DIR,
 		.help = "Where snapshots of cursors are written, and the last cursor of each run. "
 			"Under systemd, `$STATE_DIRECTORY` comes before the default. A user who "
 			"may not write to the default directory gets `$XDG_STATE_HOME/tokend`, "
 			"otherwise `~/.local/state/tokend`. So does a daemon with `--private` "
 			"whose user may not write to the directory that is set here."},
-	[MEMORY] = {"memory", schema_size, offsetof(struct config, memory_bytes),
+	{"memory", schema_size, offsetof(struct config, memory_bytes),
 		.right = "a size such as 512MiB or 1GiB, or a number of bytes", .min = 1,
 		.max = INT64_MAX, .preset = "1GiB",
 		.help = "All rings and staging buffers together. With a compressed dataset, a "
@@ -60,13 +156,13 @@ static const struct schema_key config_keys[] = {
 			"larger than that. With shards that have an index, a sixteenth caches the "
 			"indexes of shards that are not in use. If the cgroup allows less, its "
 			"limit less a sixteenth (at least 16 MiB) is used, and the log says so."},
-	[IO] = {"io", schema_choice, offsetof(struct config, io), .choices = ios, .preset = "auto",
+	{"io", schema_choice, offsetof(struct config, io), .choices = ios, .preset = "auto",
 		.help = "How shards are read: `uring` is io_uring, `pread` is a pool of threads, "
 			"and `auto` uses io_uring if the kernel allows it."},
-	[DIRECT] = {"direct", schema_flag, offsetof(struct config, direct), .preset = "false",
+	{"direct", schema_flag, offsetof(struct config, direct), .preset = "false",
 		.help = "Read with O_DIRECT, for local disks and data much larger than RAM. "
 			"Compressed shards are read without it."},
-	[ALLOW_UIDS] = {"allow_uids", allow_uids_take, 0, .right = USERS_RIGHT, .otherwise = "none",
+	{"allow_uids", take_allow_uids, 0, .right = USERS_RIGHT, .otherwise = "none",
 		.help = "Users who may connect, in addition to root and the daemon's own user. A "
 			"group means its members when the config is read. "
 			"Their trainers set `$TOKEND_TRUST_UID` to the daemon's user number, "
@@ -74,21 +170,21 @@ static const struct schema_key config_keys[] = {
 			"admin_uids, each gets at most half of the connections and half of the "
 			"memory. A user may write 256 files into state_dir at once and then 10 a "
 			"second. Root and the daemon's own user have no limits."},
-	[ADMIN_UIDS] = {"admin_uids", admin_uids_take, 0, .right = USERS_RIGHT, .otherwise = "none",
+	{"admin_uids", take_admin_uids, 0, .right = USERS_RIGHT, .otherwise = "none",
 		.help = "Users who may connect and change every run, as root may. A run belongs to "
 			"the first user who attaches to it and is neither root nor listed here. "
 			"Other users may not attach to it, save its snapshots or change it. A run "
 			"without a name that belongs to someone else becomes `default@UID`."},
-	[STORES] = {"stores", stores_take, 0,
+	{"stores", stores_take, 0,
 		.right = "a mapping of names to stores, such as {lab: {endpoint: …}}",
 		.otherwise = "only what the environment says",
 		.help = "Object stores by name, at most 64. A name is the scheme of its URLs: "
 			"`lab://bucket/prefix/`. s3, gs and https need no entry, but may have one. "
 			"This file contains no secret. Credentials come from the environment, the "
 			"shared AWS files or the machine's role."},
-	[CACHE] = {"cache", cache_take, 0, .right = "{dir: …, size: …}", .otherwise = "none",
+	{"cache", cache_take, 0, .right = "{dir: …, size: …}", .otherwise = "none",
 		.help = "A cache on a local disk for datasets in stores, see fetch."},
-	[STREAMS] = {"streams", streams_take, 0, .required = true,
+	{"streams", streams_take, 0, .required = true,
 		.right = "a mapping of stream names to streams",
 		.help = "The streams by name: 1 to 1024. A name has 1 to 64 bytes, does not begin "
 			"with a dot, and contains neither '/' nor control characters."},
@@ -170,15 +266,15 @@ static bool take_document(struct schema *s)
 {
 	struct config *config = s->config;
 	yaml_node_t *root = yaml_document_get_root_node(s->document);
-	int lines[SCHEMA_KEYS];
+	struct schema_lines lines;
 
 	if (!root)
 		return schema_refuse(s, "the file is empty; must have at least streams:");
 	s->line = (int)root->start_mark.line + 1;
-	if (!schema_mapping(s, root, &config_table, config, lines))
+	if (!schema_mapping(s, root, &config_table, config, &lines))
 		return false;
-	config->has_socket = lines[SOCKET] != 0;
-	config->has_state_dir = lines[STATE_DIR] != 0;
+	config->has_socket = schema_line(&lines, "socket") != 0;
+	config->has_state_dir = schema_line(&lines, "state_dir") != 0;
 	config->state_dir_written = strdup(config->state_dir);
 	if (!config->state_dir_written)
 		return schema_refuse_memory(s);

@@ -20,8 +20,7 @@ static bool refuse(struct schema *s, const char *text, va_list args)
 	char what[sizeof(s->fault->text)];
 
 	vsnprintf(what, sizeof(what), text, args);
-	return config_refuse(
-		s->fault, s->config->path, s->line, s->field, FAULT_NO_INDEX, "%s", what);
+	return config_refuse(s->fault, s->config->path, s->line, s->field, "%s", what);
 }
 
 bool schema_refuse(struct schema *s, const char *text, ...)
@@ -56,7 +55,7 @@ bool schema_refuse_key(struct schema *s, int line, const char *name, const char 
 
 bool schema_refuse_memory(struct schema *s)
 {
-	return config_refuse_memory(s->fault, s->config->path, s->line, s->field, FAULT_NO_INDEX);
+	return config_refuse_memory(s->fault, s->config->path, s->line, s->field);
 }
 
 const char *schema_show(const char *text, char shown[64])
@@ -223,6 +222,16 @@ bool schema_each(struct schema *s, const struct schema_entries *entries, yaml_no
 
 /* ---- mappings with a table of keys ---- */
 
+/* The index of a key of @table, or table->n. */
+static size_t find_key(const struct schema_table *table, const char *name)
+{
+	size_t i = 0;
+
+	while (i < table->n && strcmp(table->keys[i].name, name) != 0)
+		i++;
+	return i;
+}
+
 /* The remedy for a key of another mapping, or NULL. */
 static const char *key_elsewhere(const char *name)
 {
@@ -241,9 +250,8 @@ static const char *key_elsewhere(const char *name)
 	};
 
 	for (size_t t = 0; t < SCHEMA_COUNT(tables); t++)
-		for (size_t i = 0; i < tables[t].table->n; i++)
-			if (strcmp(tables[t].table->keys[i].name, name) == 0)
-				return tables[t].is;
+		if (find_key(tables[t].table, name) < tables[t].table->n)
+			return tables[t].is;
 	return NULL;
 }
 
@@ -265,23 +273,29 @@ static bool refuse_unknown(struct schema *s, const char *name, const struct sche
 }
 
 struct reading {
-	const struct schema_table *table;
 	char *into;
-	int *lines;
+	struct schema_lines *lines;
 };
+
+int schema_line(const struct schema_lines *lines, const char *key)
+{
+	size_t i = find_key(lines->table, key);
+
+	assert(i < lines->table->n);
+	return lines->line[i];
+}
 
 static bool take_key(struct schema *s, const char *name, yaml_node_t *value, void *to)
 {
 	const struct reading *r = to;
-	size_t i = 0;
+	const struct schema_table *table = r->lines->table;
+	size_t i = find_key(table, name);
 
-	while (i < r->table->n && strcmp(r->table->keys[i].name, name) != 0)
-		i++;
-	if (i == r->table->n)
-		return refuse_unknown(s, name, r->table);
-	const struct schema_key *key = &r->table->keys[i];
+	if (i == table->n)
+		return refuse_unknown(s, name, table);
+	const struct schema_key *key = &table->keys[i];
 
-	r->lines[i] = s->line;
+	r->lines->line[i] = s->line;
 	return key->take(s, key, value, r->into + key->at);
 }
 
@@ -302,22 +316,21 @@ static bool take_default(struct schema *s, const struct schema_key *key, char *i
 }
 
 bool schema_mapping(struct schema *s, yaml_node_t *node, const struct schema_table *table,
-	void *into, int lines[SCHEMA_KEYS])
+	void *into, struct schema_lines *lines)
 {
 	static const struct schema_entries keys = {.type = YAML_MAPPING_NODE,
 		.right = "a mapping of keys to values",
 		.name = "a key",
 		.take = take_key};
-	int own[SCHEMA_KEYS];
-	struct reading reading = {table, into, lines ? lines : own};
+	struct reading reading = {into, lines};
 
 	assert(table->n <= SCHEMA_KEYS);
-	memset(reading.lines, 0, SCHEMA_KEYS * sizeof(int));
+	*lines = (struct schema_lines){.table = table};
 	if (!schema_each(s, &keys, node, NULL, &reading))
 		return false;
 	for (size_t i = 0; i < table->n; i++) {
 		const struct schema_key *key = &table->keys[i];
-		int line = reading.lines[i];
+		int line = lines->line[i];
 
 		if (!line && !take_default(s, key, into))
 			return false;

@@ -64,13 +64,20 @@ __attribute__((format(printf, 4, 5))) bool schema_refuse_key(
 	struct schema *s, int line, const char *name, const char *text, ...);
 bool schema_refuse_memory(struct schema *s);
 
+/* The lines of a mapping's keys. */
+struct schema_lines {
+	const struct schema_table *table;
+	int line[SCHEMA_KEYS];
+};
+
 /*
  * Reads a mapping by its table into @into; keys that are not given get their preset. Unknown,
- * repeated and missing keys are refused. @lines (or NULL) gets each key's line, 0 if not given.
- * s->line is that of the mapping's own key.
+ * repeated and missing keys are refused. s->line is that of the mapping's own key.
  */
 bool schema_mapping(struct schema *s, yaml_node_t *node, const struct schema_table *table,
-	void *into, int lines[SCHEMA_KEYS]);
+	void *into, struct schema_lines *lines);
+/* The line of @key, which is in the table; 0: it is not given. */
+int schema_line(const struct schema_lines *lines, const char *key);
 
 /* A list of entries, or a mapping of names to them. */
 struct schema_entries {
@@ -125,10 +132,6 @@ SCHEMA_TAKER(schema_path);
 SCHEMA_TAKER(streams_take);
 SCHEMA_TAKER(stores_take);
 SCHEMA_TAKER(cache_take);
-SCHEMA_TAKER(allow_uids_take);
-SCHEMA_TAKER(admin_uids_take);
-
-#define USERS_RIGHT "a list of user names, numbers or \"@GROUP\", such as [alice, 1000]"
 
 /* Checks the URLs of all datasets, and how they are fetched, after the whole config is read. */
 bool stores_check(struct schema *s);

@@ -30,73 +30,57 @@ static const char *const styles[] = {
 };
 _Static_assert(sizeof(enum config_style) == sizeof(unsigned), "schema_choice() writes an unsigned");
 
-enum {
-	STORE_ENDPOINT,
-	STORE_REGION,
-	STORE_STYLE,
-	STORE_PROFILE,
-	STORE_ANONYMOUS,
-	STORE_TOKEN_FILE,
-	STORE_QUERY_FILE,
-	STORE_REQUESTER_PAYS,
-	STORE_CA,
-	STORE_CONNECTIONS,
-};
-
 static const struct schema_key store_keys[] = {
-	[STORE_ENDPOINT] = {"endpoint", take_endpoint, offsetof(struct config_store, endpoint),
+	{"endpoint", take_endpoint, offsetof(struct config_store, endpoint),
 		.right = URL_ENDPOINT_RIGHT,
 		.otherwise = "`$AWS_ENDPOINT_URL_S3`, `$AWS_ENDPOINT_URL`, the region's of AWS",
 		.help = "The server, without a path."},
-	[STORE_REGION] = {"region", schema_text, offsetof(struct config_store, region),
+	{"region", schema_text, offsetof(struct config_store, region),
 		.right = "a region, such as us-east-1",
 		.otherwise = "`$AWS_REGION`, `$AWS_DEFAULT_REGION`, the profile's, us-east-1",
 		.help = "The region in signatures and in AWS's host names."},
-	[STORE_STYLE] = {"style", schema_choice, offsetof(struct config_store, style),
-		.choices = styles, .preset = "auto",
+	{"style", schema_choice, offsetof(struct config_store, style), .choices = styles,
+		.preset = "auto",
 		.help = "Where requests name the bucket: in the host (`virtual`) or in the path "
 			"(`path`). `auto` is `path` with an endpoint, otherwise `virtual`."},
-	[STORE_PROFILE] = {"profile", schema_text, offsetof(struct config_store, profile),
+	{"profile", schema_text, offsetof(struct config_store, profile),
 		.line = offsetof(struct config_store, profile_line),
 		.right = "a section of ~/.aws/credentials or ~/.aws/config",
 		.otherwise = "the first provider that has credentials",
 		.help = "Use the credentials of this section of the shared AWS files and no "
 			"others. At most one of profile, anonymous, token_file and query_file is "
 			"set."},
-	[STORE_ANONYMOUS] = {"anonymous", schema_flag, offsetof(struct config_store, anonymous),
-		.preset = "false", .help = "Send requests without credentials, for public data."},
-	[STORE_TOKEN_FILE] = {"token_file", schema_path, offsetof(struct config_store, token_file),
+	{"anonymous", schema_flag, offsetof(struct config_store, anonymous), .preset = "false",
+		.help = "Send requests without credentials, for public data."},
+	{"token_file", schema_path, offsetof(struct config_store, token_file),
 		.line = offsetof(struct config_store, token_file_line),
 		.right = "a file that contains a bearer token", .otherwise = "none",
 		.help = "Send the token in this file with each request. Someone else renews it; "
 			"it is read again when it changes."},
-	[STORE_QUERY_FILE] = {"query_file", schema_path, offsetof(struct config_store, query_file),
+	{"query_file", schema_path, offsetof(struct config_store, query_file),
 		.line = offsetof(struct config_store, query_file_line),
 		.right = "a file that contains the query of a signed URL", .otherwise = "none",
 		.help = "Append the query in this file to each URL, as for a shared access "
 			"signature of Azure. It is read again when it changes."},
-	[STORE_REQUESTER_PAYS] = {"requester_pays", schema_flag,
-		offsetof(struct config_store, requester_pays), .preset = "false",
+	{"requester_pays", schema_flag, offsetof(struct config_store, requester_pays),
+		.preset = "false",
 		.help = "Accept the costs of requests to buckets whose owner does not pay."},
-	[STORE_CA] = {"ca", schema_path, offsetof(struct config_store, ca),
+	{"ca", schema_path, offsetof(struct config_store, ca),
 		.line = offsetof(struct config_store, ca_line),
 		.right = "a PEM file of certificates", .otherwise = "the system's only",
 		.help = "Certificates that are trusted in addition to the system's."},
-	[STORE_CONNECTIONS] = {"connections", schema_number32,
-		offsetof(struct config_store, connections), .min = 1, .max = 4096,
-		.unit = "connections", .preset = "128",
+	{"connections", schema_number32, offsetof(struct config_store, connections), .min = 1,
+		.max = 4096, .unit = "connections", .preset = "128",
 		.help = "The most GETs in flight. Fewer are used while the store is slow."},
 };
 
 const struct schema_table store_table = {store_keys, SCHEMA_COUNT(store_keys)};
 
-enum { CACHE_DIR, CACHE_SIZE };
-
 static const struct schema_key cache_keys[] = {
-	[CACHE_DIR] = {"dir", schema_path, offsetof(struct config, cache_dir),
+	{"dir", schema_path, offsetof(struct config, cache_dir),
 		.right = "a directory of a local disk", .required = true,
 		.help = "The directory. It belongs to one daemon, which creates it."},
-	[CACHE_SIZE] = {"size", schema_size, offsetof(struct config, cache_bytes),
+	{"size", schema_size, offsetof(struct config, cache_bytes),
 		.right = "a size such as 500GiB or 2TiB, or a number of bytes", .required = true,
 		.min = 1, .max = INT64_MAX, .help = "The most disk space that it uses."},
 };
@@ -145,35 +129,36 @@ static bool refuse_secrets(struct schema *s, yaml_node_t *node)
 }
 
 /* Of the ways to get credentials, one. */
-static bool check_ways(struct schema *s, const struct config_store *store, const int *lines)
+static bool check_ways(
+	struct schema *s, const struct config_store *store, const struct schema_lines *lines)
 {
-	static const int ways[] = {
-		STORE_PROFILE, STORE_ANONYMOUS, STORE_TOKEN_FILE, STORE_QUERY_FILE};
-	int first = -1;
+	static const char *const ways[] = {"profile", "anonymous", "token_file", "query_file"};
+	const char *first = NULL;
 
 	for (size_t i = 0; i < SCHEMA_COUNT(ways); i++) {
-		int way = ways[i];
+		int line = schema_line(lines, ways[i]);
 
-		if (!lines[way] || (way == STORE_ANONYMOUS && !store->anonymous))
+		if (!line || (strcmp(ways[i], "anonymous") == 0 && !store->anonymous))
 			continue;
-		if (first >= 0)
-			return schema_refuse_key(s, lines[way], store_keys[way].name,
-				"the store also has %s (line %d); remove one of them",
-				store_keys[first].name, lines[first]);
-		first = way;
+		if (first)
+			return schema_refuse_key(s, line, ways[i],
+				"the store also has %s (line %d); remove one of them", first,
+				schema_line(lines, first));
+		first = ways[i];
 	}
 	return true;
 }
 
 /* An entry for https:// is about all its servers. */
-static bool check_https(struct schema *s, const struct config_store *store, const int *lines)
+static bool check_https(
+	struct schema *s, const struct config_store *store, const struct schema_lines *lines)
 {
-	static const int wrong[] = {
-		STORE_ENDPOINT, STORE_REGION, STORE_STYLE, STORE_PROFILE, STORE_REQUESTER_PAYS};
+	static const char *const wrong[] = {
+		"endpoint", "region", "style", "profile", "requester_pays"};
 
 	for (size_t i = 0; strcmp(store->name, "https") == 0 && i < SCHEMA_COUNT(wrong); i++)
-		if (lines[wrong[i]])
-			return schema_refuse_key(s, lines[wrong[i]], store_keys[wrong[i]].name,
+		if (schema_line(lines, wrong[i]))
+			return schema_refuse_key(s, schema_line(lines, wrong[i]), wrong[i],
 				"is not for https:// URLs, which name their server; remove it, or "
 				"give the store another name");
 	return true;
@@ -183,7 +168,7 @@ static bool take_store(struct schema *s, const char *name, yaml_node_t *value, v
 {
 	struct config *config = to;
 	struct config_store *store = &config->store[config->stores];
-	int lines[SCHEMA_KEYS];
+	struct schema_lines lines;
 	char shown[64];
 
 	if (!url_text_scheme_ok(name) || strcmp(name, "file") == 0 || strcmp(name, "http") == 0)
@@ -191,8 +176,8 @@ static bool take_store(struct schema *s, const char *name, yaml_node_t *value, v
 			schema_show(name, shown), URL_SCHEME_RIGHT);
 	strcpy(store->name, name);
 	config->stores++;
-	return refuse_secrets(s, value) && schema_mapping(s, value, &store_table, store, lines) &&
-	       check_ways(s, store, lines) && check_https(s, store, lines);
+	return refuse_secrets(s, value) && schema_mapping(s, value, &store_table, store, &lines) &&
+	       check_ways(s, store, &lines) && check_https(s, store, &lines);
 }
 
 SCHEMA_TAKER(stores_take)
@@ -213,10 +198,11 @@ SCHEMA_TAKER(stores_take)
 SCHEMA_TAKER(cache_take)
 {
 	struct config *config = to;
+	struct schema_lines lines;
 
 	(void)key;
 	config->cache_line = s->line;
-	return schema_mapping(s, value, &cache_table, config, NULL);
+	return schema_mapping(s, value, &cache_table, config, &lines);
 }
 
 /* ---- datasets ---- */

@@ -75,25 +75,6 @@ static SCHEMA_TAKER(take_part)
 	       schema_refuse(s, "[%g, %g] is not a part; must be %s", ends[0], ends[1], key->right);
 }
 
-enum {
-	DATASET_NAME,
-	DATASET_PATH,
-	DATASET_PART,
-	DATASET_MANIFEST,
-	DATASET_FORMAT,
-	DATASET_DTYPE,
-	DATASET_WEIGHT,
-	DATASET_MAX_EPOCHS,
-	DATASET_SHUFFLE,
-	DATASET_BLOCK,
-	DATASET_GROUP,
-	DATASET_SLIDE,
-	DATASET_COLUMN,
-	DATASET_LABEL_MASK,
-	DATASET_FETCH,
-	DATASET_PIECE,
-};
-
 static const char *const dtypes[] = {"u16", "u32", NULL};
 
 static const char *const fetches[] = {
@@ -104,10 +85,9 @@ static const char *const fetches[] = {
 };
 
 static const struct schema_key dataset_keys[] = {
-	[DATASET_NAME] = {"name", take_label, offsetof(struct config_dataset, name),
-		.right = PHRASE_LABEL, .required = true,
-		.help = "Unique in the stream. The order depends on it."},
-	[DATASET_PATH] = {"path", schema_path_or_url, offsetof(struct config_dataset, path),
+	{"name", take_label, offsetof(struct config_dataset, name), .right = PHRASE_LABEL,
+		.required = true, .help = "Unique in the stream. The order depends on it."},
+	{"path", schema_path_or_url, offsetof(struct config_dataset, path),
 		.line = offsetof(struct config_dataset, path_line),
 		.right = "a file, a directory, a glob or the URL of a prefix", .required = true,
 		.help = "The shards. A directory is read recursively, and every file in it must be "
@@ -115,15 +95,14 @@ static const struct schema_key dataset_keys[] = {
 			"in a "
 			"slash and has no patterns; its scheme is s3, gs, https or a name of "
 			"stores. Such a dataset needs a manifest."},
-	[DATASET_PART] = {"part", take_part, 0, .line = offsetof(struct config_dataset, part_line),
+	{"part", take_part, 0, .line = offsetof(struct config_dataset, part_line),
 		.right = "two numbers, [P, Q] with 0 ≤ P < Q ≤ 1", .otherwise = "[0, 1], the whole",
 		.help = "The share of path's windows that the dataset has, in runs of 64 "
 			"consecutive windows. Parts that do not overlap have no window in common, "
 			"in any stream and with any seed, as long as the shards, seq_len, extra "
 			"and stride are the same: `[0, 0.999]` for training, `[0.999, 1]` for "
 			"validation. Not together with slide or a stride below seq_len."},
-	[DATASET_MANIFEST] = {"manifest", schema_path_or_url,
-		offsetof(struct config_dataset, manifest),
+	{"manifest", schema_path_or_url, offsetof(struct config_dataset, manifest),
 		.line = offsetof(struct config_dataset, manifest_line),
 		.right = "a file, or the URL of one, that `tokctl manifest` wrote",
 		.otherwise = "none",
@@ -132,57 +111,54 @@ static const struct schema_key dataset_keys[] = {
 			"and number of tokens are compared with the manifest. The order is the "
 			"same as without one. `tokctl inspect --deep -c` also compares the digests "
 			"of the tokens."},
-	[DATASET_FORMAT] = {"format", schema_text, offsetof(struct config_dataset, format),
+	{"format", schema_text, offsetof(struct config_dataset, format),
 		.line = offsetof(struct config_dataset, format_line),
 		.right = "auto or a format's name", .preset = "auto",
 		.help = "`auto` recognises the format. The others are `npy`, `llmc`, `datatrove`, "
 			"`flat` (bare tokens), `megatron` (with its .idx), `mds` and `arrow`. "
 			"Each may be compressed with zstd (.zst)."},
-	[DATASET_DTYPE] = {"dtype", take_dtype, offsetof(struct config_dataset, token_bytes),
-		.choices = dtypes, .preset = "u16",
+	{"dtype", take_dtype, offsetof(struct config_dataset, token_bytes), .choices = dtypes,
+		.preset = "u16",
 		.help = "The width of a token in files that do not state it, when no manifest "
 			"states it either, and the width to which tokens of 8 bytes are narrowed. "
 			"A stream serves the widest of its datasets' widths."},
-	[DATASET_WEIGHT] = {"weight", schema_real, offsetof(struct config_dataset, weight),
+	{"weight", schema_real, offsetof(struct config_dataset, weight),
 		.line = offsetof(struct config_dataset, weight_line), .right = PHRASE_WEIGHT,
 		.preset = "1",
 		.help = "The dataset's share of the samples, relative to the other weights of the "
 			"stream."},
-	[DATASET_MAX_EPOCHS] = {"max_epochs", schema_number,
-		offsetof(struct config_dataset, max_epochs),
+	{"max_epochs", schema_number, offsetof(struct config_dataset, max_epochs),
 		.line = offsetof(struct config_dataset, max_epochs_line), .min = 1,
 		.max = UINT64_MAX, .unit = "epochs", .otherwise = "no limit",
 		.help = "Before the block of 1024 samples that would serve a window of it more "
 			"often, its weight becomes 0 and the others keep their ratio. `tokend "
 			"--check` prints the position."},
-	[DATASET_SHUFFLE] = {"shuffle", schema_choice, offsetof(struct config_dataset, shuffle),
+	{"shuffle", schema_choice, offsetof(struct config_dataset, shuffle),
 		.choices = order_shuffles, .preset = "global",
 		.help = "`global` shuffles all windows. `block` is for storage that needs long "
 			"reads: it shuffles blocks of windows, then the windows within each group "
 			"of blocks."},
-	[DATASET_BLOCK] = {"block", schema_number32, offsetof(struct config_dataset, block),
-		.min = 1, .max = UINT64_C(1) << 31, .unit = "windows", .preset = "64",
+	{"block", schema_number32, offsetof(struct config_dataset, block), .min = 1,
+		.max = UINT64_C(1) << 31, .unit = "windows", .preset = "64",
 		.help = "With `shuffle: block`, the size of a block."},
-	[DATASET_GROUP] = {"group", schema_number32, offsetof(struct config_dataset, group),
-		.min = 1, .max = UINT64_C(1) << 31, .unit = "blocks", .preset = "64",
+	{"group", schema_number32, offsetof(struct config_dataset, group), .min = 1,
+		.max = UINT64_C(1) << 31, .unit = "blocks", .preset = "64",
 		.help = "With `shuffle: block`, the size of a group. Keep block times group above "
 			"16 global batches."},
-	[DATASET_SLIDE] = {"slide", schema_flag, offsetof(struct config_dataset, slide),
+	{"slide", schema_flag, offsetof(struct config_dataset, slide),
 		.line = offsetof(struct config_dataset, slide_line), .preset = "false",
 		.help = "Cut the shards into windows at another offset in each epoch, so that the "
 			"tokens left over at their ends are served, too."},
-	[DATASET_COLUMN] = {"column", schema_text, offsetof(struct config_dataset, column),
-		.right = "a column's name",
+	{"column", schema_text, offsetof(struct config_dataset, column), .right = "a column's name",
 		.otherwise = "tokens, then input_ids, then the only column that fits",
 		.help = "The column of mds and arrow shards that contains the tokens."},
-	[DATASET_LABEL_MASK] = {"label_mask", schema_path_or_url,
-		offsetof(struct config_dataset, label_mask),
+	{"label_mask", schema_path_or_url, offsetof(struct config_dataset, label_mask),
 		.line = offsetof(struct config_dataset, label_mask_line),
 		.right = "a directory of loss masks under the names of the shards",
 		.otherwise = "none",
 		.help = "For `loss_mask: true`. A mask has one byte per token, 0 or 1, bare or as "
 			"a NumPy .npy of bool. It is a URL if path is one."},
-	[DATASET_FETCH] = {"fetch", schema_choice, offsetof(struct config_dataset, fetch),
+	{"fetch", schema_choice, offsetof(struct config_dataset, fetch),
 		.line = offsetof(struct config_dataset, fetch_line), .choices = fetches,
 		.preset = "auto",
 		.help = "How shards in a store are read: `window` reads each window by itself, "
@@ -190,7 +166,7 @@ static const struct schema_key dataset_keys[] = {
 			"cache has space for the dataset: for all of it (`shuffle: global`, or a "
 			"part), for three groups (`block`) or for 64 pieces (`none`). `tokend "
 			"--check` prints the choice."},
-	[DATASET_PIECE] = {"piece", take_piece, offsetof(struct config_dataset, piece),
+	{"piece", take_piece, offsetof(struct config_dataset, piece),
 		.line = offsetof(struct config_dataset, piece_line),
 		.right = "a power of two from 64KiB to 64MiB", .min = 64 << 10, .max = 64 << 20,
 		.preset = "8MiB", .help = "The size of a piece."},
@@ -202,15 +178,15 @@ static bool take_dataset(struct schema *s, const char *no_name, yaml_node_t *val
 {
 	struct config_stream *stream = to;
 	struct config_dataset *d = &stream->dataset[stream->datasets++];
-	int lines[SCHEMA_KEYS];
+	struct schema_lines lines;
 
 	(void)no_name;
 	d->line = s->line;
-	if (!schema_mapping(s, value, &dataset_table, d, lines))
+	if (!schema_mapping(s, value, &dataset_table, d, &lines))
 		return false;
-	d->has_dtype = lines[DATASET_DTYPE] != 0;
-	d->has_weight = lines[DATASET_WEIGHT] != 0;
-	if (!lines[DATASET_PART])
+	d->has_dtype = schema_line(&lines, "dtype") != 0;
+	d->has_weight = schema_line(&lines, "weight") != 0;
+	if (!schema_line(&lines, "part"))
 		d->hi = ORDER_UNITS;
 	for (const struct config_dataset *other = stream->dataset; other < d; other++)
 		if (strcmp(other->name, d->name) == 0)
@@ -244,8 +220,6 @@ static SCHEMA_TAKER(take_datasets)
 static const char STEP_WEIGHTS_RIGHT[] =
 	"a mapping of dataset names to weights, such as {web: 0.7, code: 0.3}";
 
-enum { STEP_AT, STEP_FROM, STEP_TO, STEP_STEPS, STEP_WEIGHTS };
-
 struct reading_step {
 	uint64_t at, from, to;
 	uint32_t steps;
@@ -257,17 +231,17 @@ struct reading_step {
 								   .max = UINT64_MAX
 
 static const struct schema_key step_keys[] = {
-	[STEP_AT] = {POSITION_KEY("at", at, 1, "a position above 0, a multiple of 1024"),
+	{POSITION_KEY("at", at, 1, "a position above 0, a multiple of 1024"),
 		.help = "Change the mix at this position. Not together with from, to and steps."},
-	[STEP_FROM] = {POSITION_KEY("from", from, 0, "a position, a multiple of 1024"),
+	{POSITION_KEY("from", from, 0, "a position, a multiple of 1024"),
 		.help = "Begin a ramp from the mix before it at this position."},
-	[STEP_TO] = {POSITION_KEY("to", to, 1, "a position after from, a multiple of 1024"),
+	{POSITION_KEY("to", to, 1, "a position after from, a multiple of 1024"),
 		.help = "End the ramp: the weights are in effect from this position."},
-	[STEP_STEPS] = {"steps", schema_number32, offsetof(struct reading_step, steps), .min = 1,
+	{"steps", schema_number32, offsetof(struct reading_step, steps), .min = 1,
 		.max = UINT32_MAX, .unit = "steps", .preset = "1",
 		.help = "Equal steps of the ramp: at most (to - from) / 1024. Required with from "
 			"and to."},
-	[STEP_WEIGHTS] = {"weights", schema_keep, offsetof(struct reading_step, weights),
+	{"weights", schema_keep, offsetof(struct reading_step, weights),
 		.right = STEP_WEIGHTS_RIGHT, .required = true,
 		.help = "The new weights. A dataset that is not named gets 0."},
 };
@@ -299,18 +273,22 @@ static bool take_weight(struct schema *s, const char *name, yaml_node_t *value, 
 }
 
 /* An entry has `at` alone, or `from`, `to` and `steps`. */
-static bool check_step_keys(struct schema *s, const int *lines)
+static bool check_step_keys(struct schema *s, const struct schema_lines *lines)
 {
-	for (int key = STEP_FROM; key <= STEP_STEPS; key++) {
-		if (lines[STEP_AT] && lines[key])
-			return schema_refuse_key(s, lines[key], "",
+	static const char *const ramp[] = {"from", "to", "steps"};
+	int at = schema_line(lines, "at");
+
+	for (size_t i = 0; i < SCHEMA_COUNT(ramp); i++) {
+		int line = schema_line(lines, ramp[i]);
+
+		if (at && line)
+			return schema_refuse_key(s, line, "",
 				"has at (line %d) and %s; must have either at, or from, to and "
 				"steps",
-				lines[STEP_AT], step_keys[key].name);
-		if (!lines[STEP_AT] && !lines[key])
+				at, ramp[i]);
+		if (!at && !line)
 			return schema_refuse(s,
-				"has no %s; must have either at, or from, to and steps",
-				step_keys[key].name);
+				"has no %s; must have either at, or from, to and steps", ramp[i]);
 	}
 	return true;
 }
@@ -325,23 +303,23 @@ static bool take_step(struct schema *s, const char *no_name, yaml_node_t *value,
 	struct config_step *step = &stream->step[stream->steps++];
 	struct reading_step reading = {0};
 	size_t n = strlen(s->field);
-	int lines[SCHEMA_KEYS];
+	struct schema_lines lines;
 
 	(void)no_name;
 	step->line = s->line;
 	step->weights = calloc(stream->datasets, sizeof(*step->weights));
 	if (!step->weights)
 		return schema_refuse_memory(s);
-	if (!schema_mapping(s, value, &step_table, &reading, lines) || !check_step_keys(s, lines))
+	if (!schema_mapping(s, value, &step_table, &reading, &lines) || !check_step_keys(s, &lines))
 		return false;
-	step->from = lines[STEP_AT] ? reading.at : reading.from;
-	step->to = lines[STEP_AT] ? reading.at : reading.to;
+	step->from = schema_line(&lines, "at") ? reading.at : reading.from;
+	step->to = schema_line(&lines, "at") ? reading.at : reading.to;
 	step->steps = reading.steps;
-	if (lines[STEP_TO] && step->to == step->from)
-		return schema_refuse_key(s, lines[STEP_TO], "to",
+	if (schema_line(&lines, "to") && step->to == step->from)
+		return schema_refuse_key(s, schema_line(&lines, "to"), "to",
 			"%" PRIu64 " is not after from (%" PRIu64 "); must be a later position",
 			step->to, step->from);
-	schema_enter(s, lines[STEP_WEIGHTS], "weights");
+	schema_enter(s, schema_line(&lines, "weights"), "weights");
 	if (!schema_each(s, &mix, reading.weights, NULL,
 		    &(struct reading_weights){stream, step->weights}))
 		return false;
@@ -395,71 +373,53 @@ static bool take_schedule(struct schema *s, yaml_node_t *node, struct config_str
 #define WINDOW_MAX LIMIT_CHUNK_BYTES /* tokens; a window must fit into a slot */
 
 /* Takers that fill in several members get the whole struct: the offset of their key is 0. */
-enum {
-	STREAM_SEED,
-	STREAM_SEQ_LEN,
-	STREAM_EXTRA,
-	STREAM_STRIDE,
-	STREAM_EOS,
-	STREAM_VOCAB,
-	STREAM_DOCUMENTS,
-	STREAM_LOSS_MASK,
-	STREAM_EPOCHS,
-	STREAM_SAMPLES,
-	STREAM_DATASETS,
-	STREAM_SCHEDULE,
-};
-
 struct reading_stream {
 	struct config_stream stream; /* first: offsets of keys are relative to it */
 	yaml_node_t *schedule;
 };
 
 static const struct schema_key stream_keys[] = {
-	[STREAM_SEED] = {"seed", schema_number, offsetof(struct config_stream, seed),
-		.required = true, .max = UINT64_MAX, .help = "The seed of the order."},
-	[STREAM_SEQ_LEN] = {"seq_len", schema_number, offsetof(struct config_stream, seq_len),
-		.required = true, .min = 1, .max = WINDOW_MAX, .unit = "tokens",
-		.help = "Tokens per sample."},
-	[STREAM_EXTRA] = {"extra", schema_number, offsetof(struct config_stream, extra),
-		.max = WINDOW_MAX, .unit = "tokens", .preset = "1",
+	{"seed", schema_number, offsetof(struct config_stream, seed), .required = true,
+		.max = UINT64_MAX, .help = "The seed of the order."},
+	{"seq_len", schema_number, offsetof(struct config_stream, seq_len), .required = true,
+		.min = 1, .max = WINDOW_MAX, .unit = "tokens", .help = "Tokens per sample."},
+	{"extra", schema_number, offsetof(struct config_stream, extra), .max = WINDOW_MAX,
+		.unit = "tokens", .preset = "1",
 		.help = "Tokens after each sample, for labels that are shifted by one. A window is "
 			"seq_len + extra tokens of one shard."},
-	[STREAM_STRIDE] = {"stride", schema_number, offsetof(struct config_stream, stride),
-		.min = 1, .max = UINT64_MAX, .unit = "tokens", .otherwise = "seq_len",
+	{"stride", schema_number, offsetof(struct config_stream, stride), .min = 1,
+		.max = UINT64_MAX, .unit = "tokens", .otherwise = "seq_len",
 		.help = "The distance from one window to the next in a shard."},
-	[STREAM_EOS] = {"eos", schema_number, offsetof(struct config_stream, eos),
+	{"eos", schema_number, offsetof(struct config_stream, eos),
 		.line = offsetof(struct config_stream, eos_line), .max = UINT32_MAX,
 		.otherwise = "none", .help = "The token that ends a document."},
-	[STREAM_VOCAB] = {"vocab", schema_number, offsetof(struct config_stream, vocab), .min = 1,
+	{"vocab", schema_number, offsetof(struct config_stream, vocab), .min = 1,
 		.max = UINT64_C(1) << 32, .otherwise = "unknown",
 		.help = "The number of tokens in the vocabulary. A token that is not below it "
 			"stops the stream, with the shard and the offset in the message. `tokctl "
 			"inspect --deep -c FILE PATH...` finds such tokens beforehand."},
-	[STREAM_DOCUMENTS] = {"documents", schema_flag, offsetof(struct config_stream, documents),
+	{"documents", schema_flag, offsetof(struct config_stream, documents),
 		.line = offsetof(struct config_stream, documents_line), .preset = "false",
 		.help = "Batches also contain the document starts: those of the shard's index "
 			"(megatron, datatrove, arrow, NAME.csv.gz next to NAME.npy or NAME.bin), "
 			"otherwise the position after each eos. They take 4 bytes per token of "
 			"ring memory."},
-	[STREAM_LOSS_MASK] = {"loss_mask", schema_flag, offsetof(struct config_stream, loss_mask),
-		.preset = "false",
+	{"loss_mask", schema_flag, offsetof(struct config_stream, loss_mask), .preset = "false",
 		.help = "Batches also contain the loss mask, one byte per token: 1 where the "
 			"shard's mask is 1 (X.ds.loss next to X.ds, or label_mask) and, if there "
 			"is a NAME.csv.gz, where the token is in one of its documents."},
-	[STREAM_EPOCHS] = {"epochs", schema_number, offsetof(struct config_stream, epochs),
-		.min = 1, .max = UINT64_MAX, .unit = "epochs", .otherwise = "the stream is endless",
+	{"epochs", schema_number, offsetof(struct config_stream, epochs), .min = 1,
+		.max = UINT64_MAX, .unit = "epochs", .otherwise = "the stream is endless",
 		.help = "End after every window was served this often. The datasets of such a "
 			"stream have no weight and no max_epochs, and it has no schedule."},
-	[STREAM_SAMPLES] = {"samples", schema_number, offsetof(struct config_stream, samples),
-		.min = 1, .max = UINT64_MAX, .unit = "samples",
-		.otherwise = "the stream is endless",
+	{"samples", schema_number, offsetof(struct config_stream, samples), .min = 1,
+		.max = UINT64_MAX, .unit = "samples", .otherwise = "the stream is endless",
 		.help = "End after this many samples, drawn by weight. Not together with epochs or "
 			"schedule."},
-	[STREAM_DATASETS] = {"datasets", take_datasets, 0, .required = true,
+	{"datasets", take_datasets, 0, .required = true,
 		.right = "a list of datasets, each {name: …, path: …}",
 		.help = "The datasets: 1 to 1024."},
-	[STREAM_SCHEDULE] = {"schedule", schema_keep, offsetof(struct reading_stream, schedule),
+	{"schedule", schema_keep, offsetof(struct reading_stream, schedule),
 		.line = offsetof(struct config_stream, schedule_line), .right = SCHEDULE_RIGHT,
 		.otherwise = "the weights never change",
 		.help = "Planned changes of the mix, in ascending order. A run has the schedule of "
@@ -476,9 +436,9 @@ static const char *key_of(uint32_t dataset, const char *key, char name[48])
 	return name;
 }
 
-/* Keys of datasets that do not go with keys of the stream. */
+/* Keys of datasets that do not go with keys of the stream. @epochs_line: 0 without epochs. */
 static bool check_dataset(
-	struct schema *s, const struct config_stream *stream, uint32_t i, const int *lines)
+	struct schema *s, const struct config_stream *stream, uint32_t i, int epochs_line)
 {
 	static const char finite[] =
 		"a stream with epochs (line %d) serves every window that often; remove it";
@@ -490,22 +450,22 @@ static bool check_dataset(
 			"is used only with loss_mask; set loss_mask: true in the stream, or remove "
 			"it");
 	if (d->max_epochs && stream->epochs)
-		return schema_refuse_key(s, d->max_epochs_line, key_of(i, "max_epochs", name),
-			finite, lines[STREAM_EPOCHS]);
+		return schema_refuse_key(
+			s, d->max_epochs_line, key_of(i, "max_epochs", name), finite, epochs_line);
 	if (d->has_weight && stream->epochs)
 		return schema_refuse_key(
-			s, d->weight_line, key_of(i, "weight", name), finite, lines[STREAM_EPOCHS]);
+			s, d->weight_line, key_of(i, "weight", name), finite, epochs_line);
 	return true;
 }
 
-static bool check_stream(struct schema *s, const struct config_stream *stream, const int *lines)
+static bool check_stream(
+	struct schema *s, const struct config_stream *stream, const struct schema_lines *lines)
 {
-	int end = stream->epochs ? STREAM_EPOCHS : STREAM_SAMPLES;
+	const char *end = stream->epochs ? "epochs" : "samples";
+	const char *wide = schema_line(lines, "extra") ? "extra" : "seq_len";
 
 	if (stream->extra > WINDOW_MAX - stream->seq_len)
-		return schema_refuse_key(s,
-			lines[STREAM_EXTRA] ? lines[STREAM_EXTRA] : lines[STREAM_SEQ_LEN],
-			lines[STREAM_EXTRA] ? "extra" : "seq_len",
+		return schema_refuse_key(s, schema_line(lines, wide), wide,
 			"seq_len %" PRIu64 " + extra %" PRIu64
 			" is more than 1073741824 tokens; must be at most that",
 			stream->seq_len, stream->extra);
@@ -515,22 +475,23 @@ static bool check_stream(struct schema *s, const struct config_stream *stream, c
 			"); must be a token of the vocabulary",
 			stream->eos, stream->vocab);
 	if (stream->epochs && stream->samples)
-		return schema_refuse_key(s, lines[STREAM_SAMPLES], "samples",
+		return schema_refuse_key(s, schema_line(lines, "samples"), "samples",
 			"the stream also has epochs (line %d); remove one of them",
-			lines[STREAM_EPOCHS]);
-	if (lines[STREAM_SCHEDULE] && lines[end])
+			schema_line(lines, "epochs"));
+	if (schema_line(lines, "schedule") && schema_line(lines, end))
 		return schema_refuse_key(s, stream->schedule_line, "schedule",
 			"the mix of a finite stream (%s, line %d) cannot change; remove one of "
 			"them",
-			stream_keys[end].name, lines[end]);
+			end, schema_line(lines, end));
 	for (uint32_t i = 0; i < stream->datasets; i++)
-		if (!check_dataset(s, stream, i, lines))
+		if (!check_dataset(s, stream, i, schema_line(lines, "epochs")))
 			return false;
 	return true;
 }
 
 /* None is too small to be served. */
-static bool check_weights(struct schema *s, const struct config_stream *stream, const int *lines)
+static bool check_weights(
+	struct schema *s, const struct config_stream *stream, const struct schema_lines *lines)
 {
 	double weights[LIMIT_DATASETS];
 	uint64_t units[LIMIT_DATASETS];
@@ -542,7 +503,7 @@ static bool check_weights(struct schema *s, const struct config_stream *stream, 
 	if (stream->epochs || order_units(weights, stream->datasets, units, &fault))
 		return true;
 	if (fault.index == FAULT_NO_INDEX)
-		return schema_refuse_key(s, lines[STREAM_DATASETS], "datasets",
+		return schema_refuse_key(s, schema_line(lines, "datasets"), "datasets",
 			"the weights do not sum to a finite number above 0; " PHRASE_WEIGHTS);
 	return schema_refuse_key(s, stream->dataset[fault.index].weight_line,
 		key_of((uint32_t)fault.index, "weight", name), "%s", fault.text);
@@ -553,24 +514,24 @@ static bool take_stream(struct schema *s, const char *name, yaml_node_t *value, 
 	struct config *config = to;
 	struct config_stream *stream = &config->stream[config->streams];
 	struct reading_stream reading = {.stream.line = s->line};
-	int lines[SCHEMA_KEYS];
+	struct schema_lines lines;
 	char shown[64];
 
 	if (!wire_name_ok(name))
 		return schema_refuse(s, "'%s' is not a valid name; must be %s",
 			schema_show(name, shown), PHRASE_NAME);
 	memcpy(reading.stream.name, name, strlen(name) + 1);
-	bool read = schema_mapping(s, value, &stream_table, &reading, lines);
+	bool read = schema_mapping(s, value, &stream_table, &reading, &lines);
 
 	*stream = reading.stream; /* even after a failure: the config frees it */
 	config->streams++;
 	if (!read)
 		return false;
-	if (!lines[STREAM_STRIDE])
+	if (!schema_line(&lines, "stride"))
 		stream->stride = stream->seq_len;
-	stream->has_eos = lines[STREAM_EOS] != 0;
-	stream->has_vocab = lines[STREAM_VOCAB] != 0;
-	return check_stream(s, stream, lines) && check_weights(s, stream, lines) &&
+	stream->has_eos = schema_line(&lines, "eos") != 0;
+	stream->has_vocab = schema_line(&lines, "vocab") != 0;
+	return check_stream(s, stream, &lines) && check_weights(s, stream, &lines) &&
 	       (!reading.schedule || take_schedule(s, reading.schedule, stream));
 }
 

@@ -121,8 +121,8 @@ bool reading_fits_cache(const struct config *config, struct fault *fault)
 
 	return !config->cache_dir ||
 	       store_cache_suits(config->cache_dir, config->cache_bytes, &cause) ||
-	       config_refuse(fault, config->path, config->cache_line, cause.field, FAULT_NO_INDEX,
-		       "%s", cause.text);
+	       config_refuse(
+		       fault, config->path, config->cache_line, cause.field, "%s", cause.text);
 }
 
 /*

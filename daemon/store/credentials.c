@@ -58,8 +58,7 @@ struct wallets {
 /* Refuses the value of a key of @store. */
 #define REFUSE(key, ...)                                                                           \
 	(snprintf(field, sizeof(field), "stores.%s.%s", store->name, #key),                        \
-		config_refuse(fault, config->path, store->key##_line, field, FAULT_NO_INDEX,       \
-			__VA_ARGS__))
+		config_refuse(fault, config->path, store->key##_line, field, __VA_ARGS__))
 
 static bool has_certificate(const struct certificates *ca)
 {

@@ -298,7 +298,7 @@ static bool open_cache(struct stores *stores, struct fault *fault)
 		},
 		&cause);
 	return stores->cache || config_refuse(fault, config->path, config->cache_line, cause.field,
-					FAULT_NO_INDEX, "%s", cause.text);
+					"%s", cause.text);
 }
 
 struct stores *store_open(const struct store_options *options, struct fault *fault)
