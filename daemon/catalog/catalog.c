@@ -47,6 +47,52 @@ static bool check_parts(const struct catalog *catalog, struct fault *fault)
 	return true;
 }
 
+/* ---- how datasets in a store are read ---- */
+
+static uint64_t all_bytes(const struct dataset *d)
+{
+	uint64_t bytes = 0;
+
+	for (uint64_t i = 0; i < d->table.shards; i++)
+		bytes += d->entry[i].file.bytes;
+	return bytes;
+}
+
+/* Decides it from config and manifests only, in the config's order. */
+static void plan_fetch(struct catalog *catalog)
+{
+	uint64_t left = catalog->config->cache_dir ? catalog->config->cache_bytes : 0;
+
+	for (uint32_t s = 0; s < catalog->config->streams; s++)
+		for (uint32_t i = 0; i < catalog->config->stream[s].datasets; i++) {
+			struct dataset *d = &catalog->stream[s].dataset[i];
+			uint64_t bytes = d->objects ? all_bytes(d) : 0;
+
+			if (!d->objects || d->config->fetch == CONFIG_FETCH_WINDOW ||
+				(d->config->fetch == CONFIG_FETCH_AUTO && bytes > left))
+				continue;
+			d->piece = d->config->piece;
+			left -= bytes < left ? bytes : left;
+		}
+}
+
+void dataset_fetch_reason(
+	const struct config *config, const struct dataset *d, char *text, size_t text_bytes)
+{
+	static const char *const set[] = {
+		[CONFIG_FETCH_WINDOW] = "fetch is window", [CONFIG_FETCH_PIECE] = "fetch is piece"};
+	const char *why = d->config->fetch != CONFIG_FETCH_AUTO ? set[d->config->fetch]
+			  : !config->cache_dir			? "there is no cache"
+			  : d->piece ? "the cache has space for all of it"
+				     : "the cache has no space for all of it";
+
+	text[0] = 0;
+	if (d->objects && d->piece)
+		snprintf(text, text_bytes, "in pieces of %" PRIu32 " KiB: %s", d->piece >> 10, why);
+	else if (d->objects)
+		snprintf(text, text_bytes, "by window: %s", why);
+}
+
 /* @only: the stream to open, NULL for all. @saved: as catalog_save() wrote it, or NULL. */
 static struct catalog *open_catalog(const struct config *config, struct stores *stores,
 	const struct config_stream *only, FILE *saved, struct fault *fault)
@@ -67,8 +113,10 @@ static struct catalog *open_catalog(const struct config *config, struct stores *
 			!stream_open(&catalog->stream[i], &config->stream[i], config, stores, saved,
 				fault))
 			goto fail;
-	if (!only && !(check_parts(catalog, fault) && dataset_fetch_plan(catalog, fault)))
+	if (!only && !check_parts(catalog, fault))
 		goto fail;
+	if (!only)
+		plan_fetch(catalog);
 	return catalog;
 fail:
 	catalog_free(catalog);

@@ -183,9 +183,6 @@ bool vocab_refuse(const struct dataset *dataset, uint64_t token, const void *tok
 
 /* ---- how it is read from a store, by `fetch:`: by window, or in pieces through the cache ---- */
 
-/* The space in a cache that the dataset needs so that a piece is fetched once an epoch, also of a
- * dataset on a disk. */
-uint64_t dataset_fetch_needs(const struct dataset *dataset);
 /* Writes how the dataset is read, and why: "by window: there is no cache". "": it is local. */
 void dataset_fetch_reason(
 	const struct config *config, const struct dataset *dataset, char *text, size_t text_bytes);

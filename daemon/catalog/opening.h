@@ -52,13 +52,6 @@ bool stream_open(struct stream *stream, const struct config_stream *source,
  * streams.NAME: FIELD: TEXT". Always false.
  */
 bool stream_refuse(const struct stream *stream, const struct fault *cause, struct fault *fault);
-/*
- * Decides for all datasets of the catalog, from config and manifests only: those with `fetch:
- * piece`, then those with `auto` in the config's order, while the cache has space. False: @fault,
- * as config_refuse().
- */
-bool dataset_fetch_plan(struct catalog *catalog, struct fault *fault);
-
 /* ---- datasets ---- */
 
 /*

@@ -2,9 +2,10 @@
 #include "daemon/config/schema.h"
 #include "daemon/config/url_text.h"
 
+#include <inttypes.h>
 #include <string.h>
 
-enum { STORES_MOST = 64 };
+enum { STORES_MOST = 64, PIECES_LEAST = 64 };
 
 /* ---- keys ---- */
 
@@ -248,6 +249,13 @@ static bool check_dataset(struct schema *s, const struct config_dataset *d)
 	if (d->fetch == CONFIG_FETCH_PIECE && !s->config->cache_dir)
 		return schema_refuse_key(s, d->fetch_line, "fetch",
 			"piece needs a cache; add cache: {dir: …, size: …}, or set fetch: window");
+	if (d->fetch == CONFIG_FETCH_PIECE && s->config->cache_bytes / d->piece < PIECES_LEAST)
+		return schema_refuse_key(s, d->piece_line, "piece",
+			"the cache of %" PRIu64 " bytes has space for %" PRIu64
+			" pieces of %" PRIu32
+			"; must be at least %d: raise cache.size, or lower piece",
+			s->config->cache_bytes, s->config->cache_bytes / d->piece, d->piece,
+			PIECES_LEAST);
 	/* The command reads `stores:` of the config, which must be complete before. */
 	if (remote && !d->manifest)
 		return schema_refuse_key(s, d->path_line, "manifest",

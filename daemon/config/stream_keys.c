@@ -163,8 +163,7 @@ static const struct schema_key dataset_keys[] = {
 		.preset = "auto",
 		.help = "How shards in a store are read: `window` reads each window by itself, "
 			"and `piece` reads whole pieces into the cache. `auto` is `piece` if the "
-			"cache has space for the dataset: for all of it (`shuffle: global`, or a "
-			"part), for three groups (`block`) or for 64 pieces (`none`). `tokend "
+			"cache has space for the whole dataset and those before it. `tokend "
 			"--check` prints the choice."},
 	{"piece", take_piece, offsetof(struct config_dataset, piece),
 		.line = offsetof(struct config_dataset, piece_line),

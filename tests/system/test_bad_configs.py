@@ -185,6 +185,8 @@ STORES = [
     at("s3://corpus/web/", "…tokctl manifest s3://corpus/web/ web.jsonl", ""),
     at("s3://corpus/web/", "manifest: …not an object", 'manifest: "s3://corpus/"'),
     at("s3://corpus/web/", "fetch: …cache: {dir", LISTED + ", fetch: piece"),
+    at("s3://corpus/web/", "piece: …has space for 16 pieces…at least 64",
+       LISTED + ", fetch: piece", "cache: {dir: /c, size: 128MiB}\n"),
     at("s3://corpus/web/", "piece: …power of two…64KiB", LISTED + ", piece: 3MiB"),
     store('lab: {endpoint: "minio:9000"}', "lab.endpoint: …https://"),
     store('lab: {endpoint: "https://u:SECRET@minio"}', "lab.endpoint: …password"),

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 enum mode { WINDOW, PIECE, MODES };
+enum { CACHE_GROUPS = 3, CACHE_PIECES = 64 }; /* that are read at a time */
 
 /* Sums over all nodes, except for the cache. */
 struct cost {
@@ -155,6 +156,23 @@ static double shared_pieces(const struct reads *r)
 	return fmax(floor(epoch / block) - (double)r->dataset->table.shards, 0);
 }
 
+/* The space in a cache with which an epoch fetches a piece once. */
+static uint64_t cache_bytes(const struct reads *r)
+{
+	const struct config_dataset *c = r->dataset->config;
+	double all = 0, some = CACHE_PIECES * (double)c->piece,
+	       windows = (double)c->block * c->group * CACHE_GROUPS;
+
+	for (uint64_t s = 0; s < r->dataset->table.shards; s++)
+		all += shard_bytes(r->dataset, s);
+	/* A part takes a run here and a run there, so that a piece is needed many times. */
+	if (dataset_is_part(r->dataset) || c->shuffle == ORDER_GLOBAL)
+		some = all;
+	else if (c->shuffle == ORDER_BLOCK)
+		some = all * windows / (double)r->dataset->windows + c->piece;
+	return (uint64_t)fmin(some, all);
+}
+
 static struct cost piece_cost(const struct reads *r)
 {
 	double piece = r->dataset->config->piece, gets = 0, bytes = 0, all = 0, pieces = 0,
@@ -173,7 +191,7 @@ static struct cost piece_cost(const struct reads *r)
 	struct cost cost = {.gets = round(gets),
 		.bytes = bytes,
 		.used = window_cost(r).used,
-		.cache = dataset_fetch_needs(r->dataset),
+		.cache = cache_bytes(r),
 		.exact = r->exact && round(gets) >= pieces};
 
 	/* The part of a later epoch that is not in the cache: all of a path that is read in order,
