@@ -61,9 +61,9 @@ static uint64_t all_bytes(const struct dataset *d)
 /* Decides it from config and manifests only, in the config's order. */
 static void plan_fetch(struct catalog *catalog)
 {
-	uint64_t left = catalog->config->cache_dir ? catalog->config->cache_bytes : 0;
+	uint64_t left = catalog->config->cache_bytes;
 
-	for (uint32_t s = 0; s < catalog->config->streams; s++)
+	for (uint32_t s = 0; catalog->config->cache_dir && s < catalog->config->streams; s++)
 		for (uint32_t i = 0; i < catalog->config->stream[s].datasets; i++) {
 			struct dataset *d = &catalog->stream[s].dataset[i];
 			uint64_t bytes = d->objects ? all_bytes(d) : 0;

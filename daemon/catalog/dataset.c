@@ -91,7 +91,6 @@ void dataset_check(const struct dataset *d)
 	assert(!d->objects || (d->listed && d->hint.objects));
 	assert(d->unindexed <= d->table.shards);
 	assert(!d->note[0] || d->note_shard < d->table.shards);
-	assert(!d->refused || d->refused_shard < d->table.shards);
 }
 
 void dataset_not_plain(struct dataset *d)

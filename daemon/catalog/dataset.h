@@ -70,7 +70,6 @@ struct dataset {
 	const struct dataset
 		*overlaps; /* an earlier one of the stream that has windows of this part */
 	char *refused; /* "FILE:LINE: …": the first sampled token that cannot be served; or NULL */
-	uint64_t refused_shard;
 
 	/* ---- its shards ---- */
 
