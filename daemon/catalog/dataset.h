@@ -193,7 +193,7 @@ void dataset_fetch_reason(
 enum dataset_note { NOTE_NONE, NOTE_FACT, NOTE_DOUBT };
 
 /* Writes remark @i (0 to DATASET_NOTES - 1), one line, to @text, or returns NOTE_NONE. */
-enum { DATASET_NOTES = 9 };
+enum { DATASET_NOTES = 8 };
 enum dataset_note dataset_note(
 	const struct dataset *dataset, unsigned i, char *text, size_t text_bytes);
 

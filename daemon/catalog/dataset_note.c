@@ -1,7 +1,6 @@
 #include "daemon/catalog/opening.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +8,6 @@
 enum { /* remark on frames of at least this size, and at least this many windows */
 	LARGE_FRAME_BYTES = 1 << 20,
 	LARGE_FRAME_WINDOWS = 16,
-	BOUNDS_OPEN = 500,  /* remark on more lists of bounds than this */
 	UNSERVED_PART = 20, /* doubt if more than this part of the tokens is never served */
 };
 
@@ -26,43 +24,6 @@ static bool costly_frames(const struct dataset *d, char *text, size_t text_bytes
 		" bytes decodes a zstd frame of up to %" PRIu64 " KiB, %" PRIu64
 		" times as much; set shuffle: block, or compress in frames of 256 KiB",
 		window, d->frame_bytes >> 10, d->frame_bytes / window);
-	return true;
-}
-
-/* Opening a shard unpacks its whole list of bounds, and few shards are open at a time. */
-static bool costly_bounds(const struct dataset *d, char *text, size_t text_bytes)
-{
-	if (!d->bounds || d->config->shuffle != ORDER_GLOBAL || d->table.shards <= BOUNDS_OPEN)
-		return false;
-	snprintf(text, text_bytes,
-		"shuffle: global takes windows from any of its %" PRIu64
-		" shards, but only about %d lists of document bounds (.csv.gz) are kept in memory, "
-		"so most windows unpack a whole list; set shuffle: block",
-		d->table.shards, BOUNDS_OPEN);
-	return true;
-}
-
-static bool manifest_note(const struct dataset *d, char *text, size_t text_bytes)
-{
-	struct stat st;
-
-	if (!d->listed)
-		return false;
-	if (d->objects)
-		snprintf(text, text_bytes,
-			"its shards are taken from %.200s; the store compares the ETag of each "
-			"with it whenever it is read",
-			d->config->manifest);
-	else if (stat(d->root, &st) != 0)
-		snprintf(text, text_bytes,
-			"its shards are taken from %.200s; their directory, %.200s, cannot be read "
-			"now: %s",
-			d->config->manifest, d->root, strerror(errno));
-	else
-		snprintf(text, text_bytes,
-			"its shards are taken from %.200s; each is compared with it when it is "
-			"first read",
-			d->config->manifest);
 	return true;
 }
 
@@ -93,27 +54,11 @@ static bool unserved(const struct dataset *d, char *text, size_t text_bytes)
 	return true;
 }
 
-/* @n with a comma before every three digits. */
-static const char *grouped(uint64_t n, char text[32])
-{
-	char *at = text + 31;
-
-	*at = 0;
-	for (int digits = 0; n > 0 || digits == 0; n /= 10, digits++) {
-		if (digits > 0 && digits % 3 == 0)
-			*--at = ',';
-		*--at = (char)('0' + n % 10);
-	}
-	return at;
-}
-
 static bool part(const struct dataset *d, char *text, size_t text_bytes)
 {
-	char windows[32], of[32];
-
 	if (dataset_is_part(d))
-		snprintf(text, text_bytes, "windows %s of %s", grouped(d->windows, windows),
-			grouped(d->table.windows, of));
+		snprintf(text, text_bytes, "windows %" PRIu64 " of %" PRIu64, d->windows,
+			d->table.windows);
 	return dataset_is_part(d);
 }
 
@@ -131,43 +76,53 @@ static bool overlap(const struct dataset *d, char *text, size_t text_bytes)
 	return true;
 }
 
+static bool of_shard(const struct dataset *d, char *text, size_t text_bytes)
+{
+	if (d->note[0])
+		snprintf(text, text_bytes, "shard %s (the first with a remark): %s",
+			dataset_shard_name(d, d->note_shard), d->note);
+	return d->note[0];
+}
+
+static bool bad_token(const struct dataset *d, char *text, size_t text_bytes)
+{
+	if (d->refused)
+		snprintf(text, text_bytes, "its stream will stop at a bad token: %s", d->refused);
+	return d->refused;
+}
+
+static bool sampled(const struct dataset *d, char *text, size_t text_bytes)
+{
+	if (d->doubt[0])
+		snprintf(text, text_bytes, "shard %s (the first of its kind): %s",
+			dataset_shard_name(d, d->doubt_shard), d->doubt);
+	return d->doubt[0];
+}
+
+static bool names(const struct dataset *d, char *text, size_t text_bytes)
+{
+	snprintf(text, text_bytes, "%s", d->names);
+	return d->names[0];
+}
+
 enum dataset_note dataset_note(
 	const struct dataset *dataset, unsigned i, char *text, size_t text_bytes)
 {
-	if (i == 0 && dataset->note[0])
-		snprintf(text, text_bytes, "shard %s (the first with a remark): %s",
-			dataset_shard_name(dataset, dataset->note_shard), dataset->note);
-	if (i == 4 && dataset->refused)
-		snprintf(text, text_bytes, "its stream will stop at a bad token: %s",
-			dataset->refused);
-	if (i == 5 && dataset->doubt[0])
-		snprintf(text, text_bytes, "shard %s (the first of its kind): %s",
-			dataset_shard_name(dataset, dataset->doubt_shard), dataset->doubt);
-	if (i == 6)
-		snprintf(text, text_bytes, "%s", dataset->names);
-	switch (i) {
-	case 0:
-		return dataset->note[0] ? NOTE_DOUBT : NOTE_NONE;
-	case 1:
-		return costly_frames(dataset, text, text_bytes) ||
-				       costly_bounds(dataset, text, text_bytes)
-			       ? NOTE_FACT
-			       : NOTE_NONE;
-	case 2:
-		return manifest_note(dataset, text, text_bytes) ? NOTE_FACT : NOTE_NONE;
-	case 3:
-		return unserved(dataset, text, text_bytes) ? NOTE_DOUBT : NOTE_NONE;
-	case 4:
-		return dataset->refused ? NOTE_DOUBT : NOTE_NONE;
-	case 5:
-		return dataset->doubt[0] ? NOTE_DOUBT : NOTE_NONE;
-	case 7:
-		return part(dataset, text, text_bytes) ? NOTE_FACT : NOTE_NONE;
-	case 8:
-		return overlap(dataset, text, text_bytes) ? NOTE_DOUBT : NOTE_NONE;
-	default:
-		return dataset->names[0] ? NOTE_DOUBT : NOTE_NONE;
-	}
+	static const struct {
+		bool (*write)(const struct dataset *d, char *text, size_t text_bytes);
+		enum dataset_note kind;
+	} notes[DATASET_NOTES] = {
+		{of_shard, NOTE_DOUBT},
+		{costly_frames, NOTE_FACT},
+		{unserved, NOTE_DOUBT},
+		{bad_token, NOTE_DOUBT},
+		{sampled, NOTE_DOUBT},
+		{names, NOTE_DOUBT},
+		{part, NOTE_FACT},
+		{overlap, NOTE_DOUBT},
+	};
+
+	return notes[i].write(dataset, text, text_bytes) ? notes[i].kind : NOTE_NONE;
 }
 
 /* ---- doubts by names ---- */

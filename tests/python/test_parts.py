@@ -67,7 +67,7 @@ def served(daemon, name, world=3):
 def test_two_streams_serve_the_path_once(parts):
     """Each has its own seed and name of the dataset."""
     code, out, err = run(TOKEND, "-c", parts.config, "--check")
-    assert code == 0 and b"held-out: windows 192 of 1,581\n" in out, (out, err)
+    assert code == 0 and b"held-out: windows 192 of 1581\n" in out, (out, err)
     some, held = windows(parts, "some"), windows(parts, "held")
     assert sorted(some + held) == list(range(WINDOWS))
     assert (len(some), len(held)) == (22 * 64 - 19, 3 * 64)  # the short run is in the first
