@@ -10,11 +10,8 @@
 
 enum { RECENT = 2 }; /* lines of a directory repeat its index, and that of the parent */
 
-/* What follows a name. */
-struct after {
-	uint64_t size, line;
-	char etag[STORE_ETAG_BYTES];
-};
+/* Before the ETag, the first two members follow a name. */
+enum { HEAD_BYTES = offsetof(struct side, name) };
 
 static bool same(const struct side *a, const struct side *b)
 {
@@ -24,17 +21,16 @@ static bool same(const struct side *a, const struct side *b)
 struct side side_list_at(const struct shard_list *list, uint64_t i)
 {
 	const char *name = shard_list_name(list, i), *after = name + strlen(name) + 1;
-	struct side side = {.name = name, .etag = after + offsetof(struct after, etag)};
+	struct side side = {.name = name, .etag = after + HEAD_BYTES};
 
-	memcpy(&side.size, after + offsetof(struct after, size), sizeof(side.size));
-	memcpy(&side.line, after + offsetof(struct after, line), sizeof(side.line));
+	memcpy(&side, after, HEAD_BYTES);
 	return side;
 }
 
 bool side_list_add(
 	struct shard_list *list, const char *key, const struct side *side, struct fault *fault)
 {
-	struct after after = {.size = side->size, .line = side->line};
+	char after[HEAD_BYTES + STORE_ETAG_BYTES];
 	size_t n = strlen(side->etag) + 1;
 
 	for (uint64_t i = 1; i <= RECENT && i <= list->count; i++) {
@@ -43,9 +39,10 @@ bool side_list_add(
 		if (same(&recent, side))
 			return true;
 	}
-	memcpy(after.etag, side->etag, n);
-	return shard_list_add_between(list, store_is_url(side->name) ? "" : key, side->name, &after,
-		offsetof(struct after, etag) + n, fault);
+	memcpy(after, side, HEAD_BYTES);
+	memcpy(after + HEAD_BYTES, side->etag, n);
+	return shard_list_add_between(list, store_is_url(side->name) ? "" : key, side->name, after,
+		HEAD_BYTES + n, fault);
 }
 
 bool side_list_end(struct shard_list *list, struct side *one, struct side *other)

@@ -22,9 +22,8 @@ enum {
 	FIRST_ROOM = 1024,
 };
 
-#define NUMBER_MOST                                                                                \
-	(UINT64_C(1) << 60) /* multiplied by the widest token it still fits an offset              \
-			     */
+#define NUMBER_MOST (UINT64_C(1) << 60) /* times the widest token it still fits an offset */
+#define TEXT_MOST   (UINT64_C(4) << 30) /* bytes of an object */
 
 struct reading {
 	struct manifest *m;
@@ -54,86 +53,129 @@ __attribute__((format(printf, 3, 4))) static bool refuse(
 	return false;
 }
 
-static bool refuse_memory(const struct reading *r)
+/* The same for @cause. It stays FAULT_MEMORY. */
+static bool refuse_cause(const struct reading *r, const struct fault *cause)
 {
-	refuse(r, "", "out of memory");
-	r->fault->code = FAULT_MEMORY;
+	refuse(r, cause->field, "%s", cause->text);
+	if (cause->code == FAULT_MEMORY)
+		r->fault->code = FAULT_MEMORY;
 	return false;
+}
+
+/* ---- the shards ---- */
+
+bool manifest_resize(struct manifest *m, uint64_t n, struct fault *fault)
+{
+	uint64_t *tokens = realloc(m->tokens, n * sizeof(*tokens));
+	struct entry *entry = realloc(m->entry, n * sizeof(*entry));
+
+	m->tokens = tokens ? tokens : m->tokens;
+	m->entry = entry ? entry : m->entry;
+	return (tokens && entry) || fault_memory(fault);
+}
+
+/* The first shard's path, for messages. */
+static const char *first(const struct manifest *m, char shown[80])
+{
+	return json_shown(shard_list_name(&m->list, 0), shown, 80);
+}
+
+bool manifest_keep(struct manifest *m, uint64_t s, const struct shard_format *format,
+	const struct shard_facts *f, struct fault *fault)
+{
+	char shown[80];
+
+	if (!m->format) {
+		m->format = format;
+		m->token_bytes = f->token_bytes;
+		m->sample_tokens = f->sample_tokens;
+	}
+	if (format != m->format)
+		return fault_set(fault, FAULT_DATA, "format",
+			"format is %s, but the first shard, %s, is %s; " PHRASE_ONE_FORMAT,
+			format->name, first(m, shown), m->format->name);
+	if (f->token_bytes != m->token_bytes)
+		return fault_set(fault, FAULT_DATA, "dtype",
+			"dtype %s is served in %" PRIu32
+			" bytes, but that of the first shard, %s, in %" PRIu32
+			"; all shards of a dataset must have one width",
+			shard_type_name(f->type), f->token_bytes, first(m, shown), m->token_bytes);
+	if (f->sample_tokens != m->sample_tokens && !format->mixes_rows)
+		return fault_set(fault, FAULT_DATA, "sample_tokens",
+			"sample_tokens is %" PRIu64
+			" (0: none), but that of the first shard, %s, is %" PRIu64
+			"; all shards of a dataset must have the same",
+			f->sample_tokens, first(m, shown), m->sample_tokens);
+	if (f->sample_tokens != m->sample_tokens)
+		m->sample_tokens = 0;
+	m->frame_bytes = f->frame_bytes > m->frame_bytes ? f->frame_bytes : m->frame_bytes;
+	m->is_signed |= f->type == SHARD_I32;
+	m->tokens[s] = f->tokens;
+	m->entry[s] = (struct entry){
+		.type = (uint8_t)f->type,
+		.plain_at = f->plain && f->data_at < UINT32_MAX ? (uint32_t)f->data_at + 1 : 0,
+	};
+	return true;
 }
 
 /* ---- a line's members ---- */
 
-static const char *const strings[] = {"path", "format", "dtype", "digest", "etag"};
-
 struct line {
-	const char *string[5]; /* in the order of strings[]; borrowed */
+	const char *path, *format, *dtype, *digest, *etag; /* borrowed; NULL: absent */
 	struct shard_facts facts;
-	const struct shard_format *format;
-	uint64_t size, digest;
+	uint64_t size;
 	bool has_data_at;
-	json_t *side; /* borrowed; NULL: none */
+	json_t *side; /* borrowed; NULL: absent */
 };
 
-enum { PATH, FORMAT, DTYPE, DIGEST, ETAG };
-
-/* Takes the strings. *@known: their number. */
-static bool take_strings(const struct reading *r, json_t *object, struct line *l, size_t *known)
-{
-	struct fault fault;
-
-	for (unsigned i = 0; i < sizeof(strings) / sizeof(strings[0]); i++) {
-		bool absent = !json_object_get(object, strings[i]);
-
-		/* The ETag is the identity of an object; without it, the digest is. */
-		if (absent && (i == ETAG ? !r->key
-					 : i == DIGEST && json_object_get(object, strings[ETAG])))
-			continue;
-		if (absent && i == ETAG)
-			return refuse(r, "etag",
-				"etag is missing; must be the ETag of the object: write the "
-				"manifest again with `tokctl manifest` and the URL");
-		l->string[i] = json_string_in(object, "", strings[i], &fault);
-		if (!l->string[i])
-			return refuse(r, "", "%s", fault.text);
-		++*known;
-	}
-	return true;
-}
+static const struct {
+	const char *key;
+	size_t at; /* of a string or number in struct line */
+	bool is_text, required;
+} members[] = {
+	{"path", offsetof(struct line, path), true, true},
+	{"format", offsetof(struct line, format), true, true},
+	{"dtype", offsetof(struct line, dtype), true, true},
+	{"tokens", offsetof(struct line, facts.tokens), false, true},
+	{"size", offsetof(struct line, size), false, true},
+	{"digest", offsetof(struct line, digest), true, false},
+	{"sample_tokens", offsetof(struct line, facts.sample_tokens), false, false},
+	{"row_tokens", offsetof(struct line, facts.row_tokens), false, false},
+	{"frame_bytes", offsetof(struct line, facts.frame_bytes), false, false},
+	{"etag", offsetof(struct line, etag), true, false},
+	{"data_at", offsetof(struct line, facts.data_at), false, false},
+};
 
 /* Takes the known members; rejects others. */
-static bool take_members(const struct reading *r, json_t *object, struct line *l)
+static bool take_members(const struct reading *r, const json_t *object, struct line *l)
 {
-	const struct {
-		const char *key;
-		uint64_t *to;
-		bool required;
-	} numbers[] = {
-		{"tokens", &l->facts.tokens, true},
-		{"size", &l->size, true},
-		{"sample_tokens", &l->facts.sample_tokens, false},
-		{"row_tokens", &l->facts.row_tokens, false},
-		{"frame_bytes", &l->facts.frame_bytes, false},
-		{"data_at", &l->facts.data_at, false},
-	};
 	size_t known = 0;
-	struct fault fault;
+	struct fault cause;
 
-	if (!take_strings(r, object, l, &known))
-		return false;
-	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-		if (!numbers[i].required && !json_object_get(object, numbers[i].key))
+	for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
+		const char *key = members[i].key;
+		void *to = (char *)l + members[i].at;
+
+		if (!members[i].required && !json_object_get(object, key))
 			continue;
-		if (!json_number_in(object, "", numbers[i].key, NUMBER_MOST, numbers[i].to, &fault))
-			return refuse(r, "", "%s", fault.text);
 		known++;
+		if (members[i].is_text
+				? !(*(const char **)to = json_string_in(object, "", key, &cause))
+				: !json_number_in(object, "", key, NUMBER_MOST, to, &cause))
+			return refuse(r, "", "%s", cause.text);
 	}
 	l->has_data_at = json_object_get(object, "data_at");
 	l->side = json_object_get(object, "side");
-	known += l->side != NULL;
-	return known == json_object_size(object) ||
-	       refuse(r, "",
-		       "has unknown members; must have only path, format, dtype, tokens, size, "
-		       "digest, sample_tokens, row_tokens, frame_bytes, etag, data_at and side");
+	if (known + (l->side != NULL) != json_object_size(object))
+		return refuse(r, "",
+			"has unknown members; must have only path, format, dtype, tokens, size, "
+			"digest, sample_tokens, row_tokens, frame_bytes, etag, data_at and side");
+	/* The ETag is the identity of an object; without it, the digest is. */
+	if (r->key && !l->etag)
+		return refuse(r, "etag",
+			"etag is missing; must be the ETag of the object: write the manifest again "
+			"with `tokctl manifest` and the URL");
+	return l->etag || l->digest || refuse(r, "digest", "digest is missing; must be a string");
 }
 
 /* The problem with a path, for the message; NULL: none. */
@@ -154,95 +196,56 @@ static const char *name_fault(const char *name, size_t root_bytes)
 	}
 }
 
-static bool take_name(const struct reading *r, const struct line *l)
+static bool check_name(const struct reading *r, const struct line *l)
 {
 	const struct shard_list *list = &r->m->list;
-	const char *name = l->string[PATH], *fault = name_fault(name, strlen(list->root)), *before;
-	char shown[80], other[80];
+	const char *fault = name_fault(l->path, strlen(list->root)),
+		   *before = list->count > 0 ? shard_list_name(list, list->count - 1) : "";
+	int order = strcmp(before, l->path);
+	char name[80], other[80];
 
+	json_shown(l->path, name, sizeof(name));
 	if (fault)
 		return refuse(r, "path",
-			"path '%s' %s; must be a file below the dataset's directory",
-			json_shown(name, shown, sizeof(shown)), fault);
-	before = list->count > 0 ? shard_list_name(list, list->count - 1) : "";
-	if (strcmp(before, name) == 0)
-		return refuse(r, "path", "path '%s' occurs twice; must be unique",
-			json_shown(name, shown, sizeof(shown)));
-	if (strcmp(before, name) > 0)
-		return refuse(r, "path",
-			"path '%s' comes after '%s'; lines must be sorted by path, byte by byte "
-			"(LC_ALL=C sort)",
-			json_shown(name, shown, sizeof(shown)),
-			json_shown(before, other, sizeof(other)));
-	return true;
+			"path '%s' %s; must be a file below the dataset's directory", name, fault);
+	if (order == 0)
+		return refuse(r, "path", "path '%s' occurs twice; must be unique", name);
+	return order < 0 ||
+	       refuse(r, "path",
+		       "path '%s' comes after '%s'; lines must be sorted by path, byte by byte "
+		       "(LC_ALL=C sort)",
+		       name, json_shown(before, other, sizeof(other)));
 }
 
-/* The first shard's path, for messages. */
-static const char *first(const struct reading *r, char shown[80])
+/* Looks up the format and the type. */
+static bool take_names(const struct reading *r, struct line *l, const struct shard_format **format)
 {
-	return json_shown(shard_list_name(&r->m->list, 0), shown, 80);
-}
+	char shown[40], names[SHARD_NAMES_BYTES];
 
-static bool take_format(const struct reading *r, struct line *l)
-{
-	const struct manifest *m = r->m;
-	char shown[40], other[80], names[SHARD_NAMES_BYTES];
-
-	l->format = shard_format(l->string[FORMAT]);
-	if (!l->format)
+	*format = shard_format(l->format);
+	if (!*format)
 		return refuse(r, "format", "format '%s' is unknown; must be one of: %s",
-			json_shown(l->string[FORMAT], shown, sizeof(shown)),
+			json_shown(l->format, shown, sizeof(shown)),
 			shard_format_names(names, sizeof(names)));
-	if (r->format && l->format != r->format)
+	if (r->format && *format != r->format)
 		return refuse(r, "format", "format is %s, but the config sets %s; must be the same",
-			l->format->name, r->format->name);
-	if (m->format && l->format != m->format)
-		return refuse(r, "format",
-			"format is %s, but the first shard, %s, is %s; " PHRASE_ONE_FORMAT,
-			l->format->name, first(r, other), m->format->name);
-	return true;
-}
-
-static bool take_type(const struct reading *r, struct line *l)
-{
-	const struct manifest *m = r->m;
-	const char *name = l->string[DTYPE];
-	char shown[40], other[80];
-
-	if (!shard_type(name, &l->facts.type))
+			l->format, r->format->name);
+	if (!shard_type(l->dtype, &l->facts.type))
 		return refuse(r, "dtype",
 			"dtype '%s' is unknown; must be u8, i8, u16, i16, u32, i32, u64 or i64",
-			json_shown(name, shown, sizeof(shown)));
-	l->facts.token_bytes = shard_served(l->facts.type, r->hint);
-	if (m->format && l->facts.token_bytes != m->token_bytes)
-		return refuse(r, "dtype",
-			"dtype %s is served in %" PRIu32
-			" bytes, but that of the first shard, %s, in %" PRIu32
-			"; all shards of a dataset must have one width",
-			name, l->facts.token_bytes, first(r, other), m->token_bytes);
-	return true;
-}
-
-static bool take_digest(const struct reading *r, struct line *l)
-{
-	const char *text = l->string[DIGEST];
-	char shown[40];
-
-	if (!text)
-		return true;
-	if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
+			json_shown(l->dtype, shown, sizeof(shown)));
+	if (l->digest && (strlen(l->digest) != 16 || strspn(l->digest, "0123456789abcdef") != 16))
 		return refuse(r, "digest", "digest is '%s'; must be 16 hexadecimal digits",
-			json_shown(text, shown, sizeof(shown)));
-	l->digest = strtoull(text, NULL, 16);
+			json_shown(l->digest, shown, sizeof(shown)));
 	return true;
 }
 
-static bool check_samples(const struct reading *r, struct line *l)
+static bool check_numbers(const struct reading *r, const struct line *l)
 {
-	const struct manifest *m = r->m;
 	const struct shard_facts *f = &l->facts;
-	uint64_t whole = f->sample_tokens ? f->sample_tokens : f->row_tokens, sample;
-	char other[80];
+	uint64_t whole = f->sample_tokens ? f->sample_tokens : f->row_tokens,
+		 budget = r->hint->budget_bytes, width = shard_type_bytes(f->type),
+		 bytes = f->tokens * width, most = l->size > bytes ? l->size - bytes : 0;
 
 	if (f->sample_tokens && f->row_tokens)
 		return refuse(r, "row_tokens",
@@ -251,92 +254,54 @@ static bool check_samples(const struct reading *r, struct line *l)
 		return refuse(r, "tokens",
 			"tokens is %" PRIu64 "; must be a multiple of %s, %" PRIu64, f->tokens,
 			f->sample_tokens ? "sample_tokens" : "row_tokens", whole);
-	sample = shard_sample(f, r->hint);
-	if (l->format->mixes_rows && m->format && sample != m->sample_tokens)
-		sample = 0;
-	else if (m->format && sample != m->sample_tokens)
-		return refuse(r, "sample_tokens",
-			"sample_tokens is %" PRIu64
-			" (0: none), but that of the first shard, %s, is %" PRIu64
-			"; all shards of a dataset must have the same",
-			sample, first(r, other), m->sample_tokens);
-	l->facts.sample_tokens = sample;
-	return true;
-}
-
-static bool check_frame(const struct reading *r, const struct line *l)
-{
-	uint64_t budget = r->hint->budget_bytes;
-
-	if (budget == 0 || l->facts.frame_bytes <= budget)
-		return true;
-	return refuse(r, "frame_bytes",
-		"frame_bytes is %" PRIu64 "; must be at most %" PRIu64 ", a quarter of `memory`",
-		l->facts.frame_bytes, budget);
-}
-
-/* ---- members of shards in a store ---- */
-
-/* Checks the ETag @what, which goes into a header of each request. */
-static bool check_etag(const struct reading *r, const char *what, const char *etag)
-{
-	char shown[STORE_ETAG_BYTES];
-	const char *wrong = NULL;
-
-	json_shown(etag, shown, sizeof(shown));
-	if (strncmp(etag, "W/", 2) == 0)
-		return refuse(r, "etag",
-			"%s is '%s', which is weak: other bytes may have the same; must be a "
-			"strong ETag, without W/",
-			what, shown);
-	if (!*etag)
-		wrong = "is empty";
-	else if (strchr(etag, '"'))
-		wrong = "has a quote";
-	else if (strlen(etag) >= STORE_ETAG_BYTES)
-		wrong = "is too long";
-	for (const char *c = etag; *c && !wrong; c++)
-		if (*c <= ' ' || *c > '~')
-			wrong = "has a character that is not printable, or a space";
-	return !wrong ||
-	       refuse(r, "etag",
-		       "%s is '%s', which %s; must be 1 to %d printable characters, without quotes",
-		       what, shown, wrong, STORE_ETAG_BYTES - 1);
-}
-
-/* The tokens of a plain shard end with its object, or before. */
-static bool check_data_at(const struct reading *r, const struct line *l)
-{
-	const struct shard_facts *f = &l->facts;
-	uint64_t width = shard_type_bytes(f->type), most;
-
-	if (!l->has_data_at)
-		return true;
-	if (f->frame_bytes > 0)
+	if (budget > 0 && f->frame_bytes > budget)
+		return refuse(r, "frame_bytes",
+			"frame_bytes is %" PRIu64 "; must be at most %" PRIu64
+			", a quarter of `memory`",
+			f->frame_bytes, budget);
+	if (l->has_data_at && f->frame_bytes > 0)
 		return refuse(r, "data_at",
 			"data_at is %" PRIu64 ", but the shard is compressed (frame_bytes %" PRIu64
 			"); must be absent",
 			f->data_at, f->frame_bytes);
-	if (f->tokens > l->size / width)
-		return refuse(r, "tokens",
-			"tokens is %" PRIu64 " of %" PRIu64 " bytes, and data_at is set; must be "
-			"at most %" PRIu64 ", so that they fit into size, %" PRIu64,
-			f->tokens, width, l->size / width, l->size);
-	most = l->size - f->tokens * width;
-	return f->data_at <= most ||
+	/* The tokens of a plain shard end with its file, or before. */
+	return !l->has_data_at || (bytes <= l->size && f->data_at <= most) ||
 	       refuse(r, "data_at",
 		       "data_at is %" PRIu64 "; must be at most %" PRIu64 ": after it, %" PRIu64
 		       " tokens of %" PRIu64 " bytes must fit into size, %" PRIu64,
 		       f->data_at, most, f->tokens, width, l->size);
 }
 
-static bool take_side(const struct reading *r, const char *name, json_t *value)
+/* ---- members of shards in a store ---- */
+
+/* Checks the ETag of @what, which goes into a header of each request. */
+static bool check_etag(const struct reading *r, const char *what, const char *etag)
 {
-	json_t *size = json_array_get(value, 0), *etag = json_array_get(value, 1);
+	char shown[STORE_ETAG_BYTES];
+	size_t n = 0;
+
+	json_shown(etag, shown, sizeof(shown));
+	while (etag[n] > ' ' && etag[n] <= '~' && etag[n] != '"')
+		n++;
+	if (strncmp(etag, "W/", 2) == 0)
+		return refuse(r, "etag",
+			"%s is '%s', which is weak: other bytes may have the same; must be a "
+			"strong ETag, without W/",
+			what, shown);
+	return (n > 0 && n < STORE_ETAG_BYTES && !etag[n]) ||
+	       refuse(r, "etag",
+		       "%s is '%s', which is empty, too long, or has a character that is not "
+		       "printable, or a space or quote; must be 1 to %d printable characters",
+		       what, shown, STORE_ETAG_BYTES - 1);
+}
+
+static bool take_side(const struct reading *r, const char *name, const json_t *value)
+{
+	const json_t *size = json_array_get(value, 0), *etag = json_array_get(value, 1);
 	const char *fault = store_is_url(name) ? NULL : name_fault(name, strlen(r->m->list.root));
 	bool bare = json_array_size(value) == 1 && !r->key;
 	char shown[80], what[120];
-	struct fault why;
+	struct fault cause;
 
 	json_shown(name, shown, sizeof(shown));
 	if (fault)
@@ -349,25 +314,23 @@ static bool take_side(const struct reading *r, const char *name, json_t *value)
 			"side '%s' is %s; must be [SIZE, \"ETAG\"], the bytes and the ETag of the "
 			"side file",
 			shown, json_is_array(value) ? "another array" : json_kind(value));
-	if (bare)
-		return true;
 	snprintf(what, sizeof(what), "the ETag of side '%s'", shown);
-	if (!check_etag(r, what, json_string_value(etag)))
+	if (!bare && !check_etag(r, what, json_string_value(etag)))
 		return false;
-	if (!r->key)
-		return true;
 	const struct side side = {
-		name, json_string_value(etag), (uint64_t)json_integer_value(size), r->line};
+		(uint64_t)json_integer_value(size), r->line, name, json_string_value(etag)};
 
-	return side_list_add(&r->m->sides, r->key, &side, &why) ||
-	       refuse(r, "side", "%s", why.text);
+	return !r->key || side_list_add(&r->m->sides, r->key, &side, &cause) ||
+	       refuse_cause(r, &cause);
 }
 
-static bool take_sides(const struct reading *r, const struct line *l)
+static bool take_store(const struct reading *r, const struct line *l)
 {
 	const char *name;
 	json_t *value;
 
+	if (l->etag && !check_etag(r, "etag", l->etag))
+		return false;
 	if (l->side && !json_is_object(l->side))
 		return refuse(r, "side",
 			"side is %s; must be an object with [SIZE, \"ETAG\"] for each side file",
@@ -376,144 +339,58 @@ static bool take_sides(const struct reading *r, const struct line *l)
 	return true;
 }
 
-static bool take_store(const struct reading *r, const struct line *l)
-{
-	const char *etag = l->string[ETAG];
-
-	return (!etag || check_etag(r, "etag", etag)) && check_data_at(r, l) && take_sides(r, l);
-}
-
 /* ---- keeping a line ---- */
-
-static bool resize(struct manifest *m, uint64_t n)
-{
-	uint64_t *tokens = realloc(m->tokens, n * sizeof(*tokens));
-	struct entry *entry = realloc(m->entry, n * sizeof(*entry));
-
-	m->tokens = tokens ? tokens : m->tokens;
-	m->entry = entry ? entry : m->entry;
-	return tokens && entry;
-}
 
 static bool add_name(const struct reading *r, const struct line *l, struct fault *fault)
 {
-	const char *name = l->string[PATH], *etag = l->string[ETAG];
-
-	if (!r->key)
-		return shard_list_add(&r->m->list, name, fault);
-	return shard_list_add_between(&r->m->list, r->key, name, etag, strlen(etag) + 1, fault);
+	return r->key ? shard_list_add_between(
+				&r->m->list, r->key, l->path, l->etag, strlen(l->etag) + 1, fault)
+		      : shard_list_add(&r->m->list, l->path, fault);
 }
 
-/* As in shard.c: the tokens are served as they are stored. */
-static bool is_plain(const struct line *l)
-{
-	const struct shard_facts *f = &l->facts;
-
-	return l->has_data_at && f->data_at < UINT32_MAX &&
-	       (f->type == SHARD_U16 || f->type == SHARD_U32 || f->type == SHARD_I32) &&
-	       f->token_bytes == shard_type_bytes(f->type);
-}
-
-static bool keep(struct reading *r, const struct line *l)
+static bool keep(struct reading *r, const struct line *l, const struct shard_format *format)
 {
 	struct manifest *m = r->m;
 	uint64_t s = m->list.count;
-	struct fault fault;
+	struct shard_facts facts = l->facts;
+	struct fault cause;
 
+	/* As in shard.c. Of files, where tokens are is found when they are opened. */
+	facts.token_bytes = shard_served(facts.type, r->hint);
+	facts.sample_tokens = shard_sample(&facts, r->hint);
+	facts.plain =
+		m->bucket && l->has_data_at &&
+		(facts.type == SHARD_U16 || facts.type == SHARD_U32 || facts.type == SHARD_I32) &&
+		facts.token_bytes == shard_type_bytes(facts.type);
 	if (s == r->room) {
 		r->room = s ? s + s / 2 : FIRST_ROOM;
-		if (!resize(m, r->room))
-			return refuse_memory(r);
+		if (!manifest_resize(m, r->room, &cause))
+			return refuse_cause(r, &cause);
 	}
-	if (!add_name(r, l, &fault))
-		return refuse(r, "", "%s", fault.text);
-	m->format = l->format;
-	m->token_bytes = l->facts.token_bytes;
-	m->sample_tokens = l->facts.sample_tokens;
-	m->frame_bytes =
-		l->facts.frame_bytes > m->frame_bytes ? l->facts.frame_bytes : m->frame_bytes;
-	m->is_signed |= l->facts.type == SHARD_I32;
-	m->tokens[s] = l->facts.tokens;
-	m->entry[s] = (struct entry){.file.bytes = l->size,
-		.digest = l->digest,
-		.plain_at = m->bucket && is_plain(l) ? (uint32_t)l->facts.data_at + 1 : 0,
-		.type = (uint8_t)l->facts.type};
+	if (!add_name(r, l, &cause) || !manifest_keep(m, s, format, &facts, &cause))
+		return refuse_cause(r, &cause);
+	m->entry[s].file.bytes = l->size;
+	m->entry[s].digest = l->digest ? strtoull(l->digest, NULL, 16) : 0;
 	return true;
 }
 
 static bool take_line(struct reading *r, const char *text, size_t n)
 {
-	struct fault fault;
-	json_t *object = json_object_of(text, n, &fault);
+	struct fault cause;
+	json_t *object = json_object_of(text, n, &cause);
+	const struct shard_format *format;
 	struct line l = {0};
 
-	if (!object && fault.code == FAULT_MEMORY)
-		return refuse_memory(r);
 	if (!object)
-		return refuse(r, "", "%s", fault.text);
-	bool fine = take_members(r, object, &l) && take_name(r, &l) && take_format(r, &l) &&
-		    take_type(r, &l) && take_digest(r, &l) && check_samples(r, &l) &&
-		    check_frame(r, &l) && take_store(r, &l) && keep(r, &l) &&
+		return refuse_cause(r, &cause);
+	bool fine = take_members(r, object, &l) && check_name(r, &l) &&
+		    take_names(r, &l, &format) && check_numbers(r, &l) && take_store(r, &l) &&
+		    keep(r, &l, format) &&
 		    (!r->visit || r->visit(r->context, r->m, object, r->fault));
 
 	json_decref(object);
 	return fine;
 }
-
-/* ---- the text, in a file or in a store ---- */
-
-#define TEXT_MOST (UINT64_C(4) << 30) /* bytes of an object */
-
-/* Opens the file, without waiting for the writer of a FIFO. */
-static FILE *open_file(const char *path, struct fault *fault)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
-	struct stat st;
-
-	if (!file) {
-		fault_errno(fault, errno, "manifest", "%s", strerror(errno));
-		if (fd >= 0)
-			close(fd);
-		return NULL;
-	}
-	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
-		return file;
-	fault_set(fault, FAULT_DATA, "manifest", PHRASE_NOT_FILE);
-	fclose(file);
-	return NULL;
-}
-
-/* Reads the whole object. */
-static FILE *open_object(struct stores *stores, const char *url, char **text, struct fault *fault)
-{
-	char etag[STORE_ETAG_BYTES];
-	const char *key;
-	size_t n;
-	const struct store_bucket *bucket = NULL;
-
-	if (stores)
-		bucket = store_bucket(stores, url, &key, fault);
-	else
-		fault_set(fault, FAULT_ARGUMENT, "", "no stores are open");
-	*text = bucket ? store_load(stores, bucket, key, TEXT_MOST, &n, etag, fault) : NULL;
-	FILE *file = *text ? fmemopen(*text, n, "r") : NULL;
-
-	if (*text && !file)
-		fault_memory(fault);
-	if (!file)
-		snprintf(fault->field, sizeof(fault->field), "manifest");
-	return file;
-}
-
-/* *@text: NULL, or what the caller frees after the file. */
-static FILE *open_text(const char *path, struct stores *stores, char **text, struct fault *fault)
-{
-	*text = NULL;
-	return store_is_url(path) ? open_object(stores, path, text, fault) : open_file(path, fault);
-}
-
-/* ---- all lines ---- */
 
 static bool take_lines(struct reading *r, FILE *file)
 {
@@ -537,30 +414,6 @@ static bool take_lines(struct reading *r, FILE *file)
 				      "%s: is empty; must list at least one shard", r->path);
 }
 
-static char *root_of(const char *path)
-{
-	size_t n = strlen(path);
-
-	while (n > 1 && path[n - 1] == '/')
-		n--;
-	return strndup(path, n);
-}
-
-/* Sets the bucket and the key of a dataset in a store. */
-static bool begin(struct reading *r, const char *root)
-{
-	struct manifest *m = r->m;
-
-	*m = (struct manifest){.list.root = root_of(root)};
-	if (!m->list.root)
-		return fault_memory(r->fault);
-	if (!store_is_url(root))
-		return true;
-	m->bucket = store_bucket(r->stores, root, &r->key, r->fault);
-	m->key_bytes = m->bucket ? strlen(r->key) : 0;
-	return m->bucket;
-}
-
 static bool end_sides(struct reading *r)
 {
 	struct side one, other;
@@ -573,6 +426,64 @@ static bool end_sides(struct reading *r)
 		"side '%s' has another size or ETag than on line %" PRIu64 "; must be the same",
 		json_shown(one.name, shown, sizeof(shown)),
 		one.line < other.line ? one.line : other.line);
+}
+
+/* ---- the text, in a file or in a store ---- */
+
+/* Opens the file, without waiting for the writer of a FIFO. */
+static FILE *open_file(const char *path, struct fault *fault)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+	struct stat st;
+
+	if (!file) {
+		fault_errno(fault, errno, "manifest", "%s", strerror(errno));
+		if (fd >= 0)
+			close(fd);
+		return NULL;
+	}
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+		return file;
+	fault_set(fault, FAULT_DATA, "manifest", PHRASE_NOT_FILE);
+	fclose(file);
+	return NULL;
+}
+
+/* Reads the whole object to *@text, which the caller frees after the file. */
+static FILE *open_object(struct stores *stores, const char *url, char **text, struct fault *fault)
+{
+	char etag[STORE_ETAG_BYTES];
+	const char *key;
+	size_t n;
+	const struct store_bucket *bucket = stores ? store_bucket(stores, url, &key, fault) : NULL;
+
+	if (!stores)
+		fault_set(fault, FAULT_ARGUMENT, "", "no stores are open");
+	*text = bucket ? store_load(stores, bucket, key, TEXT_MOST, &n, etag, fault) : NULL;
+	FILE *file = *text ? fmemopen(*text, n, "r") : NULL;
+
+	if (*text && !file)
+		fault_memory(fault);
+	return file;
+}
+
+/* Sets the root, and for a dataset in a store the bucket and the key. */
+static bool begin(struct reading *r, const char *root)
+{
+	struct manifest *m = r->m;
+	size_t n = strlen(root);
+
+	while (n > 1 && root[n - 1] == '/')
+		n--;
+	*m = (struct manifest){.list.root = strndup(root, n)};
+	if (!m->list.root)
+		return fault_memory(r->fault);
+	if (!store_is_url(root))
+		return true;
+	m->bucket = store_bucket(r->stores, root, &r->key, r->fault);
+	m->key_bytes = m->bucket ? strlen(r->key) : 0;
+	return m->bucket;
 }
 
 bool manifest_read(struct manifest *m, const char *path, const char *root, struct stores *stores,
@@ -588,12 +499,17 @@ bool manifest_read(struct manifest *m, const char *path, const char *root, struc
 		.context = context,
 		.fault = fault};
 	char *text = NULL;
-	FILE *file = begin(&r, root) ? open_text(path, stores, &text, fault) : NULL;
-	bool fine;
+	FILE *file = NULL;
+	struct fault cause;
+	bool fine = begin(&r, root);
 
+	if (fine)
+		file = store_is_url(path) ? open_object(stores, path, &text, fault)
+					  : open_file(path, fault);
 	if (!file)
 		fault_prefix(fault, "%s: ", path);
-	fine = file && take_lines(&r, file) && (resize(m, m->list.count) || refuse_memory(&r)) &&
+	fine = file && take_lines(&r, file) &&
+	       (manifest_resize(m, m->list.count, &cause) || refuse_cause(&r, &cause)) &&
 	       end_sides(&r);
 	if (file)
 		fclose(file);
@@ -616,38 +532,43 @@ void manifest_free(struct manifest *m)
 
 /* ---- comparing with shards ---- */
 
-static bool differ(struct fault *fault, const char *field, uint64_t listed, uint64_t found)
-{
-	return fault_set(fault, FAULT_CHANGED, field,
-		"%s is %" PRIu64 " in the manifest and %" PRIu64 " in the file", field, listed,
-		found);
-}
-
-static bool differ_text(
-	struct fault *fault, const char *field, const char *listed, const char *found)
-{
-	return fault_set(fault, FAULT_CHANGED, field, "%s is %s in the manifest and %s in the file",
-		field, listed, found);
-}
-
 bool manifest_same(const struct manifest_shard *listed, const struct manifest_shard *found,
 	struct fault *fault)
 {
-	if (listed->size != found->size)
-		return differ(fault, "size", listed->size, found->size);
-	if (listed->format != found->format)
-		return differ_text(fault, "format", listed->format->name, found->format->name);
-	if (listed->type != found->type)
-		return differ_text(fault, "dtype", shard_type_name(listed->type),
-			shard_type_name(found->type));
-	if (listed->tokens != found->tokens)
-		return differ(fault, "tokens", listed->tokens, found->tokens);
-	/* Samples are joined if those of another shard are shorter or longer than a window. */
-	if (listed->sample_tokens != found->sample_tokens &&
-		!(listed->format->mixes_rows && listed->sample_tokens == 0))
-		return differ(fault, "sample_tokens", listed->sample_tokens, found->sample_tokens);
-	if (listed->frame_bytes < found->frame_bytes)
-		return differ(
-			fault, "the largest frame_bytes", listed->frame_bytes, found->frame_bytes);
+	const bool joined = listed->format->mixes_rows && listed->sample_tokens == 0;
+	const struct {
+		const char *field;
+		uint64_t listed, found;
+		const char *listed_name, *found_name; /* NULL: the numbers */
+	} facts[] = {
+		{"size", listed->size, found->size, NULL, NULL},
+		{"format", 0, listed->format != found->format, listed->format->name,
+			found->format->name},
+		{"dtype", listed->type, found->type, shard_type_name(listed->type),
+			shard_type_name(found->type)},
+		{"tokens", listed->tokens, found->tokens, NULL, NULL},
+		/* Samples are joined if those of another shard are shorter or longer than a window.
+		 */
+		{"sample_tokens", listed->sample_tokens, joined ? 0 : found->sample_tokens, NULL,
+			NULL},
+		{"the largest frame_bytes", listed->frame_bytes,
+			found->frame_bytes > listed->frame_bytes ? found->frame_bytes
+								 : listed->frame_bytes,
+			NULL, NULL},
+	};
+
+	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
+		const char *field = facts[i].field;
+
+		if (facts[i].listed == facts[i].found)
+			continue;
+		if (facts[i].listed_name)
+			return fault_set(fault, FAULT_CHANGED, field,
+				"%s is %s in the manifest and %s in the file", field,
+				facts[i].listed_name, facts[i].found_name);
+		return fault_set(fault, FAULT_CHANGED, field,
+			"%s is %" PRIu64 " in the manifest and %" PRIu64 " in the file", field,
+			facts[i].listed, facts[i].found);
+	}
 	return true;
 }

@@ -38,8 +38,7 @@ struct dataset_identity {
 	uint64_t bytes;
 };
 
-/* A shard of a manifest, or of files that were described. Its name and number of tokens are kept
- * elsewhere. */
+/* A shard. Its name and number of tokens are kept elsewhere. */
 struct entry {
 	struct dataset_identity file; /* of a manifest's line: only bytes */
 	uint64_t digest;	      /* of its tokens; 0: none */
@@ -49,8 +48,10 @@ struct entry {
 	uint8_t indexed;	      /* enum dataset_indexed */
 };
 
-/* Takes 56 bytes per shard, and the names; in a store the keys, the ETags, and those of the side
- * files. */
+/*
+ * The shards that a manifest lists, or that were found on a disk. Takes 56 bytes per shard, and the
+ * names; in a store the keys, the ETags, and those of the side files.
+ */
 struct manifest {
 	struct shard_list list;
 	const struct shard_format *format; /* of all shards, as are the next two */
@@ -68,6 +69,15 @@ struct manifest {
 			     ETag after it, so that a shard's key is one string */
 	struct shard_list sides; /* see struct side in opening.h */
 };
+
+/* Makes room for @n shards. False: @fault. */
+bool manifest_resize(struct manifest *m, uint64_t n, struct fault *fault);
+/*
+ * Keeps the facts of shard @s, whose name is in the list. The first shard decides what all have.
+ * False: @fault, with the field and without the path.
+ */
+bool manifest_keep(struct manifest *m, uint64_t s, const struct shard_format *format,
+	const struct shard_facts *facts, struct fault *fault);
 
 /* The facts that are compared between a manifest and a shard. */
 struct manifest_shard {

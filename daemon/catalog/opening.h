@@ -124,8 +124,8 @@ bool sample_dataset(const struct opening *o);
  * URLs.
  */
 struct side {
-	const char *name, *etag;
 	uint64_t size, line; /* line: of the manifest */
+	const char *name, *etag;
 };
 
 /* Appends a side file. A name that was just added with the same size and ETag is ignored. */
