@@ -1,9 +1,250 @@
 #include "daemon/catalog/opening.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- a stream ---- */
+
+static bool begins(const char *text, const char *with)
+{
+	return strncmp(text, with, strlen(with)) == 0;
+}
+
+/* The line of the config that a cursor's fault is about. */
+static int line_of(const struct config_stream *config, const struct fault *cause)
+{
+	char dataset[sizeof(cause->field)];
+
+	if (begins(cause->field, "schedule"))
+		return cause->index >= 0 && (uint32_t)cause->index < config->steps
+			       ? config->step[cause->index].line
+			       : config->schedule_line;
+	for (uint32_t i = 0; i < config->datasets; i++) {
+		const struct config_dataset *d = &config->dataset[i];
+
+		if (strcmp(cause->field, "max_epochs") == 0 && d->max_epochs > 0)
+			return d->max_epochs_line;
+		snprintf(dataset, sizeof(dataset), "dataset %.48s: max_epochs", d->name);
+		if (strcmp(cause->field, dataset) == 0)
+			return d->max_epochs_line;
+		snprintf(dataset, sizeof(dataset), "dataset %.48s: ", d->name);
+		if (begins(cause->field, dataset))
+			return d->weight_line;
+	}
+	return config->line;
+}
+
+/*
+ * Reports @cause, a fault of a cursor made from the config, as config_refuse(): "FILE:LINE:
+ * streams.NAME: FIELD: TEXT". Always false.
+ */
+static bool refuse_cursor(
+	const struct stream *stream, const struct fault *cause, struct fault *fault)
+{
+	char field[sizeof(fault->field) + LIMIT_NAME_BYTES + 16];
+
+	snprintf(field, sizeof(field), "streams.%s: %s", stream->config->name, cause->field);
+	config_refuse(
+		fault, stream->file, line_of(stream->config, cause), field, "%s", cause->text);
+	if (cause->code == FAULT_MEMORY)
+		fault->code = FAULT_MEMORY;
+	return false;
+}
+
+/* Makes the cursor at position 0. */
+static bool begin(struct stream *stream, struct fault *fault)
+{
+	const struct config_stream *source = stream->config;
+	struct cursor_source *sources = calloc(source->datasets, sizeof(*sources));
+	struct cursor_step *steps = calloc(source->steps + 1, sizeof(*steps));
+	struct cursor identity = {
+		.seed = source->seed,
+		.seq_len = source->seq_len,
+		.extra = source->extra,
+		.stride = source->stride,
+		.epochs = source->epochs,
+		.samples = source->samples,
+	};
+	char bytes[LIMIT_CURSOR_BYTES];
+	bool done = sources && steps;
+
+	memcpy(identity.stream, source->name, sizeof(identity.stream));
+	for (uint32_t i = 0; done && i < source->datasets; i++)
+		dataset_source(&stream->dataset[i], &sources[i]);
+	for (uint32_t i = 0; done && i < source->steps; i++) {
+		const struct config_step *s = &source->step[i];
+
+		steps[i] = (struct cursor_step){s->from, s->to, s->steps, s->weights};
+	}
+	done = done ? cursor_begin(&stream->begin, &identity, sources, source->datasets, steps,
+			      source->steps, fault)
+		    : fault_memory(fault);
+	free(sources);
+	free(steps);
+	if (!done)
+		return false;
+	stream->begin_length = cursor_encode(&stream->begin, bytes, sizeof(bytes));
+	assert(stream->begin_length > 0);
+	stream->begin_bytes = malloc(stream->begin_length);
+	if (!stream->begin_bytes)
+		return fault_memory(fault);
+	memcpy(stream->begin_bytes, bytes, stream->begin_length);
+	return true;
+}
+
+/*
+ * Whether documents end in @d: not if its tokens are too narrow for the eos, and a shard has no
+ * index. Whether a manifest's shards have one is not known yet.
+ */
+static bool check_eos(const struct stream *stream, const struct dataset *d, struct fault *fault)
+{
+	const struct config_stream *source = stream->config;
+	char field[sizeof(fault->field)];
+
+	if (!source->documents || !source->has_eos || source->eos <= UINT16_MAX ||
+		d->token_bytes > 2 ||
+		(stream->token_bytes > 2 && (d->listed || d->unindexed == d->table.shards)))
+		return true;
+	snprintf(field, sizeof(field), "streams.%s.eos", source->name);
+	return config_refuse(fault, stream->file, source->eos_line, field,
+		"%" PRIu64
+		" does not fit u16, so no document of dataset %s would end; must be at most %d",
+		source->eos, d->config->name, UINT16_MAX);
+}
+
+/* A stream serves all datasets in one width, that of the widest. */
+static bool set_width(struct stream *stream, struct fault *fault)
+{
+	uint32_t n = stream->config->datasets;
+
+	for (uint32_t i = 0; i < n; i++)
+		if (stream->dataset[i].token_bytes > stream->token_bytes)
+			stream->token_bytes = stream->dataset[i].token_bytes;
+	assert(stream->token_bytes == 2 || stream->token_bytes == 4);
+	for (uint32_t i = 0; i < n; i++) {
+		struct dataset *d = &stream->dataset[i];
+
+		if (!check_eos(stream, d, fault))
+			return false;
+		if (d->token_bytes < stream->token_bytes)
+			dataset_widen(d, stream->token_bytes);
+		assert(d->token_bytes == stream->token_bytes);
+		dataset_check(d);
+	}
+	return true;
+}
+
+/* Marks datasets that have windows of an earlier one's part, or part of its windows. */
+static void find_overlaps(const struct stream *stream)
+{
+	for (uint32_t i = 0; i < stream->config->datasets; i++)
+		for (uint32_t j = 0; j < i; j++) {
+			struct dataset *d = &stream->dataset[i], *e = &stream->dataset[j];
+
+			if ((dataset_is_part(d) || dataset_is_part(e)) &&
+				d->config->lo < e->config->hi && e->config->lo < d->config->hi &&
+				dataset_same_path(d, e))
+				d->overlaps = e;
+		}
+}
+
+/* Opens the datasets of @source. On failure catalog_free() frees the stream. */
+static bool open_stream(struct stream *stream, const struct config_stream *source,
+	const struct config *config, struct stores *stores, FILE *saved, struct fault *fault)
+{
+	struct fault cause;
+
+	stream->config = source;
+	stream->file = config->path;
+	stream->dataset = calloc(source->datasets, sizeof(*stream->dataset));
+	if (!stream->dataset) {
+		fault_memory(&cause);
+		return refuse_cursor(stream, &cause, fault);
+	}
+	for (uint32_t i = 0; i < source->datasets; i++) {
+		struct dataset *d = &stream->dataset[i];
+		const struct opening o = {
+			config, source, &source->dataset[i], stores, d, fault, saved};
+
+		d->config = &source->dataset[i];
+		if (!dataset_open(&o))
+			return false;
+	}
+	find_overlaps(stream);
+	if (!set_width(stream, fault))
+		return false;
+	return begin(stream, &cause) || refuse_cursor(stream, &cause, fault);
+}
+
+/* ---- a stream and a cursor ---- */
+
+void stream_map(
+	const struct stream *stream, const struct cursor *cursor, const struct dataset **out)
+{
+	for (uint32_t d = 0; d < cursor->datasets; d++) {
+		out[d] = NULL;
+		for (uint32_t i = 0; i < stream->config->datasets; i++)
+			if (strcmp(cursor->dataset[d].name, stream->dataset[i].config->name) == 0)
+				out[d] = &stream->dataset[i];
+	}
+}
+
+bool stream_schedule(const struct stream *stream, struct cursor *cursor, struct fault *fault)
+{
+	const struct config_stream *config = stream->config;
+	uint32_t steps = config->steps;
+	size_t n = cursor->datasets;
+	/* Row 0 has the config's weights, row k + 1 those of step k, in the cursor's order. */
+	double *weights = calloc((steps + 1) * n, sizeof(*weights));
+	struct cursor_step *step = calloc(steps + 1, sizeof(*step));
+	uint64_t *max_epochs = calloc(n, sizeof(*max_epochs));
+	bool done = weights && step && max_epochs,
+	     begun = steps > 0 && config->step[0].from < config->step[0].to &&
+		     config->step[0].from < cursor_mix_at(cursor);
+	char field[FAULT_FIELD_BYTES];
+	struct fault cause;
+
+	if (!done)
+		fault_memory(&cause);
+	for (size_t d = 0; done && d < n; d++)
+		max_epochs[d] = cursor->dataset[d].max_epochs;
+	for (uint32_t k = 0; done && k < steps; k++) {
+		const struct config_step *s = &config->step[k];
+
+		step[k] = (struct cursor_step){s->from, s->to, s->steps, weights + (k + 1) * n};
+	}
+	for (uint32_t i = 0; done && i < config->datasets; i++) {
+		const struct config_dataset *source = &config->dataset[i];
+		int d = cursor_find(cursor, source->name);
+		bool has_weight = begun && source->weight > 0;
+
+		for (uint32_t k = 0; k < steps; k++) {
+			has_weight |= config->step[k].weights[i] > 0;
+			if (d >= 0)
+				weights[(k + 1) * n + (size_t)d] = config->step[k].weights[i];
+		}
+		if (d >= 0) {
+			weights[d] = source->weight;
+			max_epochs[d] = source->max_epochs;
+		} else if (has_weight) {
+			snprintf(field, sizeof(field), "dataset %s: weight", source->name);
+			done = fault_set(&cause, FAULT_ARGUMENT, field,
+				"the schedule gives it weight, but the cursor does not have it "
+				"yet; add it first (tokctl cursor add)");
+		}
+	}
+	done = done &&
+	       cursor_schedule(cursor, begun ? weights : NULL, step, steps, max_epochs, &cause);
+	free(weights);
+	free(step);
+	free(max_epochs);
+	return done || refuse_cursor(stream, &cause, fault);
+}
+
+/* ---- parts of paths ---- */
 
 /* Parts of one path are disjoint only if they are parts of the same windows. */
 static bool same_windows(
@@ -93,6 +334,8 @@ void dataset_fetch_reason(
 		snprintf(text, text_bytes, "by window: %s", why);
 }
 
+/* ---- all streams ---- */
+
 /* @only: the stream to open, NULL for all. @saved: as catalog_save() wrote it, or NULL. */
 static struct catalog *open_catalog(const struct config *config, struct stores *stores,
 	const struct config_stream *only, FILE *saved, struct fault *fault)
@@ -110,7 +353,7 @@ static struct catalog *open_catalog(const struct config *config, struct stores *
 		catalog->stream[i].slot = i;
 	for (uint32_t i = 0; i < config->streams; i++)
 		if ((!only || only == &config->stream[i]) &&
-			!stream_open(&catalog->stream[i], &config->stream[i], config, stores, saved,
+			!open_stream(&catalog->stream[i], &config->stream[i], config, stores, saved,
 				fault))
 			goto fail;
 	if (!only && !check_parts(catalog, fault))
@@ -184,15 +427,4 @@ const struct stream *catalog_stream(const struct catalog *catalog, const char *n
 		if (catalog->stream[i].config && strcmp(catalog->stream[i].config->name, name) == 0)
 			return &catalog->stream[i];
 	return NULL;
-}
-
-void stream_map(
-	const struct stream *stream, const struct cursor *cursor, const struct dataset **out)
-{
-	for (uint32_t d = 0; d < cursor->datasets; d++) {
-		out[d] = NULL;
-		for (uint32_t i = 0; i < stream->config->datasets; i++)
-			if (strcmp(cursor->dataset[d].name, stream->dataset[i].config->name) == 0)
-				out[d] = &stream->dataset[i];
-	}
 }

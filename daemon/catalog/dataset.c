@@ -1,6 +1,5 @@
 #include "daemon/catalog/opening.h"
 
-#include "daemon/shard/list.h"
 #include "daemon/shard/mds_index.h"
 #include "daemon/shard/tokens.h"
 
@@ -8,44 +7,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t mtime_ns(const struct stat *st)
-{
-	return (uint64_t)st->st_mtim.tv_sec * 1000000000 + (uint64_t)st->st_mtim.tv_nsec;
-}
-
-struct dataset_identity dataset_identify(const struct stat *st)
-{
-	return (struct dataset_identity){
-		.inode = st->st_ino, .mtime_ns = mtime_ns(st), .bytes = (uint64_t)st->st_size};
-}
-
-bool dataset_is_indexed(const struct shard_facts *facts)
-{
-	return facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
-}
-
-uint32_t dataset_sides(const struct shard_facts *facts)
-{
-	return facts->index ^ facts->bounds ^ (facts->mask << 16 | facts->mask >> 16);
-}
-
-void dataset_keep_annotations(const struct dataset *d, uint64_t s, const struct shard_facts *facts)
-{
-	uint32_t sides = dataset_sides(facts);
-
-	if (sides) /* do not touch the zeroed memory of shards without side files */
-		d->entry[s].sides = sides;
-	if (d->hint.documents)
-		d->entry[s].indexed =
-			dataset_is_indexed(facts) ? DATASET_INDEXED : DATASET_UNINDEXED;
-}
-
-void dataset_settle_rows(struct dataset *d)
-{
-	if (d->format->mixes_rows && d->sample_tokens == 0)
-		d->hint.joined = true;
-}
 
 void dataset_source(const struct dataset *dataset, struct cursor_source *source)
 {
@@ -68,11 +29,11 @@ void dataset_source(const struct dataset *dataset, struct cursor_source *source)
 
 bool dataset_same_path(const struct dataset *a, const struct dataset *b)
 {
-	if (a->list != b->list)
+	if (a->path_digest != b->path_digest)
 		return false;
 
-	char *x = realpath(a->root, NULL), *y = realpath(b->root, NULL);
-	bool same = strcmp(x ? x : a->root, y ? y : b->root) == 0;
+	char *x = realpath(a->list.root, NULL), *y = realpath(b->list.root, NULL);
+	bool same = strcmp(x ? x : a->list.root, y ? y : b->list.root) == 0;
 
 	free(x);
 	free(y);
@@ -83,6 +44,7 @@ void dataset_check(const struct dataset *d)
 {
 	assert(d->windows <= d->table.windows);
 	assert(d->format && d->table.shards > 0 && d->table.tokens && d->table.first_window);
+	assert(d->table.shards == d->list.count);
 	assert(d->token_bytes == 2 || d->token_bytes == 4);
 	assert(d->limit >> 8 * d->token_bytes == 0);
 	assert(!d->is_signed || (d->token_bytes == 4 && d->limit > 0));
@@ -93,20 +55,15 @@ void dataset_check(const struct dataset *d)
 	assert(!d->note[0] || d->note_shard < d->table.shards);
 }
 
-void dataset_not_plain(struct dataset *d)
-{
-	d->plain = false;
-	for (uint64_t s = 0; s < d->table.shards; s++)
-		d->entry[s].plain_at = 0;
-}
-
 void dataset_widen(struct dataset *d, uint32_t token_bytes)
 {
 	assert(token_bytes > d->token_bytes);
 	assert(!d->is_signed); /* signed: i32, already the widest */
 	d->token_bytes = token_bytes;
 	d->hint.token_bytes = token_bytes;
-	dataset_not_plain(d);
+	d->plain = false;
+	for (uint64_t s = 0; s < d->table.shards; s++)
+		d->entry[s].plain_at = 0;
 }
 
 void dataset_close(struct dataset *dataset)
@@ -116,12 +73,8 @@ void dataset_close(struct dataset *dataset)
 	free(dataset->entry);
 	free(dataset->refused);
 	free(dataset->label_mask);
-	free(dataset->root);
-	free(dataset->paths);
-	free(dataset->path_at);
-	if (dataset->objects)
-		shard_list_free(&dataset->objects->sides);
-	free(dataset->objects);
+	shard_list_free(&dataset->list);
+	shard_list_free(&dataset->sides);
 	mds_indexes_free(dataset->hint.indexes);
 }
 
@@ -129,70 +82,177 @@ void dataset_close(struct dataset *dataset)
 
 const char *dataset_shard_name(const struct dataset *dataset, uint64_t shard)
 {
-	assert(shard < dataset->table.shards);
-	return dataset->paths + dataset->path_at[shard];
-}
-
-/* A dataset owns the parts of a list. */
-static struct shard_list list_of(const struct dataset *d)
-{
-	return (struct shard_list){
-		.root = d->root, .paths = d->paths, .at = d->path_at, .count = d->table.shards};
+	assert(shard < dataset->list.count);
+	return shard_list_name(&dataset->list, shard);
 }
 
 void dataset_shard_path(
 	const struct dataset *dataset, uint64_t shard, char *path, size_t path_bytes)
 {
-	struct shard_list list = list_of(dataset);
-
-	assert(shard < list.count);
-	if (!shard_list_path(&list, shard, path, path_bytes) && path_bytes > 0)
-		path[0] =
-			0; /* open("") fails with ENOENT; a truncated path might be another file */
+	assert(shard < dataset->list.count && path_bytes > 0);
+	/* open("") fails with ENOENT; a truncated path might be another file */
+	if (!shard_list_path(&dataset->list, shard, path, path_bytes))
+		path[0] = 0;
 }
 
 int64_t dataset_find_shard(const struct dataset *dataset, const char *name)
 {
-	struct shard_list list = list_of(dataset);
-
-	return shard_list_find(&list, name);
-}
-
-bool dataset_identical(const struct dataset_identity *listed, const char *when,
-	const struct stat *st, struct fault *fault)
-{
-	const struct {
-		const char *what;
-		uint64_t was, is;
-	} facts[] = {
-		{"size", listed->bytes, (uint64_t)st->st_size},
-		{"inode", listed->inode, st->st_ino},
-		{"mtime (ns)", listed->mtime_ns, mtime_ns(st)},
-	};
-
-	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
-		if (facts[i].was == facts[i].is)
-			continue;
-		return fault_set(fault, FAULT_CHANGED, "",
-			"%s was %" PRIu64 " when %s and is %" PRIu64 " now", facts[i].what,
-			facts[i].was, when, facts[i].is);
-	}
-	return true;
-}
-
-bool dataset_same_shard(
-	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault)
-{
-	const struct dataset_identity *listed = &dataset->entry[shard].file;
-
-	assert(shard < dataset->table.shards);
-	return (dataset->listed && listed->inode == 0) ||
-	       dataset_identical(listed, "the shard was listed", st, fault);
+	return shard_list_find(&dataset->list, name);
 }
 
 uint64_t dataset_frames_budget(const struct config *config)
 {
 	return config->memory_bytes / 4;
+}
+
+/* ---- in a store ---- */
+
+enum { RECENT = 2 }; /* lines of a directory repeat its index, and that of the parent */
+
+static struct side side_at(const struct shard_list *list, uint64_t i)
+{
+	const char *name = shard_list_name(list, i), *after = name + strlen(name) + 1;
+	struct side side = {.name = name, .etag = after + sizeof(side.size)};
+
+	memcpy(&side.size, after, sizeof(side.size));
+	return side;
+}
+
+bool side_add(
+	struct shard_list *list, const char *key, const struct side *side, struct fault *fault)
+{
+	char after[sizeof(side->size) + STORE_ETAG_BYTES];
+	size_t n = strlen(side->etag) + 1;
+
+	for (uint64_t i = 1; i <= RECENT && i <= list->count; i++) {
+		struct side recent = side_at(list, list->count - i);
+
+		if (recent.size == side->size && strcmp(recent.name, side->name) == 0 &&
+			strcmp(recent.etag, side->etag) == 0)
+			return true;
+	}
+	memcpy(after, &side->size, sizeof(side->size));
+	memcpy(after + sizeof(side->size), side->etag, n);
+	return shard_list_add_between(list, store_is_url(side->name) ? "" : key, side->name, after,
+		sizeof(side->size) + n, fault);
+}
+
+void dataset_object(const struct dataset *dataset, uint64_t shard, struct object *object)
+{
+	const char *name = dataset_shard_name(dataset, shard);
+
+	assert(dataset->objects);
+	*object = (struct object){
+		.bucket = dataset->bucket,
+		.key = name - dataset->key_bytes,
+		.etag = name + strlen(name) + 1,
+		.size = dataset->entry[shard].file.bytes,
+		.piece = dataset->piece,
+	};
+}
+
+static bool find_side(const struct dataset *d, const char *name, struct object *object)
+{
+	int64_t i = shard_list_find(&d->sides, name);
+	struct fault fault;
+
+	if (i < 0)
+		return false;
+	struct side side = side_at(&d->sides, (uint64_t)i);
+
+	*object = (struct object){.bucket = d->bucket,
+		.key = side.name - d->key_bytes,
+		.etag = side.etag,
+		.size = side.size,
+		.piece = d->piece};
+	if (store_is_url(side.name))
+		object->bucket = store_bucket(d->finder.stores, side.name, &object->key, &fault);
+	return object->bucket;
+}
+
+bool dataset_find_object(const void *dataset, const char *url, struct object *object)
+{
+	const struct dataset *d = dataset;
+	size_t n = strlen(d->list.root);
+
+	if (strncmp(url, d->list.root, n) != 0 || url[n] != '/')
+		return find_side(d, url, object);
+	int64_t shard = dataset_find_shard(d, url + n + 1);
+
+	if (shard < 0)
+		return find_side(d, url + n + 1, object);
+	dataset_object(d, (uint64_t)shard, object);
+	return true;
+}
+
+/* ---- for the next process ---- */
+
+static bool pass(FILE *file, bool save, void *bytes, size_t n)
+{
+	return (save ? fwrite(bytes, 1, n, file) : fread(bytes, 1, n, file)) == n;
+}
+
+/* @at: of a pointer to an array of @n bytes. It may be NULL. */
+static bool pass_array(FILE *file, bool save, void *at, size_t n)
+{
+	void **array = at;
+
+	n = *array ? n : 0; /* after a load of the struct, too */
+	if (!save)
+		*array = n > 0 ? malloc(n) : NULL;
+	return n == 0 || (*array && pass(file, save, *array, n));
+}
+
+static bool pass_text(FILE *file, bool save, char **text)
+{
+	size_t n = save && *text ? strlen(*text) + 1 : 0;
+
+	return pass(file, save, &n, sizeof(n)) && pass_array(file, save, text, n);
+}
+
+/* The struct, and all that dataset_close() frees. */
+static bool pass_dataset(FILE *f, bool save, struct dataset *d, char format[16])
+{
+	if (!pass(f, save, d, sizeof(*d)) || !pass(f, save, format, 16))
+		return false;
+	size_t n = d->table.shards;
+
+	return pass_array(f, save, &d->table.tokens, n * sizeof(*d->table.tokens)) &&
+	       pass_array(
+		       f, save, &d->table.first_window, (n + 1) * sizeof(*d->table.first_window)) &&
+	       pass_array(f, save, &d->entry, n * sizeof(*d->entry)) &&
+	       pass_array(f, save, &d->list.paths, d->list.bytes) &&
+	       pass_array(f, save, &d->list.at, n * sizeof(*d->list.at)) &&
+	       pass_text(f, save, &d->list.root) && pass_text(f, save, &d->refused) &&
+	       pass_text(f, save, &d->label_mask);
+}
+
+bool dataset_save(struct dataset *d, FILE *to)
+{
+	char format[16];
+
+	assert(!d->objects);
+	snprintf(format, sizeof(format), "%s", d->format->name);
+	return pass_dataset(to, true, d, format);
+}
+
+bool dataset_from_saved(const struct opening *o)
+{
+	struct dataset *d = o->dataset;
+	char format[16];
+
+	if (!pass_dataset(o->saved, false, d, format)) {
+		*d = (struct dataset){.config = o->source};
+		return opening_refuse_memory(o);
+	}
+	d->config = o->source;
+	d->format = shard_format(format);
+	d->overlaps = NULL;
+	d->samples = NULL;
+	d->hint.column = o->source->column;
+	d->hint.label_mask = d->label_mask;
+	d->hint.indexes = mds_indexes_new(d->list.root);
+	return d->hint.indexes || opening_refuse_memory(o);
 }
 
 /* ---- tokens that may not be served ---- */
@@ -204,11 +264,8 @@ uint64_t vocab_first_refused(const struct dataset *d, const void *tokens, uint64
 		       : tokens_first_above(tokens, n, d->token_bytes, (uint32_t)(d->limit - 1));
 }
 
-bool vocab_refuse(const struct dataset *d, uint64_t token, const void *tokens, uint64_t i,
-	struct fault *fault)
+bool vocab_refuse(const struct dataset *d, uint64_t token, uint32_t value, struct fault *fault)
 {
-	uint32_t value = tokens_value(tokens, i, d->token_bytes);
-
 	if (d->is_signed && value > INT32_MAX)
 		return fault_set(fault, FAULT_TOKEN, "",
 			"token %" PRIu64 " is %" PRId32 "; must be 0 or more", token,

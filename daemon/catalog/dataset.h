@@ -18,16 +18,9 @@
 
 #include <sys/stat.h>
 
-/*
- * Whether a shard's format, or a list of bounds, has the starts of documents. Samples count as
- * documents.
- */
-enum dataset_indexed { DATASET_UNKNOWN, DATASET_UNINDEXED, DATASET_INDEXED };
-
 struct dataset {
 	const struct config_dataset *config;
 	const struct shard_format *format;
-	char *root;		   /* absolute; shards' paths are relative to it */
 	struct table table;	   /* of the whole path */
 	uint64_t windows;	   /* N, of its part */
 	uint32_t token_bytes;	   /* served width: the stream's, so the same in all its datasets */
@@ -53,7 +46,8 @@ struct dataset {
 	bool has_vocab;
 	bool has_eos; /* the stream has an eos; it ends a document in shards without an index */
 	uint32_t eos;
-	uint64_t unindexed; /* the first shard without an index; table.shards: none */
+	uint64_t unindexed; /* the first shard without starts of documents; table.shards: none.
+			       Samples count as documents. */
 	bool masks, bounds; /* the first shard has a loss mask; has a list of document bounds. With
 			       loss_mask: true all shards agree. */
 	char *label_mask;   /* absolute, or NULL */
@@ -73,24 +67,27 @@ struct dataset {
 
 	/* ---- its shards ---- */
 
-	uint64_t list;	   /* digest of (path, tokens) of all shards */
-	uint64_t digest;   /* the same, and of the part if there is one: the cursor's */
-	uint64_t contents; /* a hash of sampled tokens, or of the manifest's digests: equal on all
-			      nodes that have the same shards */
+	uint64_t path_digest; /* of (path, tokens) of all shards */
+	uint64_t digest;      /* the same, and of the part if there is one: the cursor's */
+	uint64_t contents;    /* a hash of sampled tokens, or of the manifest's digests: equal on
+				 all nodes that have the same shards */
+	struct shard_list list;
+	bool listed;			  /* by a manifest */
 	struct dataset_identity manifest; /* 0: none, or in a store */
-	char *paths;			  /* all relative paths, each with its terminating zero */
-	uint32_t *path_at; /* [shards] offsets into paths, which is shorter than 4 GiB */
-	bool listed;	   /* they are a manifest's */
 	/*
-	 * [shards] With a manifest, file.inode, sides and indexed are 0 until dataset_open_shard()
-	 * has compared the shard. In a store, only the bytes of `file` are used. Only that function
+	 * [shards] With a manifest, file.inode and sides are 0 until dataset_open_shard() has
+	 * compared the shard. In a store, only the bytes of `file` are used. Only that function
 	 * writes to it. No two threads open the same shard at once.
 	 */
 	struct entry *entry;
 
-	/* ---- in a store ---- */
+	/* ---- in a store; otherwise 0 ---- */
 
-	struct dataset_objects *objects; /* where its shards and side files are; NULL: local */
+	const struct objects *objects; /* &finder, with which shards and side files are found */
+	struct objects finder;
+	const struct store_bucket *bucket;
+	size_t key_bytes;	 /* as in struct manifest */
+	struct shard_list sides; /* the same */
 	uint32_t piece; /* > 0: they are read in pieces of so many bytes, through the cache */
 };
 
@@ -114,10 +111,6 @@ void dataset_shard_path(
 void dataset_object(const struct dataset *dataset, uint64_t shard, struct object *object);
 /* Index of the shard called @name (relative path), or -1. */
 int64_t dataset_find_shard(const struct dataset *dataset, const char *name);
-/* Whether a file with @st is unchanged. False: FAULT_CHANGED, with the difference. @when: "the
- * shard was listed", for the text. */
-bool dataset_identical(const struct dataset_identity *listed, const char *when,
-	const struct stat *st, struct fault *fault);
 /*
  * Whether an open file with @st is still the shard that was listed. False: FAULT_CHANGED, with the
  * difference. True for a manifest's shard that dataset_open_shard() has not compared yet.
@@ -173,12 +166,10 @@ struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, 
  * client may write to the tokens at the same time; the memory that is read depends on @n alone.
  */
 uint64_t vocab_first_refused(const struct dataset *dataset, const void *tokens, uint64_t n);
-/*
- * Fills @fault (FAULT_TOKEN) for token @i of @tokens, the shard's token @token, which may not be
- * served. Always false.
+/* Fills @fault (FAULT_TOKEN) for the shard's token @token, which may not be served. Always false.
  */
-bool vocab_refuse(const struct dataset *dataset, uint64_t token, const void *tokens, uint64_t i,
-	struct fault *fault);
+bool vocab_refuse(
+	const struct dataset *dataset, uint64_t token, uint32_t value, struct fault *fault);
 
 /* ---- how it is read from a store, by `fetch:`: by window, or in pieces through the cache ---- */
 

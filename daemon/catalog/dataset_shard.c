@@ -1,68 +1,100 @@
 #include "daemon/catalog/opening.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-/*
- * Whether the shard has the same side files as before: shard_describe() accepts one whose mask or
- * index was removed.
- */
-static bool same_annotations(const struct dataset *d, uint64_t shard,
-	const struct shard_facts *facts, struct fault *fault)
+struct dataset_identity dataset_identify(const struct stat *st)
 {
-	enum dataset_indexed indexed = d->entry[shard].indexed;
+	return (struct dataset_identity){
+		.inode = st->st_ino,
+		.mtime_ns =
+			(uint64_t)st->st_mtim.tv_sec * 1000000000 + (uint64_t)st->st_mtim.tv_nsec,
+		.bytes = (uint64_t)st->st_size,
+	};
+}
+
+bool dataset_identical(const struct dataset_identity *was, const char *when, const struct stat *st,
+	struct fault *fault)
+{
+	const struct dataset_identity is = dataset_identify(st);
 	const struct {
 		const char *what;
-		bool asked, was, is;
-	} annotations[] = {
-		{"loss mask", d->hint.loss_mask, d->masks, facts->mask},
-		{"list of document bounds", d->hint.loss_mask, d->bounds, facts->bounds},
-		{"index of documents", indexed != DATASET_UNKNOWN, indexed == DATASET_INDEXED,
-			dataset_is_indexed(facts)},
+		uint64_t was, is;
+	} facts[] = {
+		{"size", was->bytes, is.bytes},
+		{"inode", was->inode, is.inode},
+		{"mtime (ns)", was->mtime_ns, is.mtime_ns},
 	};
 
-	for (size_t i = 0; i < sizeof(annotations) / sizeof(annotations[0]); i++)
-		if (annotations[i].asked && annotations[i].was != annotations[i].is)
+	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++)
+		if (facts[i].was != facts[i].is)
 			return fault_set(fault, FAULT_CHANGED, "",
-				"had %s %s when it was listed and has %s now",
-				annotations[i].was ? "its" : "no", annotations[i].what,
-				annotations[i].is ? "one" : "none");
+				"%s was %" PRIu64 " when %s and is %" PRIu64 " now", facts[i].what,
+				facts[i].was, when, facts[i].is);
 	return true;
 }
 
-/* Whether the shard's side files are the ones that were listed. They are part of its identity. */
+bool dataset_same_shard(
+	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault)
+{
+	const struct dataset_identity *listed = &dataset->entry[shard].file;
+
+	assert(shard < dataset->table.shards);
+	return (dataset->listed && listed->inode == 0) ||
+	       dataset_identical(listed, "the shard was listed", st, fault);
+}
+
+bool dataset_is_indexed(const struct shard_facts *facts)
+{
+	return facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
+}
+
+uint32_t dataset_sides(const struct shard_facts *facts)
+{
+	return facts->index ^ facts->bounds ^ (facts->mask << 16 | facts->mask >> 16);
+}
+
+const char *dataset_odd_side(const struct dataset *d, const struct shard_facts *facts, bool *has)
+{
+	if (!d->hint.loss_mask)
+		return NULL;
+	*has = facts->mask;
+	if (d->masks != *has)
+		return "loss mask";
+	*has = facts->bounds;
+	return d->bounds != *has ? "list of document bounds" : NULL;
+}
+
+/* Whether a manifest's shard was not opened before. */
+static bool is_new(const struct dataset *d, uint64_t shard)
+{
+	return d->listed && d->entry[shard].file.inode == 0;
+}
+
+/* Whether the shard has the side files that were listed. They are part of its identity. */
 static bool same_sides(const struct dataset *d, uint64_t shard, const struct shard_facts *facts,
 	struct fault *fault)
 {
-	const char *index = facts->bounds		   ? "list of document bounds"
-			    : facts->index || !facts->mask ? "index"
-							   : "";
+	bool has;
+	const char *odd = dataset_odd_side(d, facts, &has);
 
-	if ((d->listed && d->entry[shard].file.inode == 0) ||
-		dataset_sides(facts) == d->entry[shard].sides)
-		return true;
-	return fault_set(fault, FAULT_CHANGED, "",
-		"its %s%s%s changed after the shard was listed (inode, size or mtime differ)",
-		index, *index && facts->mask ? " or " : "", facts->mask ? "loss mask" : "");
-}
-
-/* Without a manifest, only the number of tokens is kept to compare. */
-static bool as_listed(const struct dataset *dataset, uint64_t shard,
-	const struct shard_facts *facts, struct fault *fault)
-{
-	uint64_t tokens = dataset->table.tokens[shard];
-
-	return (facts->tokens == tokens && facts->token_bytes == dataset->token_bytes) ||
+	if (odd)
+		return fault_set(fault, FAULT_CHANGED, "",
+			"had %s %s when it was listed and has %s now", has ? "no" : "its", odd,
+			has ? "one" : "none");
+	return is_new(d, shard) || dataset_sides(facts) == d->entry[shard].sides ||
 	       fault_set(fault, FAULT_CHANGED, "",
-		       "had %" PRIu64 " tokens when the shard was listed and has %" PRIu64 " now",
-		       tokens, facts->tokens);
+		       "its index%s changed after the shard was listed (inode, size or mtime "
+		       "differ)",
+		       facts->mask ? " or loss mask" : "");
 }
 
-static bool as_in_manifest(const struct dataset *d, uint64_t shard,
-	const struct shard_format *format, const struct shard_facts *facts, uint64_t bytes,
-	struct fault *fault)
+/* Of shards without a manifest, only the number of tokens is kept to compare. */
+static bool same_facts(const struct dataset *d, uint64_t shard, const struct shard_format *format,
+	const struct shard_facts *facts, uint64_t bytes, struct fault *fault)
 {
 	const struct manifest_shard listed = {d->format, (enum shard_type)d->entry[shard].type,
 		d->table.tokens[shard], d->entry[shard].file.bytes, d->sample_tokens,
@@ -71,6 +103,12 @@ static bool as_in_manifest(const struct dataset *d, uint64_t shard,
 		facts->sample_tokens, facts->frame_bytes};
 	size_t n;
 
+	if (!d->listed)
+		return (facts->tokens == listed.tokens && facts->token_bytes == d->token_bytes) ||
+		       fault_set(fault, FAULT_CHANGED, "",
+			       "had %" PRIu64 " tokens when the shard was listed and has %" PRIu64
+			       " now",
+			       listed.tokens, facts->tokens);
 	if (manifest_same(&listed, &found, fault))
 		return facts->token_bytes == d->token_bytes ||
 		       fault_set(fault, FAULT_CHANGED, "dtype",
@@ -84,42 +122,19 @@ static bool as_in_manifest(const struct dataset *d, uint64_t shard,
 	return false;
 }
 
-static bool bytes_of(
-	const struct dataset *d, uint64_t shard, int fd, uint64_t *bytes, struct fault *fault)
-{
-	struct stat st;
-
-	if (!d->objects && fstat(fd, &st) != 0)
-		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	*bytes = d->objects ? d->entry[shard].file.bytes : (uint64_t)st.st_size;
-	return true;
-}
-
-/* Whether the shard is the one that was listed. */
-static bool same_shard(const struct dataset *d, uint64_t s, const struct shard *shard,
-	uint64_t bytes, struct fault *fault)
-{
-	const struct shard_facts *facts = &shard->facts;
-
-	return (d->listed ? as_in_manifest(d, s, shard->format, facts, bytes, fault)
-			  : as_listed(d, s, facts, fault)) &&
-	       same_annotations(d, s, facts, fault) && same_sides(d, s, facts, fault);
-}
-
-/* Stores the identity of a manifest's shard, so that it is not described again. */
-static void remember(
-	const struct dataset *d, uint64_t shard, int fd, const struct shard_facts *facts)
+/* Stores what a manifest's shard is, so that it is not compared again. */
+static void remember(const struct dataset *d, uint64_t shard, const struct stat *st,
+	const struct shard_facts *facts)
 {
 	struct entry *e = &d->entry[shard];
-	struct stat st;
 
-	if (!d->listed || (!d->objects && fstat(fd, &st) != 0))
+	if (!d->listed)
 		return;
 	if (d->objects)
 		e->file.inode = 1;
 	else
-		e->file = dataset_identify(&st);
-	dataset_keep_annotations(d, shard, facts);
+		e->file = dataset_identify(st);
+	e->sides = dataset_sides(facts);
 	if (facts->plain && facts->data_at < UINT32_MAX)
 		e->plain_at = (uint32_t)facts->data_at + 1;
 }
@@ -145,9 +160,13 @@ struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, 
 	const struct shard_format *format = dataset->format;
 	struct shard_hint hint = dataset->hint;
 	struct shard_facts listed;
-	uint64_t bytes;
+	struct stat st = {.st_size = (off_t)dataset->entry[shard].file.bytes};
 
 	hint.frames = frames;
+	if (!dataset->objects && fstat(fd, &st) != 0) {
+		fault_errno(fault, errno, "", "%s", strerror(errno));
+		return NULL;
+	}
 	if (dataset->objects) {
 		listed = facts_of(dataset, shard);
 		hint.listed = &listed;
@@ -158,20 +177,21 @@ struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, 
 		 */
 		format = shard_format(dataset->config->format);
 	}
-	if (!bytes_of(dataset, shard, fd, &bytes, fault))
-		return NULL;
+	uint64_t bytes = (uint64_t)st.st_size;
+
 	if (dataset->listed && dataset->entry[shard].file.bytes != bytes) { /* no need to read it */
-		as_in_manifest(
-			dataset, shard, dataset->format, &(struct shard_facts){0}, bytes, fault);
+		same_facts(dataset, shard, dataset->format, &(struct shard_facts){0}, bytes, fault);
 		return NULL;
 	}
 	struct shard *opened = shard_open(format, path, fd, &hint, fault);
 
-	if (opened && !same_shard(dataset, shard, opened, bytes, fault)) {
+	if (!opened)
+		return NULL;
+	if (!same_facts(dataset, shard, opened->format, &opened->facts, bytes, fault) ||
+		!same_sides(dataset, shard, &opened->facts, fault)) {
 		shard_close(opened);
 		return NULL;
 	}
-	if (opened)
-		remember(dataset, shard, fd, &opened->facts);
+	remember(dataset, shard, &st, &opened->facts);
 	return opened;
 }

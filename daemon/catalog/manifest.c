@@ -7,7 +7,6 @@
 #include "proto/phrases.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -15,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum {
 	LINE_BYTES = 8 * PATH_MAX, /* a path may be escaped as \uXXXX */
@@ -277,22 +275,19 @@ static bool check_numbers(const struct reading *r, const struct line *l)
 /* Checks the ETag of @what, which goes into a header of each request. */
 static bool check_etag(const struct reading *r, const char *what, const char *etag)
 {
+	const char *wrong = NULL;
 	char shown[STORE_ETAG_BYTES];
 	size_t n = 0;
 
-	json_shown(etag, shown, sizeof(shown));
 	while (etag[n] > ' ' && etag[n] <= '~' && etag[n] != '"')
 		n++;
 	if (strncmp(etag, "W/", 2) == 0)
-		return refuse(r, "etag",
-			"%s is '%s', which is weak: other bytes may have the same; must be a "
-			"strong ETag, without W/",
-			what, shown);
-	return (n > 0 && n < STORE_ETAG_BYTES && !etag[n]) ||
-	       refuse(r, "etag",
-		       "%s is '%s', which is empty, too long, or has a character that is not "
-		       "printable, or a space or quote; must be 1 to %d printable characters",
-		       what, shown, STORE_ETAG_BYTES - 1);
+		wrong = "is weak: other bytes may have the same; must be a strong ETag, without W/";
+	else if (n == 0 || n >= STORE_ETAG_BYTES || etag[n])
+		wrong = "is empty, too long, or has a character that is not printable, or a space "
+			"or quote";
+	return !wrong || refuse(r, "etag", "%s is '%s', which %s", what,
+				 json_shown(etag, shown, sizeof(shown)), wrong);
 }
 
 static bool take_side(const struct reading *r, const char *name, const json_t *value)
@@ -318,10 +313,9 @@ static bool take_side(const struct reading *r, const char *name, const json_t *v
 	if (!bare && !check_etag(r, what, json_string_value(etag)))
 		return false;
 	const struct side side = {
-		(uint64_t)json_integer_value(size), r->line, name, json_string_value(etag)};
+		(uint64_t)json_integer_value(size), name, json_string_value(etag)};
 
-	return !r->key || side_list_add(&r->m->sides, r->key, &side, &cause) ||
-	       refuse_cause(r, &cause);
+	return !r->key || side_add(&r->m->sides, r->key, &side, &cause) || refuse_cause(r, &cause);
 }
 
 static bool take_store(const struct reading *r, const struct line *l)
@@ -414,40 +408,19 @@ static bool take_lines(struct reading *r, FILE *file)
 				      "%s: is empty; must list at least one shard", r->path);
 }
 
-static bool end_sides(struct reading *r)
-{
-	struct side one, other;
-	char shown[80];
-
-	if (side_list_end(&r->m->sides, &one, &other))
-		return true;
-	r->line = one.line > other.line ? one.line : other.line;
-	return refuse(r, "side",
-		"side '%s' has another size or ETag than on line %" PRIu64 "; must be the same",
-		json_shown(one.name, shown, sizeof(shown)),
-		one.line < other.line ? one.line : other.line);
-}
-
 /* ---- the text, in a file or in a store ---- */
 
-/* Opens the file, without waiting for the writer of a FIFO. */
 static FILE *open_file(const char *path, struct fault *fault)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
 	struct stat st;
+	FILE *file = NULL;
 
-	if (!file) {
+	/* fopen() would wait for the writer of a FIFO. */
+	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+		fault_set(fault, FAULT_DATA, "manifest", PHRASE_NOT_FILE);
+	else if (!(file = fopen(path, "re")))
 		fault_errno(fault, errno, "manifest", "%s", strerror(errno));
-		if (fd >= 0)
-			close(fd);
-		return NULL;
-	}
-	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
-		return file;
-	fault_set(fault, FAULT_DATA, "manifest", PHRASE_NOT_FILE);
-	fclose(file);
-	return NULL;
+	return file;
 }
 
 /* Reads the whole object to *@text, which the caller frees after the file. */
@@ -481,6 +454,8 @@ static bool begin(struct reading *r, const char *root)
 		return fault_memory(r->fault);
 	if (!store_is_url(root))
 		return true;
+	if (!r->stores)
+		return fault_set(r->fault, FAULT_ARGUMENT, "", "no stores are open");
 	m->bucket = store_bucket(r->stores, root, &r->key, r->fault);
 	m->key_bytes = m->bucket ? strlen(r->key) : 0;
 	return m->bucket;
@@ -509,15 +484,18 @@ bool manifest_read(struct manifest *m, const char *path, const char *root, struc
 	if (!file)
 		fault_prefix(fault, "%s: ", path);
 	fine = file && take_lines(&r, file) &&
-	       (manifest_resize(m, m->list.count, &cause) || refuse_cause(&r, &cause)) &&
-	       end_sides(&r);
+	       (manifest_resize(m, m->list.count, &cause) || refuse_cause(&r, &cause));
 	if (file)
 		fclose(file);
 	free(text);
-	if (fine)
+	if (fine) {
 		shard_list_trim(&m->list);
-	else
+		shard_list_sort(&m->sides);
+		if (m->sides.count > 0)
+			shard_list_trim(&m->sides);
+	} else {
 		manifest_free(m);
+	}
 	return fine;
 }
 
@@ -535,11 +513,13 @@ void manifest_free(struct manifest *m)
 bool manifest_same(const struct manifest_shard *listed, const struct manifest_shard *found,
 	struct fault *fault)
 {
-	const bool joined = listed->format->mixes_rows && listed->sample_tokens == 0;
+	/* Samples are joined if those of another shard are shorter or longer than a window. */
+	bool joined = listed->format->mixes_rows && listed->sample_tokens == 0,
+	     larger = found->frame_bytes > listed->frame_bytes;
 	const struct {
 		const char *field;
 		uint64_t listed, found;
-		const char *listed_name, *found_name; /* NULL: the numbers */
+		const char *listed_name, *found_name; /* or NULL */
 	} facts[] = {
 		{"size", listed->size, found->size, NULL, NULL},
 		{"format", 0, listed->format != found->format, listed->format->name,
@@ -547,28 +527,22 @@ bool manifest_same(const struct manifest_shard *listed, const struct manifest_sh
 		{"dtype", listed->type, found->type, shard_type_name(listed->type),
 			shard_type_name(found->type)},
 		{"tokens", listed->tokens, found->tokens, NULL, NULL},
-		/* Samples are joined if those of another shard are shorter or longer than a window.
-		 */
 		{"sample_tokens", listed->sample_tokens, joined ? 0 : found->sample_tokens, NULL,
 			NULL},
 		{"the largest frame_bytes", listed->frame_bytes,
-			found->frame_bytes > listed->frame_bytes ? found->frame_bytes
-								 : listed->frame_bytes,
-			NULL, NULL},
+			larger ? found->frame_bytes : listed->frame_bytes, NULL, NULL},
 	};
 
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
-		const char *field = facts[i].field;
+		char was[24], is[24];
 
-		if (facts[i].listed == facts[i].found)
-			continue;
-		if (facts[i].listed_name)
-			return fault_set(fault, FAULT_CHANGED, field,
-				"%s is %s in the manifest and %s in the file", field,
-				facts[i].listed_name, facts[i].found_name);
-		return fault_set(fault, FAULT_CHANGED, field,
-			"%s is %" PRIu64 " in the manifest and %" PRIu64 " in the file", field,
-			facts[i].listed, facts[i].found);
+		snprintf(was, sizeof(was), "%" PRIu64, facts[i].listed);
+		snprintf(is, sizeof(is), "%" PRIu64, facts[i].found);
+		if (facts[i].listed != facts[i].found)
+			return fault_set(fault, FAULT_CHANGED, facts[i].field,
+				"%s is %s in the manifest and %s in the file", facts[i].field,
+				facts[i].listed_name ? facts[i].listed_name : was,
+				facts[i].found_name ? facts[i].found_name : is);
 	}
 	return true;
 }

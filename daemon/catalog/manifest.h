@@ -45,7 +45,6 @@ struct entry {
 	uint32_t plain_at;	      /* 1 + data_at of a plain shard; 0: not plain, or not known */
 	uint32_t sides;		      /* dataset_sides() */
 	uint8_t type;		      /* enum shard_type */
-	uint8_t indexed;	      /* enum dataset_indexed */
 };
 
 /*

@@ -3,6 +3,7 @@
 #include "daemon/catalog/opening.h"
 
 #include "daemon/shard/sample.h"
+#include "daemon/shard/tokens.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -25,18 +26,15 @@ struct seen {
 /* Whether none of the tokens is refused by the stream. False: @fault names one. */
 static bool check_tokens(const struct dataset *d, const struct sample *s, struct fault *fault)
 {
-	unsigned at = 0;
+	const uint32_t *value = s->value;
 
-	for (unsigned p = 0; d->limit > 0 && p < s->places; at += (unsigned)s->place[p++].tokens)
-		for (uint64_t i = 0; i < s->place[p].tokens; i++) {
-			uint32_t value = s->value[at + i];
-			uint16_t narrow = (uint16_t)value;
+	for (unsigned p = 0; d->limit > 0 && p < s->places; value += s->place[p++].tokens) {
+		uint64_t n = s->place[p].tokens,
+			 i = tokens_first_above(value, n, 4, (uint32_t)(d->limit - 1));
 
-			if (value >= d->limit)
-				return vocab_refuse(d, s->place[p].token + i,
-					d->token_bytes == 2 ? (const void *)&narrow : &value, 0,
-					fault);
-		}
+		if (i < n)
+			return vocab_refuse(d, s->place[p].token + i, value[i], fault);
+	}
 	return true;
 }
 
@@ -94,7 +92,7 @@ static void keep_refused(const struct opening *o, const char *path, const struct
 	if (o->dataset->refused)
 		return;
 	copy.fault = &fault;
-	opening_refuse(&copy, o->source->path_line, "path", "%s: %s", path, cause->text);
+	opening_refuse(&copy, "path", "%s: %s", path, cause->text);
 	o->dataset->refused = strdup(fault.text);
 }
 
@@ -113,17 +111,17 @@ static bool refuse(
 	char others[PATH_MAX + 1];
 
 	if (v->kind == SAMPLE_FOREIGN)
-		return opening_refuse(o, o->source->path_line, "path",
+		return opening_refuse(o, "path",
 			"%s %s; move it away, or, if it does hold tokens, set dtype: %s", path,
 			v->text, shard_type_name(d->hint.type));
 	if (d->table.shards > 1) {
 		dataset_shard_path(d, other, others, sizeof(others));
 		if (look(d, others).verdict.kind != SAMPLE_WIDE) /* dtype: would be wrong for it */
-			return opening_refuse(o, o->source->path_line, "path",
+			return opening_refuse(o, "path",
 				"%s %.*s, but %s does not; move it away, or write it again", path,
 				(int)strcspn(v->text, ";"), v->text, dataset_shard_name(d, other));
 	}
-	return opening_refuse(o, o->source->line, "dtype", "%s %s", path, v->text);
+	return opening_refuse(o, "dtype", "%s %s", path, v->text);
 }
 
 /* The number of sampled shard @i of @n. */

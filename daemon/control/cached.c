@@ -33,7 +33,7 @@ static void add_object(void *context, const char *url, uint64_t pieces, uint64_t
 
 	for (unsigned i = job->rows; i-- > 0;) {
 		struct row *row = &job->row[i];
-		const char *root = i ? row->dataset->root : "";
+		const char *root = i ? row->dataset->list.root : "";
 		size_t n = strlen(root);
 
 		if (i ? strncmp(url, root, n) != 0 || url[n] != '/' : found)
@@ -55,7 +55,7 @@ static void cached_work(struct state_job *work)
 	if (!job->drop)
 		store_cached(stores, add_object, job);
 	for (unsigned i = 1; job->drop && i < job->rows && job->dropped < DROP_MOST; i++) {
-		int n = snprintf(url, sizeof(url), "%s/", job->row[i].dataset->root);
+		int n = snprintf(url, sizeof(url), "%s/", job->row[i].dataset->list.root);
 
 		if (n > 0 && (size_t)n < sizeof(url))
 			job->dropped += store_uncache(stores, url, DROP_MOST - job->dropped);
@@ -82,7 +82,7 @@ static json_t *put_row(const struct row *row)
 	if (d) {
 		json_object_set_new(object, "stream", json_string(row->stream->config->name));
 		json_object_set_new(object, "dataset", json_string(d->config->name));
-		json_object_set_new(object, "url", json_string(d->root));
+		json_object_set_new(object, "url", json_string(d->list.root));
 		json_object_set_new(object, "all", json_integer((json_int_t)all_pieces(d)));
 	}
 	return object;

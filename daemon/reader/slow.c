@@ -1,6 +1,7 @@
 /* The slow path: one function in a thread of the pool does all of a read. */
 #include "daemon/catalog/dataset.h"
 #include "daemon/reader/internal.h"
+#include "daemon/shard/tokens.h"
 #include "daemon/store/store.h"
 #include "proto/phrases.h"
 
@@ -117,7 +118,8 @@ static bool check_again(struct read *read, struct file *file, struct fault *faul
 		uint64_t i = vocab_first_refused(d, some.bytes, n);
 
 		if (i < n)
-			return vocab_refuse(d, window->token + done + i, some.bytes, i, fault);
+			return vocab_refuse(d, window->token + done + i,
+				tokens_value(some.bytes, i, d->token_bytes), fault);
 		memcpy((char *)window->to + done * d->token_bytes, some.bytes, n * d->token_bytes);
 	}
 	return true;

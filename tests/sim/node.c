@@ -152,11 +152,9 @@ static void make_dataset(const struct stream_plan *plan, unsigned number, struct
 	c->hi = s->hi;
 	*d = (struct dataset){.config = c,
 		.format = &shard_npy,
-		.root = (char *)"/data",
+		.list = {.root = (char *)"/data", .paths = paths, .at = at, .count = s->shards},
 		.token_bytes = plan->token_bytes};
 	d->digest = s->key;
-	d->paths = paths;
-	d->path_at = at;
 	d->table = (struct table){.window_tokens = plan->seq_len + plan->extra,
 		.stride = plan->stride,
 		.shards = s->shards,

@@ -206,9 +206,9 @@ PLAIN = numpy.random.default_rng(1).integers(0, 9, 1_500_000).astype("<u2")  # a
 # name: (writer, its tokens, keys of the stream, keys of the dataset, exit code, words)
 CHECKED = {
     "two formats": (both(put(".npy", npy), put(".bin", llmc)), RANDOM, {}, {}, 1,
-                    ["b.bin: is llmc, but the first shard, a.npy, is npy"]),
+                    ["b.bin: format is llmc, but the first shard, a.npy, is npy"]),
     "two widths": (both(put(".npy", npy), as_u32), RANDOM, {}, {}, 1,
-                   ["b.npy: has tokens of 4 bytes, but the first shard, a.npy, has tokens of 2"]),
+                   ["b.npy: dtype u32 is served in 4 bytes, but that of the first", ", in 2"]),
     "rows are samples": (rows, RANDOM, {"seq_len": 63}, {}, 0,
                          ["windows of 63 + 1", "100 windows", "0 tokens, 0.000 %"]),
     "rows as a stream": (rows, RANDOM, {"seq_len": 31}, {}, 0, ["6400 tokens, 206 windows"]),

@@ -304,7 +304,7 @@ static int answer_when(
 	if (shard < 0)
 		return ctl_fail(
 			"--shard %s: no such shard in dataset %s; give a path relative to %s", file,
-			name, dataset->root);
+			name, dataset->list.root);
 	uint64_t tokens = dataset->table.tokens[shard];
 
 	if (offset >= tokens || some > tokens - offset)

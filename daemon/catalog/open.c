@@ -1,29 +1,90 @@
 /*
- * Opens a dataset in three passes: list the files, describe each, number the windows. A fault names
- * the line of the config that caused it.
+ * Opens a dataset: finds its shards, checks them against the stream, and numbers the windows. A
+ * fault names the line of the config that caused it.
  */
 #include "daemon/catalog/opening.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <string.h>
+
+#define LINE_OF(key)                                                                               \
+	{                                                                                          \
+#key, offsetof(struct config_dataset, key##_line)                                  \
+	}
+
+/* Keys that are reported. Others are where the dataset is. */
+static const struct {
+	const char *key;
+	size_t line;
+} keys[] = {LINE_OF(path), LINE_OF(manifest), LINE_OF(format), LINE_OF(label_mask), LINE_OF(slide),
+	LINE_OF(part)};
+
+bool opening_refuse(const struct opening *o, const char *key, const char *text, ...)
+{
+	int index = (int)(o->source - o->stream->dataset), line = o->source->line;
+	char field[sizeof(o->fault->field)], what[sizeof(o->fault->text)];
+	va_list args;
+
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+		if (strcmp(key, keys[i].key) == 0)
+			line = *(const int *)((const char *)o->source + keys[i].line);
+	snprintf(field, sizeof(field), "streams.%s.datasets[%d].%s", o->stream->name, index, key);
+	va_start(args, text);
+	vsnprintf(what, sizeof(what), text, args);
+	va_end(args);
+	return config_refuse(o->fault, o->config->path, line, field, "%s", what);
+}
+
+bool opening_refuse_memory(const struct opening *o)
+{
+	opening_refuse(o, "path", PHRASE_MEMORY);
+	o->fault->code = FAULT_MEMORY;
+	return false;
+}
+
+bool opening_refuse_shard(const struct opening *o, const char *path, const struct fault *cause)
+{
+	opening_refuse(o, "path", "%s: %s", path, cause->text);
+	if (cause->error) {
+		o->fault->code = cause->code;
+		o->fault->error = cause->error;
+	}
+	return false;
+}
+
+struct shard_hint opening_hint(const struct opening *o)
+{
+	return (struct shard_hint){
+		.type = o->source->token_bytes == 4 ? SHARD_U32 : SHARD_U16,
+		.has_type = o->source->has_dtype,
+		.column = o->source->column,
+		.window_tokens = o->stream->seq_len + o->stream->extra,
+		.budget_bytes = dataset_frames_budget(o->config),
+	};
+}
 
 static bool add_up(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
 	uint64_t total = 0;
 
-	d->list = order_digest_begin(d->table.shards);
+	d->path_digest = order_digest_begin(d->table.shards);
 	for (uint64_t s = 0; s < d->table.shards; s++) {
-		d->list = order_digest_add(d->list, dataset_shard_name(d, s), d->table.tokens[s]);
+		d->path_digest = order_digest_add(
+			d->path_digest, dataset_shard_name(d, s), d->table.tokens[s]);
 		if (__builtin_add_overflow(total, d->table.tokens[s], &total))
-			return opening_refuse(o, o->source->path_line, "path",
-				"more than 2^64 tokens in total; must be fewer");
+			return opening_refuse(
+				o, "path", "more than 2^64 tokens in total; must be fewer");
 	}
 	/* The numbers of tokens do not tell whether samples are windows or joined. */
 	if (d->format->mixes_rows && d->sample_tokens == 0)
-		d->list = order_derive(d->list, d->table.shards);
-	d->digest =
-		dataset_is_part(d) ? order_derive(d->list, o->source->lo, o->source->hi) : d->list;
+		d->path_digest = order_derive(d->path_digest, d->table.shards);
+	d->digest = dataset_is_part(d) ? order_derive(d->path_digest, o->source->lo, o->source->hi)
+				       : d->path_digest;
 	return true;
 }
 
@@ -50,7 +111,7 @@ static bool check_windows(const struct opening *o)
 	for (uint64_t s = 1; s < t->shards; s++)
 		if (t->tokens[s] > t->tokens[largest])
 			largest = s;
-	return opening_refuse(o, o->source->path_line, "path",
+	return opening_refuse(o, "path",
 		"no shard is as long as a window: the largest, %s, has %" PRIu64
 		" tokens, and a window has %" PRIu64 " (seq_len %" PRIu64 " + extra %" PRIu64
 		"); use longer shards, a smaller seq_len or %s",
@@ -71,17 +132,17 @@ static bool check_part(const struct opening *o)
 	if (!dataset_is_part(d))
 		return true;
 	if (o->source->slide)
-		return opening_refuse(o, o->source->slide_line, "slide",
+		return opening_refuse(o, "slide",
 			"moves windows into other parts of the path (part, line %d); must be false",
 			o->source->part_line);
 	if (d->sample_tokens == 0 && d->table.stride < o->stream->seq_len)
-		return opening_refuse(o, o->source->part_line, "part",
+		return opening_refuse(o, "part",
 			"stride %" PRIu64 " is below seq_len %" PRIu64
 			", so that windows of two parts would have tokens in common; set stride: "
 			"%" PRIu64 " or more",
 			d->table.stride, o->stream->seq_len, o->stream->seq_len);
 	if (!order_part(&part, d->table.windows, o->source->lo, o->source->hi))
-		return opening_refuse(o, o->source->part_line, "part",
+		return opening_refuse(o, "part",
 			"has none of the %" PRIu64
 			" windows of the path, which are dealt in %" PRIu64
 			" runs of %d; must be a share of at least %s",
@@ -101,14 +162,14 @@ static bool check_samples(const struct opening *o)
 	if (sample == 0)
 		return true;
 	if (sample != d->table.window_tokens)
-		return opening_refuse(o, o->source->path_line, "path",
+		return opening_refuse(o, "path",
 			"its samples have %" PRIu64 " tokens, but a window has %" PRIu64
 			" (seq_len %" PRIu64 " + extra %" PRIu64 "); set seq_len: %" PRIu64
 			" and extra: %" PRIu64,
 			sample, d->table.window_tokens, o->stream->seq_len, o->stream->extra,
 			sample - extra, extra);
 	if (o->source->slide)
-		return opening_refuse(o, o->source->slide_line, "slide",
+		return opening_refuse(o, "slide",
 			"its windows are samples of %" PRIu64
 			" tokens, which cannot be cut elsewhere; must be false",
 			sample);
@@ -147,8 +208,7 @@ bool dataset_open(const struct opening *o)
 {
 	if (o->saved && !store_is_url(o->source->path))
 		return dataset_from_saved(o);
-	if (!(o->source->manifest ? dataset_from_manifest(o) : dataset_from_files(o)) ||
-		!add_up(o) || !check_samples(o) || !check_documents(o))
+	if (!opening_shards(o) || !add_up(o) || !check_samples(o) || !check_documents(o))
 		return false;
 	limit_tokens(o);
 	dataset_doubt_names(o->dataset);
