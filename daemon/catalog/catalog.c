@@ -27,12 +27,10 @@ static int line_of(const struct config_stream *config, const struct fault *cause
 
 		if (strcmp(cause->field, "max_epochs") == 0 && d->max_epochs > 0)
 			return d->max_epochs_line;
-		snprintf(dataset, sizeof(dataset), "dataset %.48s: max_epochs", d->name);
-		if (strcmp(cause->field, dataset) == 0)
-			return d->max_epochs_line;
 		snprintf(dataset, sizeof(dataset), "dataset %.48s: ", d->name);
 		if (begins(cause->field, dataset))
-			return d->weight_line;
+			return strstr(cause->field, ": max_epochs") ? d->max_epochs_line
+								    : d->weight_line;
 	}
 	return config->line;
 }
@@ -115,6 +113,34 @@ static bool check_eos(const struct stream *stream, const struct dataset *d, stru
 		source->eos, d->config->name, UINT16_MAX);
 }
 
+/* The invariants of an open dataset. */
+static void check(const struct dataset *d)
+{
+	assert(d->windows <= d->table.windows);
+	assert(d->format && d->table.shards > 0 && d->table.tokens && d->table.first_window);
+	assert(d->table.shards == d->list.count);
+	assert(d->token_bytes == 2 || d->token_bytes == 4);
+	assert(d->limit >> 8 * d->token_bytes == 0);
+	assert(!d->is_signed || (d->token_bytes == 4 && d->limit > 0));
+	assert(!d->plain || d->token_bytes >= d->hint.token_bytes);
+	assert(d->entry && (!d->listed || !d->plain));
+	assert(!d->objects || (d->listed && d->hint.objects));
+	assert(d->unindexed <= d->table.shards);
+	assert(!d->note[0] || d->note_shard < d->table.shards);
+}
+
+/* Serves @d in more than its own width: shards are converted when they are read. */
+static void widen(struct dataset *d, uint32_t token_bytes)
+{
+	assert(token_bytes > d->token_bytes);
+	assert(!d->is_signed); /* signed: i32, already the widest */
+	d->token_bytes = token_bytes;
+	d->hint.token_bytes = token_bytes;
+	d->plain = false;
+	for (uint64_t s = 0; s < d->table.shards; s++)
+		d->entry[s].plain_at = 0;
+}
+
 /* A stream serves all datasets in one width, that of the widest. */
 static bool set_width(struct stream *stream, struct fault *fault)
 {
@@ -130,9 +156,9 @@ static bool set_width(struct stream *stream, struct fault *fault)
 		if (!check_eos(stream, d, fault))
 			return false;
 		if (d->token_bytes < stream->token_bytes)
-			dataset_widen(d, stream->token_bytes);
+			widen(d, stream->token_bytes);
 		assert(d->token_bytes == stream->token_bytes);
-		dataset_check(d);
+		check(d);
 	}
 	return true;
 }
@@ -147,7 +173,7 @@ static void find_overlaps(const struct stream *stream)
 			if ((dataset_is_part(d) || dataset_is_part(e)) &&
 				d->config->lo < e->config->hi && e->config->lo < d->config->hi &&
 				dataset_same_path(d, e))
-				d->overlaps = e;
+				d->overlaps = e->config;
 		}
 }
 

@@ -40,32 +40,6 @@ bool dataset_same_path(const struct dataset *a, const struct dataset *b)
 	return same;
 }
 
-void dataset_check(const struct dataset *d)
-{
-	assert(d->windows <= d->table.windows);
-	assert(d->format && d->table.shards > 0 && d->table.tokens && d->table.first_window);
-	assert(d->table.shards == d->list.count);
-	assert(d->token_bytes == 2 || d->token_bytes == 4);
-	assert(d->limit >> 8 * d->token_bytes == 0);
-	assert(!d->is_signed || (d->token_bytes == 4 && d->limit > 0));
-	assert(!d->plain || d->token_bytes >= d->hint.token_bytes);
-	assert(d->entry && (!d->listed || !d->plain));
-	assert(!d->objects || (d->listed && d->hint.objects));
-	assert(d->unindexed <= d->table.shards);
-	assert(!d->note[0] || d->note_shard < d->table.shards);
-}
-
-void dataset_widen(struct dataset *d, uint32_t token_bytes)
-{
-	assert(token_bytes > d->token_bytes);
-	assert(!d->is_signed); /* signed: i32, already the widest */
-	d->token_bytes = token_bytes;
-	d->hint.token_bytes = token_bytes;
-	d->plain = false;
-	for (uint64_t s = 0; s < d->table.shards; s++)
-		d->entry[s].plain_at = 0;
-}
-
 void dataset_close(struct dataset *dataset)
 {
 	free(dataset->table.tokens);
@@ -93,11 +67,6 @@ void dataset_shard_path(
 	/* open("") fails with ENOENT; a truncated path might be another file */
 	if (!shard_list_path(&dataset->list, shard, path, path_bytes))
 		path[0] = 0;
-}
-
-int64_t dataset_find_shard(const struct dataset *dataset, const char *name)
-{
-	return shard_list_find(&dataset->list, name);
 }
 
 uint64_t dataset_frames_budget(const struct config *config)
@@ -177,7 +146,7 @@ bool dataset_find_object(const void *dataset, const char *url, struct object *ob
 
 	if (strncmp(url, d->list.root, n) != 0 || url[n] != '/')
 		return find_side(d, url, object);
-	int64_t shard = dataset_find_shard(d, url + n + 1);
+	int64_t shard = shard_list_find(&d->list, url + n + 1);
 
 	if (shard < 0)
 		return find_side(d, url + n + 1, object);

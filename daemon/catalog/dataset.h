@@ -42,8 +42,7 @@ struct dataset {
 
 	/* ---- annotations ---- */
 
-	bool marked; /* side files may have them, so plain shards are opened too */
-	bool has_vocab;
+	bool marked;  /* side files may have them, so plain shards are opened too */
 	bool has_eos; /* the stream has an eos; it ends a document in shards without an index */
 	uint32_t eos;
 	uint64_t unindexed; /* the first shard without starts of documents; table.shards: none.
@@ -60,9 +59,9 @@ struct dataset {
 	enum sample_kind doubt_kind; /* of samples, not SAMPLE_FINE: about doubt_shard */
 	char doubt[256];
 	uint64_t doubt_shard;
-	char names[320]; /* a doubt about shards by their names */
-	const struct dataset
-		*overlaps; /* an earlier one of the stream that has windows of this part */
+	char names[320];		       /* a doubt about shards by their names */
+	const struct config_dataset *overlaps; /* an earlier one of the stream that has windows of
+						  this part; or NULL */
 	char *refused; /* "FILE:LINE: …": the first sampled token that cannot be served; or NULL */
 
 	/* ---- its shards ---- */
@@ -109,8 +108,6 @@ void dataset_shard_path(
  * no dataset_same_shard(): the store compares size and ETag with each answer.
  */
 void dataset_object(const struct dataset *dataset, uint64_t shard, struct object *object);
-/* Index of the shard called @name (relative path), or -1. */
-int64_t dataset_find_shard(const struct dataset *dataset, const char *name);
 /*
  * Whether an open file with @st is still the shard that was listed. False: FAULT_CHANGED, with the
  * difference. True for a manifest's shard that dataset_open_shard() has not compared yet.
@@ -179,13 +176,9 @@ void dataset_fetch_reason(
 
 /* ---- remarks for users ---- */
 
-/* A doubt is a remark that trainers are warned of: the tokens may not be the ones that are meant.
- */
-enum dataset_note { NOTE_NONE, NOTE_FACT, NOTE_DOUBT };
-
-/* Writes remark @i (0 to DATASET_NOTES - 1), one line, to @text, or returns NOTE_NONE. */
-enum { DATASET_NOTES = 8 };
-enum dataset_note dataset_note(
-	const struct dataset *dataset, unsigned i, char *text, size_t text_bytes);
+/* @doubt: trainers are warned, because the tokens may not be the ones that are meant. */
+typedef void dataset_teller(void *context, bool doubt, const char *text);
+/* Calls @tell with each remark, a line that begins with the dataset's name. */
+void dataset_notes(const struct dataset *dataset, dataset_teller *tell, void *context);
 
 #endif

@@ -29,8 +29,6 @@ bool opening_refuse_memory(const struct opening *o);
  * Always false.
  */
 bool opening_refuse_shard(const struct opening *o, const char *path, const struct fault *cause);
-/* The hint for describing shards, without annotations. Borrows from the config. */
-struct shard_hint opening_hint(const struct opening *o);
 
 /* ---- datasets ---- */
 
@@ -39,13 +37,6 @@ struct shard_hint opening_hint(const struct opening *o);
  * and o->fault; the caller calls dataset_close() in either case.
  */
 bool dataset_open(const struct opening *o);
-/*
- * Finds the dataset's shards: opens each file at its path, or reads its manifest without opening
- * any, except for the first one if loss_mask is true. False: o->fault.
- */
-bool opening_shards(const struct opening *o);
-/* Reads the manifest; o->dataset may be NULL. False: o->fault. */
-bool opening_manifest(const struct opening *o, struct manifest *m);
 /* Writes a dataset that is not in a store. False: errno. */
 bool dataset_save(struct dataset *dataset, FILE *to);
 /* Fills o->dataset with what dataset_save() wrote to o->saved. False: o->fault. */
@@ -69,29 +60,15 @@ uint32_t dataset_sides(const struct shard_facts *facts);
  */
 const char *dataset_odd_side(
 	const struct dataset *dataset, const struct shard_facts *facts, bool *has);
-/* Asserts the invariants of an open dataset. */
-void dataset_check(const struct dataset *d);
-/*
- * Serves the dataset in @token_bytes, which is more than its own width. Its shards are then
- * converted when they are read, so none is plain.
- */
-void dataset_widen(struct dataset *d, uint32_t token_bytes);
 /* Frees the members of *@dataset, not the struct. */
 void dataset_close(struct dataset *dataset);
 
-/* ---- samples ---- */
-
 /*
- * Samples shards for tokens of another type than the config's, or not below the stream's vocab. Up
- * to SAMPLE_SHARDS shards are sampled when a dataset is opened; `tokctl inspect --deep` looks at
- * all, and `tokctl manifest` did. A wrong type is an error, because all tokens of the shard
- * would be wrong. A token that may not be served is only recorded in dataset->refused: the stream
- * will stop there, and `tokend --check` fails.
- * A hash of all samples lets ranks notice nodes with other tokens under the same names.
+ * Samples a dataset whose shards have been described, for tokens of another type than the config's,
+ * or not below the stream's vocab. A wrong type is an error, because all tokens of the shard would
+ * be wrong. A token that may not be served is only recorded in dataset->refused: the stream will
+ * stop there, and `tokend --check` fails. False: o->fault.
  */
-enum { SAMPLE_SHARDS = 64 };
-
-/* Samples a dataset whose shards have been described. False: o->fault. */
 bool sample_dataset(const struct opening *o);
 
 /* ---- in a store ---- */

@@ -13,7 +13,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { COPY_LEAST = 1000 }; /* tokens; shorter shards may be equal */
+enum {
+	SAMPLE_SHARDS = 64, /* at most; `tokctl inspect --deep` looks at all */
+	COPY_LEAST = 1000,  /* tokens; shorter shards may be equal */
+};
 
 /* The result of a look at a shard. */
 struct seen {
@@ -97,10 +100,10 @@ static void keep_refused(const struct opening *o, const char *path, const struct
 }
 
 /* Without a word in the config about its tokens, a file that does not look like them is refused. */
-static bool may_serve(const struct dataset *d, const struct sample_verdict *v)
+static bool may_serve(const struct opening *o, const struct sample_verdict *v)
 {
-	return v->kind <= SAMPLE_DOUBT || d->hint.has_type ||
-	       (v->kind == SAMPLE_FOREIGN && d->has_vocab);
+	return v->kind <= SAMPLE_DOUBT || o->source->has_dtype ||
+	       (v->kind == SAMPLE_FOREIGN && o->stream->has_vocab);
 }
 
 static bool refuse(
@@ -148,11 +151,11 @@ bool sample_dataset(const struct opening *o)
 		dataset_shard_path(d, s, path, sizeof(path));
 		struct seen seen = look(d, path);
 
-		if (seen.hash)
+		if (seen.hash) /* lets ranks notice nodes with other tokens under the same names */
 			d->contents += order_derive(seen.hash, s);
 		if (seen.token.code == FAULT_TOKEN)
 			keep_refused(o, path, &seen.token);
-		if (!may_serve(d, &seen.verdict))
+		if (!may_serve(o, &seen.verdict))
 			return refuse(o, s, path, &seen.verdict);
 		keep_doubt(d, s, &seen.verdict);
 		if (!seen.long_enough || seen.verdict.kind != SAMPLE_FINE)

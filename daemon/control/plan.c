@@ -5,22 +5,29 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+struct telling {
+	const struct stream *stream;
+	void *context;
+	plan_teller tell;
+};
+
+static void tell_note(void *telling, bool doubt, const char *text)
+{
+	const struct telling *t = telling;
+
+	t->tell(t->context, t->stream, doubt, text);
+}
+
 void plan_tell(const struct stream *s, void *context, plan_teller tell)
 {
 	const struct cursor *c = &s->begin;
-	char text[768], note[512] = "";
+	struct telling telling = {s, context, tell};
+	char text[768];
 	bool raw = false;
 
 	for (uint32_t d = 0; d < s->config->datasets; d++) {
 		raw |= s->dataset[d].format->raw;
-		for (unsigned i = 0; i < DATASET_NOTES; i++) {
-			enum dataset_note kind =
-				dataset_note(&s->dataset[d], i, note, sizeof(note));
-
-			snprintf(text, sizeof(text), "%s: %s", s->config->dataset[d].name, note);
-			if (kind != NOTE_NONE)
-				tell(context, s, kind == NOTE_DOUBT, text);
-		}
+		dataset_notes(&s->dataset[d], tell_note, &telling);
 	}
 	/* Shards that state nothing are believed: at least their ids could be compared. */
 	if (raw && !s->config->has_vocab)

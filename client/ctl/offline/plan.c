@@ -299,7 +299,7 @@ static int answer_when(
 	if (d < 0)
 		return ctl_fail("never served: the cursor has no dataset %s", name);
 	const struct dataset *dataset = &s->stream->dataset[begin];
-	int64_t shard = dataset_find_shard(dataset, file);
+	int64_t shard = shard_list_find(&dataset->list, file);
 
 	if (shard < 0)
 		return ctl_fail(
