@@ -98,48 +98,40 @@ void dataset_notes(const struct dataset *d, dataset_teller *tell, void *context)
 
 /* What a word in a shard's name, or an ending of it, means. */
 static const struct {
-	const char *words[8];
-	const char *what;
+	const char *words, *what;
 } kinds[] = {
-	{{"val", "valid", "validation", "test", "eval", "dev"}, "validation data"},
-	{{"partial", "tmp", "temp", "incomplete", "download"}, "a file that is being written"},
-	{{"copy", "bak", "backup", "old", "orig"}, "a copy"},
+	{" val valid validation test eval dev ", "validation data"},
+	{" partial tmp temp incomplete download ", "a file that is being written"},
+	{" copy bak backup old orig ", "a copy"},
 };
 
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-static bool is_word(const char *word, const char *at, size_t n)
-{
-	return word && strlen(word) == n && strncasecmp(word, at, n) == 0;
-}
-
-/* "x (1).bin", "x.part.bin": "part" alone is a word in many names of shards. */
-static int kind_of_marks(const char *name)
-{
-	const char *base = strrchr(name, '/'), *open;
-
-	base = base ? base + 1 : name;
-	open = strstr(base, " (");
-	if (strstr(base, ".part."))
-		return 1;
-	return open && isdigit((unsigned char)open[2]) && strchr(open, ')') ? 2 : -1;
-}
-
 /* Index of the kind, or -1. */
 static int kind_of(const char *name)
 {
-	for (const char *at = name; *at;) {
-		size_t n = 0;
+	const char *base = strrchr(name, '/'), *at = name, *open;
+	char word[16] = " "; /* longer than all of them */
+	size_t n = 1;
 
-		while (isalpha((unsigned char)at[n]))
-			n++;
-		for (int k = 0; n > 0 && k < KINDS; k++)
-			for (int w = 0; w < 8; w++)
-				if (is_word(kinds[k].words[w], at, n))
-					return k;
-		at += n > 0 ? n : 1;
-	}
-	return kind_of_marks(name);
+	do {
+		if (isalpha((unsigned char)*at)) {
+			if (n < sizeof(word) - 2)
+				word[n++] = (char)tolower((unsigned char)*at);
+			continue;
+		}
+		word[n] = ' ';
+		word[n + 1] = 0;
+		for (int k = 0; n > 1 && k < KINDS; k++)
+			if (strstr(kinds[k].words, word))
+				return k;
+		n = 1;
+	} while (*at++);
+	base = base ? base + 1 : name;
+	if (strstr(base, ".part.")) /* "part" alone is a word in many names of shards */
+		return 1;
+	open = strstr(base, " ("); /* "x (1).bin" */
+	return open && isdigit((unsigned char)open[2]) && strchr(open, ')') ? 2 : -1;
 }
 
 void dataset_doubt_names(struct dataset *d)

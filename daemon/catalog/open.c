@@ -24,17 +24,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LINE_OF(key)                                                                               \
-	{                                                                                          \
-#key, offsetof(struct config_dataset, key##_line)                                  \
-	}
-
-/* Keys that are reported. Others are where the dataset is. */
+/* Keys that are reported, and where they are. Others are where the dataset is. */
 static const struct {
 	const char *key;
 	size_t line;
-} keys[] = {LINE_OF(path), LINE_OF(manifest), LINE_OF(format), LINE_OF(label_mask), LINE_OF(slide),
-	LINE_OF(part)};
+} keys[] = {
+	{"path", offsetof(struct config_dataset, path_line)},
+	{"manifest", offsetof(struct config_dataset, manifest_line)},
+	{"format", offsetof(struct config_dataset, format_line)},
+	{"label_mask", offsetof(struct config_dataset, label_mask_line)},
+	{"slide", offsetof(struct config_dataset, slide_line)},
+	{"part", offsetof(struct config_dataset, part_line)},
+};
 
 bool opening_refuse(const struct opening *o, const char *key, const char *text, ...)
 {
@@ -69,7 +70,7 @@ bool opening_refuse_shard(const struct opening *o, const char *path, const struc
 	return false;
 }
 
-/* ---- from a manifest ---- */
+/* ---- keys of the config ---- */
 
 /* The hint for describing shards, without annotations. */
 static struct shard_hint hint_of(const struct opening *o)
@@ -101,6 +102,8 @@ static bool absolute(
 	return config_path(o->config, written, path, PATH_MAX) ||
 	       opening_refuse(o, key, "%s", strerror(ENAMETOOLONG));
 }
+
+/* ---- from a manifest ---- */
 
 /* Reads the manifest; o->dataset may be NULL. */
 static bool open_manifest(const struct opening *o, struct manifest *m)
@@ -326,9 +329,10 @@ static bool presume_annotations(const struct opening *o)
 	dataset_shard_path(d, 0, path, sizeof(path));
 	if (!d->objects && stat(path, &st) != 0)
 		return opening_refuse(o, "path", "%s: %s; must be readable", path, strerror(errno));
+	if (!d->format->indexed && !bounds_side_id(d->hint.objects, path, &id, &fault))
+		return opening_refuse_shard(o, path, &fault);
+	d->bounds = id != 0;
 	d->masks = mask_side_id(d->format, &d->hint, path) != 0;
-	d->bounds = !d->format->indexed && bounds_side_id(d->hint.objects, path, &id, &fault) &&
-		    id != 0;
 	return d->masks || !d->hint.label_mask ||
 	       opening_refuse(o, "label_mask", "shard %s has no loss mask in it%s",
 		       dataset_shard_name(d, 0),
