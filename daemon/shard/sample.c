@@ -1,6 +1,5 @@
 #include "daemon/shard/sample.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -205,18 +204,15 @@ static bool alternates(const struct sample *s)
 /* Whether no value occurs twice. Of tokens one does among the first few hundred. */
 static bool all_differ(const struct sample *s)
 {
-	enum { SLOTS = 1 << 16 };
-	uint32_t *seen = calloc(SLOTS, sizeof(*seen)); /* a hash table of 1 + index */
+	uint8_t *seen = calloc(HIGHEST_ID / 8, 1); /* a bit an id */
 	bool differ = seen != NULL;
 
-	static_assert(SLOTS >= 2 * SAMPLE_PLACES * SAMPLE_PLACE_TOKENS, "at most half full");
-	for (uint32_t i = 0; i < s->n && differ; i++) {
-		uint32_t at = s->value[i] * UINT32_C(0x9e3779b1) >> 16;
+	for (unsigned i = 0; i < s->n && differ; i++) {
+		uint32_t id = s->value[i] % HIGHEST_ID;
+		uint8_t bit = (uint8_t)(1 << id % 8);
 
-		while (seen[at] && s->value[seen[at] - 1] != s->value[i])
-			at = (at + 1) % SLOTS;
-		differ = seen[at] == 0;
-		seen[at] = i + 1;
+		differ = !(seen[id / 8] & bit);
+		seen[id / 8] |= bit;
 	}
 	free(seen);
 	return differ;
