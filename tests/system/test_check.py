@@ -76,7 +76,7 @@ REFUSED = {  # shards, keys of the dataset or the stream or the whole, words of 
     "header is lost": (NPY | {"0.npy": npy(ids(10_000), True)}, {}, "0.npy: unknown format",
                        "is npy", "header is damaged"),
     "README.md": (WEB | {"README.md": b"# The shards\n\nof web.\n"}, {}, "README.md: is text",
-                  "/*.bin"),
+                  "set a pattern"),
     "hf": (WEB, {"path": "hf://datasets/web/"}, "path: hf:// is unknown", "gs"),
     "memory: 1": (WEB, {"whole": {"memory": 1}}, "memory: 1 bytes are too few", "set memory: "),
     "state_dir": (WEB, {"whole": {"state_dir": "/dev/null/x"}}, "state_dir: uid", "/dev/null/x"),
