@@ -22,6 +22,8 @@ enum { CTL_OK, CTL_FAILED, CTL_USAGE }; /* exit statuses */
 __attribute__((format(printf, 1, 2))) void ctl_note(const char *text, ...);
 /* Prints "tokctl: …" to stderr. Always CTL_FAILED. */
 __attribute__((format(printf, 1, 2))) int ctl_fail(const char *text, ...);
+/* The same for functions that return a bool: false. */
+#define ctl_error(...) (ctl_fail(__VA_ARGS__), false)
 
 /* CLOCK_MONOTONIC in ms. */
 uint64_t ctl_clock_ms(void);

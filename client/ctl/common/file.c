@@ -39,14 +39,10 @@ bool ctl_file_begin(struct ctl_file *f, const char *path)
 	int fd;
 
 	*f = (struct ctl_file){.path = path};
-	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
-		ctl_fail("%s: " PHRASE_NOT_FILE "; write to another path", path);
-		return false;
-	}
-	if (asprintf(&f->part, "%s.%ld", path, (long)getpid()) < 0) {
-		ctl_fail(PHRASE_MEMORY);
-		return false;
-	}
+	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+		return ctl_error("%s: " PHRASE_NOT_FILE "; write to another path", path);
+	if (asprintf(&f->part, "%s.%ld", path, (long)getpid()) < 0)
+		return ctl_error(PHRASE_MEMORY);
 	/* Without a name, so a killed process leaves nothing, where the file system can do that. */
 	fd = open_parent(path, O_TMPFILE | O_WRONLY);
 	f->to = fd >= 0 ? fdopen(fd, "w") : fopen(f->part, "wxe");

@@ -54,10 +54,8 @@ bool ctl_grow(void **array, size_t n, size_t bytes)
 
 	if ((n & (n - 1)) == 0) /* it is full at 0, 1, 2, 4, … items */
 		more = realloc(*array, (n ? 2 * n : 1) * bytes);
-	if (!more) {
-		ctl_fail(PHRASE_MEMORY);
-		return false;
-	}
+	if (!more)
+		return ctl_error(PHRASE_MEMORY);
 	*array = more;
 	return true;
 }

@@ -257,9 +257,9 @@ static bool cost_dataset(const struct ctl_history *h, const struct dataset *data
 
 	cost[WINDOW] = cost[PIECE] = (struct cost){.exact = true};
 	if (windows > 0 && !dataset)
-		return ctl_fail("dataset %s is no longer in the config; give --from, a position "
-				"after it was served last",
-			       h->cursor.dataset[d].name) == CTL_OK;
+		return ctl_error("dataset %s is no longer in the config; give --from, a position "
+				 "after it was served last",
+			h->cursor.dataset[d].name);
 	if (windows > 0) {
 		measure_tokens(&r);
 		cost[WINDOW] = window_cost(&r);
@@ -287,7 +287,7 @@ static int answer(
 	double wanted = ceil(a->value[FOR].decimal / (double)cursor->seq_len);
 	struct cost cost[MODES], sum[MODES] = {{.exact = true}, {.exact = true}};
 	struct emit e = {.json = ctl_given(a, JSON)};
-	bool good = (map || ctl_fail(PHRASE_MEMORY) == CTL_OK) && ctl_history_has(h, from);
+	bool good = (map || ctl_error(PHRASE_MEMORY)) && ctl_history_has(h, from);
 	uint64_t left = good ? cursor_end(cursor) - from : 0,
 		 to = from + (wanted < (double)left ? (uint64_t)wanted : left);
 	double tokens = (double)(to - from) * (double)cursor->seq_len;

@@ -193,7 +193,7 @@ static bool compare_all(struct emit *e, const struct cursor *c, char *const *pat
 {
 	uint64_t *print = calloc((size_t)n, sizeof(*print)), count;
 	int usual = 0;
-	bool same = print || ctl_fail(PHRASE_MEMORY) == CTL_OK;
+	bool same = print || ctl_error(PHRASE_MEMORY);
 
 	for (int i = 0; print && i < n; i++)
 		print[i] = cursor_fingerprint(&c[i], 1, 1);
@@ -223,7 +223,7 @@ static int diff(const struct ctl_arguments *a)
 {
 	struct cursor *c = calloc((size_t)a->arguments, sizeof(*c));
 	struct emit e = {.json = ctl_given(a, JSON)};
-	bool good = c || ctl_fail(PHRASE_MEMORY) == CTL_OK;
+	bool good = c || ctl_error(PHRASE_MEMORY);
 
 	for (int i = 0; good && i < a->arguments; i++)
 		good = ctl_cursor_read(&c[i], a->argument[i], NULL);

@@ -243,7 +243,7 @@ static bool show(struct emit *e, const struct cursor *c, const struct found *fou
 		emit_members(e, json);
 	free(json);
 	if (!good)
-		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
+		return ctl_error(PHRASE_MEMORY);
 	emit_fields(e);
 	if (found) {
 		emit_text(e, "file", "file", found->path);
@@ -265,7 +265,7 @@ static bool show(struct emit *e, const struct cursor *c, const struct found *fou
 static bool show_checkpoint(struct emit *e, char *path)
 {
 	struct search *s = calloc(1, sizeof(*s));
-	bool good = s || ctl_fail(PHRASE_MEMORY) == CTL_OK;
+	bool good = s || ctl_error(PHRASE_MEMORY);
 
 	if (good)
 		search(s, path);
@@ -278,10 +278,10 @@ static bool show_checkpoint(struct emit *e, char *path)
 	if (good && s->damaged > 0)
 		ctl_note("%s: %" PRIu64 " cursors in it are damaged", path, s->damaged);
 	if (good && s->n == 0)
-		good = ctl_fail("%s: contains no cursor (%" PRIu64 " bytes in %" PRIu64
-				" file%s); a checkpoint has one if it stores a Loader's "
-				"state_dict(), and is not compressed",
-			       path, s->bytes, s->files, s->files == 1 ? "" : "s") == CTL_OK;
+		good = ctl_error("%s: contains no cursor (%" PRIu64 " bytes in %" PRIu64
+				 " file%s); a checkpoint has one if it stores a Loader's "
+				 "state_dict(), and is not compressed",
+			path, s->bytes, s->files, s->files == 1 ? "" : "s");
 	for (size_t i = 0; s && i < s->n; i++) {
 		cursor_free(&s->found[i].cursor);
 		free(s->found[i].path);

@@ -1,13 +1,16 @@
-/* How shards named on the command line are opened. */
+/* How shards named on the command line are opened, and all their tokens. */
 #include "client/ctl/offline/shards.h"
-#include "daemon/config/url_text.h"
 #include "daemon/shard/format.h"
 #include "daemon/shard/frames.h"
+#include "daemon/shard/tokens.h"
 #include "proto/phrases.h"
 
+#define XXH_INLINE_ALL
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* ---- stores ---- */
 
@@ -31,26 +34,6 @@ struct stores *ctl_stores_open(const struct config *config, struct fault *fault)
 		.log = note};
 
 	return store_open(&options, fault);
-}
-
-static bool is_url(const char *text)
-{
-	return text && url_text_is(text);
-}
-
-bool ctl_stores_needed(const struct config *config, const char *stream)
-{
-	for (uint32_t i = 0; i < config->streams; i++) {
-		const struct config_stream *s = &config->stream[i];
-
-		if (stream && strcmp(s->name, stream) != 0)
-			continue;
-		for (uint32_t d = 0; d < s->datasets; d++)
-			if (is_url(s->dataset[d].path) || is_url(s->dataset[d].manifest) ||
-				is_url(s->dataset[d].label_mask))
-				return true;
-	}
-	return false;
 }
 
 /* ---- options ---- */
@@ -78,27 +61,20 @@ static bool take_options(struct ctl_input *input, const struct ctl_arguments *a)
 	return false;
 }
 
-int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a, int paths)
+int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a)
 {
 	const char *config = ctl_named(a, "config");
 	struct fault fault;
-	bool urls = false, fine;
 
 	if (!take_options(input, a))
 		return CTL_USAGE;
-	for (int i = 0; i < paths; i++)
-		urls |= url_text_is(a->argument[i]);
 	input->hint.frames = frames_new(FRAMES_BYTES);
-	fine = input->hint.frames || fault_memory(&fault);
-	if (fine && config) {
-		input->config = config_load(config, &fault);
-		fine = input->config;
-	}
-	if (fine && (urls || (config && ctl_stores_needed(input->config, NULL)))) {
+	if (!input->hint.frames)
+		return ctl_fail(PHRASE_MEMORY);
+	input->config = config ? config_load(config, &fault) : NULL;
+	if (!config || input->config)
 		input->stores = ctl_stores_open(input->config, &fault);
-		fine = input->stores;
-	}
-	return fine ? CTL_OK : ctl_fail("%s", fault.text);
+	return input->stores ? CTL_OK : ctl_fail("%s", fault.text);
 }
 
 void ctl_input_end(struct ctl_input *input)
@@ -169,4 +145,88 @@ bool ctl_input_fault(const char *path, struct fault *fault)
 			     : ctl_input_text(path, fault->text) != fault->text;
 
 	return named ? false : fault_prefix(fault, "%s: ", path);
+}
+
+/* ---- all tokens of a shard ---- */
+
+static uint64_t digest_piece(const void *tokens, uint64_t n, uint32_t token_bytes, uint64_t piece)
+{
+	const uint16_t *narrow = tokens;
+	uint32_t wide[4096];
+	XXH3_state_t state;
+
+	if (token_bytes == 4)
+		return XXH3_64bits_withSeed(tokens, 4 * n, piece);
+	XXH3_INITSTATE(&state);
+	XXH3_64bits_reset_withSeed(&state, piece);
+	for (uint64_t some; n > 0; narrow += some, n -= some) {
+		some = n < 4096 ? n : 4096;
+		for (uint64_t i = 0; i < some; i++)
+			wide[i] = narrow[i];
+		XXH3_64bits_update(&state, wide, 4 * some);
+	}
+	return XXH3_64bits_digest(&state);
+}
+
+uint64_t ctl_digest(const void *tokens, uint64_t n, uint32_t token_bytes, uint64_t piece)
+{
+	const char *from = tokens;
+	uint64_t sum = 0;
+
+	for (uint64_t some; n > 0; from += some * token_bytes, n -= some) {
+		some = n < CTL_DIGEST_TOKENS ? n : CTL_DIGEST_TOKENS;
+		sum += digest_piece(from, some, token_bytes, piece++);
+	}
+	return sum;
+}
+
+static void look(
+	struct ctl_scan *scan, uint64_t token, const void *tokens, uint64_t n, uint32_t token_bytes)
+{
+	uint32_t most = tokens_most(tokens, n, token_bytes);
+
+	scan->most = most > scan->most ? most : scan->most;
+	if (scan->vocab && most >= scan->vocab && scan->beyond == SHARD_UNKNOWN) {
+		uint64_t i = tokens_first_above(tokens, n, token_bytes, (uint32_t)scan->vocab - 1);
+
+		scan->beyond = token + i;
+		scan->beyond_value = tokens_value(tokens, i, token_bytes);
+	}
+}
+
+/* Counts the masked ones of @n tokens. @block: room for @n bytes. */
+static bool count_masked(struct ctl_scan *scan, const struct shard *shard, uint64_t token,
+	uint64_t n, uint8_t *block, struct fault *fault)
+{
+	if (!shard_loss_mask(shard, token, n, block, fault))
+		return false;
+	for (uint64_t i = 0; i < n; i++)
+		scan->masked += !block[i];
+	return true;
+}
+
+bool ctl_scan(struct ctl_scan *scan, const struct shard *shard, struct fault *fault)
+{
+	uint64_t tokens = shard->facts.tokens, n;
+	uint32_t width = shard->facts.token_bytes;
+	void *piece = malloc((tokens < CTL_DIGEST_TOKENS ? tokens : CTL_DIGEST_TOKENS) * width + 1);
+	bool fine = piece || fault_memory(fault);
+
+	scan->digest = scan->most = scan->masked = 0;
+	scan->beyond = SHARD_UNKNOWN;
+	for (uint64_t token = 0; fine && token < tokens; token += n) {
+		n = tokens - token < CTL_DIGEST_TOKENS ? tokens - token : CTL_DIGEST_TOKENS;
+		fine = shard_read(shard, token, n, piece, fault);
+		if (!fine)
+			break;
+		look(scan, token, piece, n, width);
+		if (scan->digests)
+			scan->digest += ctl_digest(piece, n, width, token / CTL_DIGEST_TOKENS);
+		if (scan->masks)
+			fine = count_masked(scan, shard, token, n, piece, fault);
+		if (scan->progress)
+			ctl_progress_add(scan->progress, n);
+	}
+	free(piece);
+	return fine;
 }

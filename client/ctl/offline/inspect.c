@@ -53,28 +53,23 @@ static bool list_dataset(struct inspect *in, const struct config_stream *stream,
 	l->dataset = dataset;
 	if (dataset->manifest && !in->manifest) { /* otherwise it may be the one to be written */
 		if (!dataset_manifest(in->input.config, in->input.stores, stream, dataset,
-			    &l->manifest, &fault)) {
-			ctl_fail("%s", fault.text);
-			return false;
-		}
+			    &l->manifest, &fault))
+			return ctl_error("%s", fault.text);
 		l->list = l->manifest.list;
 	} else if (url_text_is(dataset->path)) {
 		/* Without its slash, as other roots. */
 		l->list.root = strndup(dataset->path, strlen(dataset->path) - 1);
 		l->unlisted = true;
 	} else if (!config_path(in->input.config, dataset->path, path, sizeof(path))) {
-		ctl_fail("%s:%d: path: %s", in->input.config->path, dataset->path_line,
+		return ctl_error("%s:%d: path: %s", in->input.config->path, dataset->path_line,
 			strerror(ENAMETOOLONG));
-		return false;
 	} else if (!shard_list_read(&l->list, path, &fault)) {
-		ctl_fail("%s:%d: path: %s", in->input.config->path, dataset->path_line, fault.text);
-		return false;
+		return ctl_error(
+			"%s:%d: path: %s", in->input.config->path, dataset->path_line, fault.text);
 	}
 	in->lists++;
 	l->root = url_text_is(dataset->path) ? strdup(l->list.root) : realpath(l->list.root, NULL);
-	if (!l->root)
-		ctl_fail("%s: %s", l->list.root, strerror(errno));
-	return l->root;
+	return l->root || ctl_error("%s: %s", l->list.root, strerror(errno));
 }
 
 /* Lists the files of all datasets. False after an error. */
@@ -88,7 +83,7 @@ static bool list_datasets(struct inspect *in)
 		datasets += config->stream[i].datasets;
 	in->listed = calloc(datasets + 1, sizeof(*in->listed));
 	if (!in->listed)
-		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
+		return ctl_error(PHRASE_MEMORY);
 	for (uint32_t i = 0; i < config->streams; i++)
 		for (uint32_t d = 0; d < config->stream[i].datasets; d++)
 			if (!list_dataset(in, &config->stream[i], &config->stream[i].dataset[d]))
@@ -96,9 +91,9 @@ static bool list_datasets(struct inspect *in)
 	return true;
 }
 
-int inspect_begin(struct inspect *in, const struct ctl_arguments *a, int paths)
+int inspect_begin(struct inspect *in, const struct ctl_arguments *a)
 {
-	int status = ctl_input_begin(&in->input, a, paths);
+	int status = ctl_input_begin(&in->input, a);
 
 	in->emit.json = ctl_given(a, INSPECT_JSON);
 	in->deep = ctl_given(a, INSPECT_DEEP);
@@ -175,7 +170,7 @@ static const struct ctl_option options[] = {
 
 static int inspect_all(struct inspect *in, const struct ctl_arguments *a)
 {
-	int status = inspect_begin(in, a, a->arguments);
+	int status = inspect_begin(in, a);
 	int n = status == CTL_OK ? ctl_input_paths(a->argument, a->arguments) : 0;
 
 	if (n < 0)

@@ -233,7 +233,7 @@ static int write_manifest(struct inspect *in, const struct ctl_arguments *a)
 	if (!ctl_file_begin(&file, to))
 		return CTL_FAILED;
 	in->manifest = file.to;
-	status = inspect_begin(in, a, 1);
+	status = inspect_begin(in, a);
 	in->deep |= !url_text_is(path); /* for the digests: files have no ETag */
 	if (status != CTL_OK) {
 		in->faults = true; /* was printed */

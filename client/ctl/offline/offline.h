@@ -20,7 +20,7 @@ extern const struct ctl_command ctl_plan, ctl_when, ctl_cost, ctl_inspect, ctl_m
 
 struct ctl_stream {
 	struct config *config;
-	struct stores *stores; /* NULL: no dataset has a URL */
+	struct stores *stores;
 	struct catalog *catalog;
 	const struct stream *stream;
 };

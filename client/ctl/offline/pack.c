@@ -46,7 +46,7 @@ struct pack {
 	bool single; /* it is a file */
 	uint64_t shards;
 	uint64_t *cut;		    /* shard i has tokens [cut[i], cut[i + 1]) of the inputs */
-	uint64_t largest;	    /* tokens of a shard */
+	uint64_t largest;	    /* tokens of a shard, whose documents --fit has in memory */
 	struct pack_result *result; /* [shards] */
 	int state;		    /* OUT/.pack, locked; -1: not open */
 	struct ctl_progress progress;
@@ -93,14 +93,24 @@ static bool cut_evenly(struct pack *p, struct fault *fault)
 		*at = (uint64_t)((unsigned __int128)p->in.tokens * i / p->shards);
 		if (keeps_documents(&p->how) && !pack_boundary(&reader, *at, at, fault))
 			fine = false;
-		else if (*at == p->cut[i - 1])
+		if (fine && *at - p->cut[i - 1] > p->largest)
+			p->largest = *at - p->cut[i - 1];
+		if (fine && *at == p->cut[i - 1])
 			fine = fault_set(fault, FAULT_ARGUMENT, "",
 				"--shards %" PRIu64 ": shard %" PRIu64
 				" would be empty: there are too few %s (%" PRIu64 " tokens in all)",
 				p->shards, i - 1, keeps_documents(&p->how) ? "documents" : "tokens",
 				p->in.tokens);
 	}
-	return pack_read_end(&reader, fine ? fault : NULL) && fine;
+	fine = pack_read_end(&reader, fine ? fault : NULL) && fine;
+	if (fine && p->how.row_tokens && p->largest > PACK_FIT_MOST)
+		fine = fault_set(fault, FAULT_ARGUMENT, "",
+			"a shard would be packed from %" PRIu64
+			" tokens, more than --fit keeps in memory (%d); %s",
+			p->largest, PACK_FIT_MOST,
+			p->single ? "give a directory"
+				  : "give more --shards, and --eos if documents are long");
+	return fine;
 }
 
 /* Documents to pack must have bounds, and no padding among them. */
@@ -115,26 +125,6 @@ static bool check_documents(const struct pack *p, struct fault *fault)
 	return in->has[PACK_PADDING].sources == 0 ||
 	       refuse(in->has[PACK_PADDING].first, "",
 		       "is packed in rows already; give the shards that it was packed from", fault);
-}
-
-/* Finds the largest shard. Its documents are in memory while it is packed with --fit. */
-static bool check_windows(struct pack *p, struct fault *fault)
-{
-	for (uint64_t i = 0; i < p->shards; i++) {
-		uint64_t tokens = p->cut[i + 1] - p->cut[i];
-
-		if (tokens > p->largest)
-			p->largest = tokens;
-		if (p->how.row_tokens && tokens > PACK_FIT_MOST)
-			return fault_set(fault, FAULT_ARGUMENT, "",
-				"shard %" PRIu64 " would be packed from %" PRIu64
-				" tokens, more than --fit keeps in memory (%d); %s",
-				i, tokens, PACK_FIT_MOST,
-				p->single ? "give a directory"
-					  : "give more --shards, and "
-					    "--eos if documents are long");
-	}
-	return true;
 }
 
 static bool plan(struct pack *p, struct fault *fault)
@@ -156,8 +146,7 @@ static bool plan(struct pack *p, struct fault *fault)
 	p->cut = calloc(p->shards + 1, sizeof(*p->cut));
 	if (!p->cut)
 		return fault_memory(fault);
-	return by_source ? cut_by_source(p, fault)
-			 : cut_evenly(p, fault) && check_windows(p, fault);
+	return by_source ? cut_by_source(p, fault) : cut_evenly(p, fault);
 }
 
 /* The digest of the plan and the inputs. A run continues another only if theirs are equal. */
@@ -665,7 +654,7 @@ static int run(struct pack *p, const struct ctl_arguments *a)
 	struct fault fault;
 
 	if (status == CTL_OK)
-		status = ctl_input_begin(&p->in.input, a, a->arguments - 1);
+		status = ctl_input_begin(&p->in.input, a);
 	if (status != CTL_OK)
 		return status;
 	n = ctl_input_paths(a->argument, a->arguments - 1);

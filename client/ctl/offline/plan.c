@@ -110,9 +110,9 @@ static bool put_rows(struct plan *p, uint64_t position, uint64_t rows, uint64_t 
 		const struct ctl_window window = {c, dataset, row.place};
 
 		if (!row.padding && !dataset)
-			done = ctl_fail("position %" PRIu64
-					": dataset %s is no longer in the config",
-				       row.position, c->dataset[row.place.dataset].name) == CTL_OK;
+			done = ctl_error("position %" PRIu64
+					 ": dataset %s is no longer in the config",
+				row.position, c->dataset[row.place.dataset].name);
 		else if (p->reader)
 			done = ctl_windows_add(p->reader, &row, row.padding ? NULL : &window);
 		else
@@ -166,7 +166,7 @@ static int answer_plan(
 		.window_tokens = h->cursor.seq_len + h->cursor.extra,
 		.token_bytes = s->stream->token_bytes,
 		.e.json = ctl_given(a, JSON)};
-	bool good = (p.map || ctl_fail(PHRASE_MEMORY) == CTL_OK) && ctl_history_has(h, from);
+	bool good = (p.map || ctl_error(PHRASE_MEMORY)) && ctl_history_has(h, from);
 
 	if (good)
 		stream_map(s->stream, &h->cursor, p.map);

@@ -260,7 +260,7 @@ static bool prove(struct work *w)
 	p->served = calloc(p->records->datasets, sizeof(*p->served));
 	p->skip = calloc(p->peer->sections, sizeof(*p->skip));
 	if (!w->other || !p->taken || !p->served || !p->skip)
-		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
+		return ctl_error(PHRASE_MEMORY);
 	w->reader = ctl_windows_open(p->records->s, sizeof(struct row), judge_row, w);
 	if (!w->reader || !see_rows(w))
 		return false;

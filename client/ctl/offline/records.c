@@ -13,12 +13,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static bool no_memory(void)
-{
-	ctl_fail(PHRASE_MEMORY);
-	return false;
-}
-
 /* ---- files ---- */
 
 static bool add_file(struct records *r, const char *path)
@@ -26,9 +20,9 @@ static bool add_file(struct records *r, const char *path)
 	struct stat st;
 
 	if (stat(path, &st) != 0)
-		return ctl_fail("%s: %s", path, strerror(errno)) == CTL_OK;
+		return ctl_error("%s: %s", path, strerror(errno));
 	if (!S_ISREG(st.st_mode))
-		return ctl_fail("%s: not a regular file, so not a record", path) == CTL_OK;
+		return ctl_error("%s: not a regular file, so not a record", path);
 	for (size_t i = 0; i < r->files; i++)
 		if (r->file[i].device == st.st_dev && r->file[i].inode == st.st_ino)
 			return true; /* it was named twice */
@@ -38,7 +32,7 @@ static bool add_file(struct records *r, const char *path)
 	char *copy = strdup(path);
 
 	if (!copy)
-		return no_memory();
+		return ctl_error(PHRASE_MEMORY);
 	r->file[r->files++] = (struct record_file){copy, st.st_dev, st.st_ino};
 	return true;
 }
@@ -62,7 +56,7 @@ static bool add_directory(struct records *r, const char *path)
 		char *whole = NULL;
 
 		if (done && asprintf(&whole, "%s/%s", path, entry[i]->d_name) < 0)
-			done = no_memory();
+			done = ctl_error(PHRASE_MEMORY);
 		done = done && add_file(r, whole);
 		free(whole);
 		free(entry[i]);
@@ -127,7 +121,7 @@ static bool add_order(struct records *r, struct record_order o)
 	o.map = calloc(c->datasets, sizeof(const struct dataset *));
 	o.name = calloc(c->datasets, sizeof(*o.name));
 	if (good && (!o.map || !o.name))
-		good = no_memory();
+		good = ctl_error(PHRASE_MEMORY);
 	for (uint32_t d = 0; d < c->datasets && good; d++)
 		good = find_dataset(r, c->dataset[d].name, c->order[d].windows, &o.name[d]);
 	if (!good) {
@@ -246,8 +240,8 @@ static bool add_section(
 		fine = b->position >= r->order[order].order.segment[0]->start;
 	}
 	if (!fine)
-		return ctl_fail("%s: damaged: invalid beginning before entry %" PRIu64, s->path,
-			       entry) == CTL_OK;
+		return ctl_error(
+			"%s: damaged: invalid beginning before entry %" PRIu64, s->path, entry);
 	if (b->time_ns < s->latest) /* a clock that was set back */
 		b->time_ns = s->latest;
 	s->latest = b->time_ns;
@@ -299,12 +293,11 @@ static bool scan_entries(struct scan *s, const uint64_t (*entry)[2], uint64_t n)
 				return false;
 			continue;
 		}
-		if (position == RECORD_BEGIN || !section) {
-			ctl_fail("%s: not a record, of another version of tokend, or damaged at "
-				 "entry %" PRIu64,
+		if (position == RECORD_BEGIN || !section)
+			return ctl_error(
+				"%s: not a record, of another version of tokend, or damaged at "
+				"entry %" PRIu64,
 				s->path, i);
-			return false;
-		}
 		section->rows++;
 		if (position >= section->top)
 			section->top = position + 1;
@@ -335,16 +328,15 @@ bool records_read(struct records *r, const struct ctl_stream *s, const struct cu
 	struct record_order given = {0};
 
 	r->s = s;
-	if (cursor && !(cursor_copy(&given.cursor, cursor) ? add_order(r, given) : no_memory()))
+	if (cursor && !(cursor_copy(&given.cursor, cursor) ? add_order(r, given)
+							   : ctl_error(PHRASE_MEMORY)))
 		return false;
 	for (size_t i = 0; i < r->files; i++)
 		if (!scan_file(r, (uint32_t)i, cursor))
 			return false;
-	if (r->sections == 0) {
-		ctl_fail("%s%s: nothing was recorded", r->file[0].path,
+	if (r->sections == 0)
+		return ctl_error("%s%s: nothing was recorded", r->file[0].path,
 			r->files > 1 ? " and the other records" : "");
-		return false;
-	}
 	return records_judge(r);
 }
 

@@ -296,7 +296,7 @@ static bool number_passes(struct records *r)
 
 	free(of_file);
 	free(common.joined);
-	return numbered || ctl_fail(PHRASE_MEMORY) == CTL_OK;
+	return numbered || ctl_error(PHRASE_MEMORY);
 }
 
 static bool split_peers(struct records *r)

@@ -1,6 +1,6 @@
 /*
  * Shards that `tokctl inspect`, `manifest` and `pack` read: where they are (place.c), how they are
- * opened (input.c), and all their tokens (scan.c).
+ * opened, and all their tokens (input.c).
  */
 #ifndef TOKEND_CTL_SHARDS_H
 #define TOKEND_CTL_SHARDS_H
@@ -27,9 +27,6 @@ enum {
 /* @config may be NULL: only the environment says where stores are. It outlives the stores. NULL:
  * @fault. */
 struct stores *ctl_stores_open(const struct config *config, struct fault *fault);
-/* Does any dataset of the stream have a URL? @stream NULL: of any stream. */
-bool ctl_stores_needed(const struct config *config, const char *stream);
-
 /* ---- a place: the shards at one path of the command line ---- */
 
 /*
@@ -88,7 +85,7 @@ struct ctl_input {
 	const struct shard_format *format; /* NULL: the format that recognises the file */
 	struct shard_hint hint;
 	struct config *config; /* NULL: none */
-	struct stores *stores; /* NULL: no path and no dataset is a URL */
+	struct stores *stores;
 };
 
 #define CTL_INPUT_FORMAT_OPTION                                                                    \
@@ -104,9 +101,9 @@ struct ctl_input {
 		"column of the tokens in mds and arrow shards; default: tokens, then input_ids, "  \
 		"then the only one that fits")
 
-/* Takes the options, and opens the config, and stores if the first @paths arguments or the config
- * need them. Returns an exit status. ctl_input_end() is needed either way. */
-int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a, int paths);
+/* Takes the options, and opens config and stores. Returns an exit status. ctl_input_end() is needed
+ * either way. */
+int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a);
 void ctl_input_end(struct ctl_input *input);
 /*
  * Removes from the @n paths side files (an index, a mask, …) of shards that are also named: a shell
@@ -211,11 +208,9 @@ enum {
 		"config whose datasets say how to read their shards; also counts windows"),        \
 		.letter = 'c'
 
-/*
- * Takes the options, and opens the config and stores for the first @paths arguments. Returns an
- * exit status. inspect_end() is needed either way, and returns the command's.
- */
-int inspect_begin(struct inspect *in, const struct ctl_arguments *a, int paths);
+/* Takes the options, and lists the config's datasets. Returns an exit status. inspect_end() is
+ * needed either way, and returns the command's. */
+int inspect_begin(struct inspect *in, const struct ctl_arguments *a);
 int inspect_end(struct inspect *in, int status);
 /* Opens in->place and in->masks; @names as ctl_place_open(). False after a report. */
 bool inspect_open(struct inspect *in, const char *path, const struct shard_list *names);

@@ -19,11 +19,9 @@ static bool open_stream(struct ctl_stream *s, const char *config, const char *st
 	*s = (struct ctl_stream){.config = config_load(config, &fault)};
 	if (s->config && !config_stream(s->config, stream))
 		all = false; /* it is refused */
-	bool needed = s->config && ctl_stores_needed(s->config, all ? NULL : stream);
-
-	if (needed)
+	if (s->config)
 		s->stores = ctl_stores_open(s->config, &fault);
-	if (s->config && (s->stores || !needed))
+	if (s->stores)
 		s->catalog = all ? catalog_open(s->config, s->stores, &fault)
 				 : catalog_open_stream(s->config, s->stores, stream, &fault);
 	if (s->catalog) {
@@ -76,7 +74,7 @@ static bool read_furthest(
 	struct cursor *furthest, const char *const *paths, unsigned n, const struct cursor *begin)
 {
 	struct cursor *c = calloc(n, sizeof(*c));
-	bool good = c || ctl_fail(PHRASE_MEMORY) == CTL_OK;
+	bool good = c || ctl_error(PHRASE_MEMORY);
 	unsigned at = 0;
 
 	for (unsigned i = 0; i < n && good; i++) {
@@ -86,10 +84,11 @@ static bool read_furthest(
 	}
 	for (unsigned i = 0; i < n && good; i++)
 		if (!is_past(&c[i], &c[at]))
-			good = ctl_fail("%s is not on the past of %s; leave out cursors of another "
-					"run, and those from before a restart that gave it another "
-					"mix",
-				       paths[i], paths[at]) == CTL_OK;
+			good = ctl_error(
+				"%s is not on the past of %s; leave out cursors of another "
+				"run, and those from before a restart that gave it another "
+				"mix",
+				paths[i], paths[at]);
 	if (good) {
 		*furthest = c[at];
 		c[at] = (struct cursor){0};
@@ -141,8 +140,7 @@ bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const c
 	else if (n > 0)
 		good = read_furthest(&h->cursor, paths, n, &s->stream->begin);
 	else
-		good = cursor_copy(&h->cursor, &s->stream->begin) ||
-		       ctl_fail(PHRASE_MEMORY) == CTL_OK;
+		good = cursor_copy(&h->cursor, &s->stream->begin) || ctl_error(PHRASE_MEMORY);
 	if (good)
 		h->order = cursor_history(&h->cursor);
 	else

@@ -56,7 +56,8 @@ struct ctl_windows *ctl_windows_open(
 	for (unsigned i = 0; i < OPEN_FILES; i++)
 		pthread_rwlock_init(&r->file[i].lock, NULL);
 	r->first = s->stream->dataset;
-	r->stores = s->stores;
+	for (uint32_t d = 0; d < s->stream->config->datasets; d++)
+		r->stores |= s->stream->dataset[d].objects != NULL;
 	r->window_bytes =
 		(s->stream->begin.seq_len + s->stream->begin.extra) * s->stream->token_bytes;
 	fit = r->stores ? BLOCK_BYTES / r->window_bytes : 1;

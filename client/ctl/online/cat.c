@@ -93,9 +93,9 @@ static bool copy(struct tokend *t, uint64_t batches)
 
 		tokend_release(t, &batch);
 		if (!written)
-			return ctl_fail("stdout: %s", strerror(errno)) == CTL_OK;
+			return ctl_error("stdout: %s", strerror(errno));
 	}
-	return got >= 0 || ctl_fail("%s", tokend_why(t)) == CTL_OK;
+	return got >= 0 || ctl_error("%s", tokend_why(t));
 }
 
 static bool save_cursor(struct tokend *t, struct cat *c, const char *path)
@@ -105,10 +105,8 @@ static bool save_cursor(struct tokend *t, struct cat *c, const char *path)
 	struct fault fault;
 	bool ok;
 
-	if (n < 0) {
-		ctl_fail("%s", tokend_why(t));
-		return false;
-	}
+	if (n < 0)
+		return ctl_error("%s", tokend_why(t));
 	ok = cursor_decode(&cursor, c->bytes, (size_t)n, &fault);
 	if (!ok)
 		ctl_fail("cursor: %s: %s", fault.field, fault.text);
@@ -133,7 +131,7 @@ static int attach(struct cat *c, const struct ctl_arguments *a)
 	if (ctl_given(a, CURSOR_OUT)) /* also after a failure, to continue from there */
 		ok = save_cursor(t, c, ctl_text(a, CURSOR_OUT)) && ok;
 	if (record && tokend_record(t, NULL) < 0)
-		ok = ctl_fail("%s", tokend_why(t)) == CTL_OK;
+		ok = ctl_error("%s", tokend_why(t));
 	tokend_detach(t);
 	return ok ? CTL_OK : CTL_FAILED;
 }

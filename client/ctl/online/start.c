@@ -45,8 +45,6 @@ struct service {
 	struct ctl_link link;
 };
 
-#define fail(...) (ctl_fail(__VA_ARGS__) == CTL_OK) /* false */
-
 /* ---- its files ---- */
 
 /* Makes the socket's directory, or checks that only this user may write there. */
@@ -57,19 +55,20 @@ static bool make_directory(const struct service *s)
 	struct stat st = {0};
 
 	if (s->socket[0] != '/' || slash == s->socket)
-		return fail("--socket: %s is not an absolute path in a directory", s->socket);
+		return ctl_error("--socket: %s is not an absolute path in a directory", s->socket);
 	memcpy(directory, s->socket, (size_t)(slash - s->socket));
 	directory[slash - s->socket] = 0;
 	do {
 		if (mkdir(directory, 0700) < 0 && errno != EEXIST)
-			return fail("config: %s: %s; set XDG_RUNTIME_DIR to a directory of "
-				    "yours, for the daemon's socket",
+			return ctl_error("config: %s: %s; set XDG_RUNTIME_DIR to a directory of "
+					 "yours, for the daemon's socket",
 				directory, strerror(errno));
 	} while (lstat(directory, &st) < 0 && errno == ENOENT); /* its last daemon removed it */
 	if (S_ISDIR(st.st_mode) && st.st_uid == getuid() && (st.st_mode & 077) == 0)
 		return true;
-	return fail("config: %s is not a directory of uid %u with mode 0700; remove it, or set "
-		    "XDG_RUNTIME_DIR to a directory of yours",
+	return ctl_error(
+		"config: %s is not a directory of uid %u with mode 0700; remove it, or set "
+		"XDG_RUNTIME_DIR to a directory of yours",
 		directory, (unsigned)getuid());
 }
 
@@ -137,22 +136,23 @@ static bool launch(struct service *s, bool become)
 	snprintf(number, sizeof(number), "%d", lock);
 	snprintf(log, sizeof(log), "%s.log", s->socket);
 	if (lock == -1 && become)
-		return fail("%s: its private daemon already runs, at %s; tokctl stop -c %s ends it",
+		return ctl_error(
+			"%s: its private daemon already runs, at %s; tokctl stop -c %s ends it",
 			s->config, s->socket, s->config);
 	if (lock < 0)
 		return lock == -1;
 	if (become) {
 		execv(s->program, argv);
-		return fail("cannot run %s: %s", s->program, strerror(errno));
+		return ctl_error("cannot run %s: %s", s->program, strerror(errno));
 	}
 	s->log = open(log, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (s->log < 0)
-		return fail("config: cannot create %s: %s", log, strerror(errno));
+		return ctl_error("config: cannot create %s: %s", log, strerror(errno));
 	s->begin = lseek(s->log, 0, SEEK_END);
 	error = process_start(&s->pid, argv, s->log);
 	s->starts++;
 	close(lock);
-	return !error || fail("config: cannot run %s: %s", s->program, strerror(error));
+	return !error || ctl_error("config: cannot run %s: %s", s->program, strerror(error));
 }
 
 /* Prints the last line that the daemon wrote, and how it ended unless that says so. */

@@ -391,7 +391,7 @@ static bool watch(struct listing *l, uint64_t interval_ms)
 		next = ctl_clock_ms() + interval_ms;
 		l->e.to = open_memstream(&text, &bytes);
 		if (!l->e.to)
-			return ctl_fail(PHRASE_MEMORY) == CTL_OK;
+			return ctl_error(PHRASE_MEMORY);
 		ok = put_all(l);
 		emit_end(&l->e, CTL_OK);
 		fclose(l->e.to);
@@ -401,7 +401,7 @@ static bool watch(struct listing *l, uint64_t interval_ms)
 			printf("%s%s", first || l->e.json ? "" : "\n", text);
 		free(text);
 		if (fflush(stdout) != 0)
-			return ctl_fail("stdout: %s", strerror(errno)) == CTL_OK;
+			return ctl_error("stdout: %s", strerror(errno));
 		if (!ok && l->terminal)
 			ctl_fail("%s", l->link.why);
 		if (first && !ok)
