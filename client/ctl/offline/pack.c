@@ -260,7 +260,6 @@ static bool check_done(struct pack *p, struct fault *fault)
 		if (!there && r->done)
 			pack_out_remove(&p->how, path); /* its side file may have been renamed */
 		r->done = there;
-		pack_out_remove(&p->how, part);
 	}
 	return true;
 }

@@ -14,6 +14,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include <zlib.h>
@@ -414,18 +415,23 @@ static bool verify(const struct out *o, struct fault *fault)
 
 /* ---- all of it ---- */
 
-/* Opens the file, which no other process may be writing. */
+/* Opens the file, which no other process may be writing. One that was killed may have left it. */
 static bool open_part(struct out *o, struct fault *fault)
 {
-	int fd = open(o->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	int fd = open(o->part, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
 
-	o->file = fd >= 0 ? fdopen(fd, "w") : NULL;
-	if (!o->file && errno == EEXIST)
-		return fault_set(fault, FAULT_ARGUMENT, "",
-			"%s: another tokctl pack is writing it, or was killed; then remove it",
-			o->part);
-	if (!o->file)
+	if (fd < 0)
 		return pack_fail(fault, o->part, errno);
+	if (flock(fd, LOCK_EX | LOCK_NB) != 0 || ftruncate(fd, 0) != 0 ||
+		!(o->file = fdopen(fd, "w"))) {
+		int error = errno;
+
+		close(fd);
+		return error == EWOULDBLOCK
+			       ? fault_set(fault, FAULT_ARGUMENT, "",
+					 "%s: another tokctl pack is writing it", o->part)
+			       : pack_fail(fault, o->part, error);
+	}
 	setvbuf(o->file, NULL, _IONBF, 0);
 	return true;
 }

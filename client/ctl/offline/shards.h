@@ -366,9 +366,9 @@ void pack_fit_end(struct pack_fit *f);
 uint32_t pack_fit_rest(const struct pack_fit *f, uint32_t d);
 
 /*
- * Writes tokens [begin, last), or the rows that --fit packs from them, to @part, which must not
- * exist, and its side file; makes both durable, reads them back and compares. False: both are
- * removed.
+ * Writes tokens [begin, last), or the rows that --fit packs from them, to @part, which is replaced,
+ * and its side file; makes both durable, reads them back and compares. False: both are removed,
+ * unless another process is writing them.
  */
 bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t last,
 	const char *part, struct pack_result *result, struct fault *fault);
