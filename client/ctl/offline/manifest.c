@@ -36,7 +36,6 @@ struct join {
 	const char *path, *url; /* of the manifest that is read, of the objects */
 	struct manifest from;
 	struct shard_list names; /* of shards and side files that should be there */
-	bool copy;
 };
 
 /* Reports what is wrong with the object called @name. */
@@ -93,7 +92,7 @@ static bool join_line(void *context, const struct manifest *m, json_t *line, str
 			object.size, m->entry[i].file.bytes, j->path, i + 1);
 	else if (!ctl_place_etag_ok(object.etag, &odd))
 		report(j, name, "%s", odd.text);
-	if (j->in->faults || !j->copy)
+	if (j->in->faults || j->in->deep)
 		return true;
 	json_object_del(line, "etag");
 	json_object_del(line, "side");
@@ -114,26 +113,6 @@ static bool read_lines(struct join *j, manifest_visit *visit)
 		return true;
 	inspect_unread(j->in, j->path, fault.text);
 	return false;
-}
-
-/* Asks a server without listings for each shard and side file. Those of a directory share some. */
-static bool open_names(struct join *j)
-{
-	struct shard_list once = {0};
-	const char *last = "", *name;
-	struct fault fault;
-	bool fine = true;
-
-	shard_list_sort(&j->names);
-	for (uint64_t i = 0; fine && i < j->names.count; i++, last = name) {
-		name = shard_list_name(&j->names, i);
-		fine = strcmp(name, last) == 0 || shard_list_add(&once, name, &fault);
-	}
-	if (!fine)
-		inspect_unread(j->in, j->url, fault.text);
-	fine = fine && inspect_open(j->in, j->url, &once);
-	shard_list_free(&once);
-	return fine;
 }
 
 /* Reports shards that the manifest has not. */
@@ -170,11 +149,12 @@ static void read_objects(struct join *j)
 
 static void join(struct inspect *in, const char *path, const char *url)
 {
-	struct join j = {.in = in, .path = path, .url = url, .copy = !in->deep};
+	struct join j = {.in = in, .path = path, .url = url};
 	bool ask = ctl_place_unlisted(url), known = !ask || read_lines(&j, take_names);
 
 	manifest_free(&j.from);
-	if (known && (ask ? open_names(&j) : inspect_open(in, url, NULL))) {
+	shard_list_sort(&j.names);
+	if (known && inspect_open(in, url, ask ? &j.names : NULL)) {
 		if (read_lines(&j, join_line))
 			report_others(&j);
 		if (in->deep && !in->faults)

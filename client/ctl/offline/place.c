@@ -219,9 +219,12 @@ static bool ask(const struct parallel *p, struct fault *fault)
 {
 	struct reading *r = p->context;
 	struct answer *to = &r->answer[p->i];
+	const char *name = shard_list_name(r->names, p->i);
 	char *key;
 
-	if (asprintf(&key, "%s%s", r->prefix, shard_list_name(r->names, p->i)) < 0)
+	if (p->i > 0 && strcmp(name, shard_list_name(r->names, p->i - 1)) == 0)
+		return true; /* shards share a side file */
+	if (asprintf(&key, "%s%s", r->prefix, name) < 0)
 		return fault_memory(fault);
 	to->there = store_head(r->stores, r->p->bucket, key, &to->size, to->etag, fault);
 	free(key);

@@ -53,7 +53,8 @@ struct ctl_place {
 /*
  * Lists the shards. @p stays where it is. @masks: NULL, or another place in a store, which is kept.
  * @names: NULL, or the sorted names of shards and side files that should be at a URL of a server
- * without listings: it is asked for each, and those that are not there are left out. Shows how many
+ * without listings, some of them repeated: it is asked for each, and those that are not there are
+ * left out. Shows how many
  * keys were found. False: @fault, which names URL and key but not a file; nothing is to be closed.
  */
 bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path,
