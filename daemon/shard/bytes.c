@@ -5,6 +5,7 @@
 
 #define XXH_INLINE_ALL
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -89,9 +90,14 @@ uint32_t bytes_id(const struct stat *st)
 	return id & UINT32_MAX ? (uint32_t)id : 1;
 }
 
-static uint64_t ctime_ns(const struct stat *st)
+/* Also of ctime: a file may be overwritten while its mtime stays. */
+static uint64_t version_of(const struct stat *st)
 {
-	return (uint64_t)st->st_ctim.tv_sec * 1000000000 + (uint64_t)st->st_ctim.tv_nsec;
+	const uint64_t facts[] = {st->st_dev, st->st_ino, (uint64_t)st->st_size,
+		(uint64_t)st->st_mtim.tv_sec, (uint64_t)st->st_mtim.tv_nsec,
+		(uint64_t)st->st_ctim.tv_sec, (uint64_t)st->st_ctim.tv_nsec};
+
+	return XXH64(facts, sizeof(facts), 0);
 }
 
 bool bytes_settled(const struct bytes *b, struct fault *fault)
@@ -102,7 +108,7 @@ bool bytes_settled(const struct bytes *b, struct fault *fault)
 		return true;
 	if (fstat(b->fd, &st) != 0)
 		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	if (bytes_id(&st) == b->id && ctime_ns(&st) == b->version)
+	if (bytes_id(&st) == b->id && version_of(&st) == b->version)
 		return true;
 	return fault_errno(fault, ESTALE, "", "one of its side files " PHRASE_CHANGED);
 }
@@ -125,7 +131,7 @@ static struct bytes *open_file(int fd, const char *path, struct fault *fault)
 			.plain = true,
 			.fd = fd,
 			.id = bytes_id(&st),
-			.version = ctime_ns(&st)};
+			.version = version_of(&st)};
 		return b;
 	}
 	free(b);
@@ -411,6 +417,18 @@ void reread_tell(reread_receiver *receiver, void *context)
 {
 	receiver_of = receiver;
 	receiver_context = context;
+}
+
+const uint8_t *bytes_item(struct bytes_array *array, uint64_t i, struct fault *fault)
+{
+	uint64_t most = sizeof(array->chunk) / array->width, in = i % most, left = array->count - i,
+		 n = left < most ? left : most;
+
+	assert(i < array->count);
+	if (in == 0 && !bytes_read(array->b, array->at + i * array->width, array->chunk,
+			       n * array->width, fault))
+		return NULL;
+	return array->chunk + in * array->width;
 }
 
 /* ---- names ---- */

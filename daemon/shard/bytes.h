@@ -63,7 +63,7 @@ struct bytes {
 	int fd;		      /* -1: an object */
 	bool owns_fd;
 	uint32_t id;	  /* plain: bytes_id(), or of an object a hash of its size and ETag */
-	uint64_t version; /* plain: ctime, or a hash of the object's key, size and ETag */
+	uint64_t version; /* plain: a hash of its identity and ctime, or of key, size and ETag */
 	/* The first bytes, for bytes_head(), if they were read in advance; or NULL. */
 	const uint8_t *head;
 	size_t head_bytes;
@@ -163,6 +163,17 @@ bool bytes_side_path(
  * become '?'. Returns @to.
  */
 const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes);
+
+/* An array in a source, for reading all items in order, many at a time. */
+struct bytes_array {
+	const struct bytes *b;
+	uint64_t at, count; /* offset of the first item; number of items */
+	uint32_t width;	    /* bytes of an item */
+	uint8_t chunk[16 << 10];
+};
+
+/* Item @i: call it with 0, 1, 2, … The result is valid until the next call. NULL: @fault. */
+const uint8_t *bytes_item(struct bytes_array *array, uint64_t i, struct fault *fault);
 
 /* Little-endian integers at any address. */
 static inline uint16_t bytes_u16(const void *p)

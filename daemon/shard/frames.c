@@ -10,60 +10,59 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <time.h>
 
 enum {
-	KEPT_INPUT = 1 << 20, /* larger buffers are not kept for the next frame */
-	CANCEL_MS = 20,	      /* how often a thread that waits asks whether it is cancelled */
+	DECODER_BYTES = 160 << 10, /* what zstd allocates to decode a frame */
+	BUCKET_BYTES = 64 << 10,   /* of the budget, for each bucket */
+	BUCKETS_LEAST = 64,
+	BUCKETS_MOST = 1 << 18,
+	CANCEL_MS = 20, /* how often a thread that waits asks whether it is cancelled */
 };
 
-enum state { DECODING, READY, FAILED };
-
+/* A decoded frame, or one that is being decoded. */
 struct slot {
-	struct zstd_identity identity;
-	uint64_t frame, size;
-	struct slot *next;	    /* of the same bucket */
-	struct slot *older, *newer; /* in the list of unused slots */
-	unsigned users;
-	enum state state;
-	pthread_cond_t decoded;
-	char *data;
-	struct fault *fault; /* if FAILED; NULL: out of memory */
+	uint64_t version, frame, size; /* version: of its file */
+	LIST_ENTRY(slot) link;	       /* in its bucket; later in the list of dropped slots */
+	TAILQ_ENTRY(slot) unused;
+	unsigned users; /* the thread that decodes it is one */
+	bool ready;
+	char data[];
 };
+
+LIST_HEAD(slots, slot);
 
 struct frames {
-	struct frames
-		*cache;	  /* itself; for a share, which has only the first two members, its cache */
-	uint64_t filling; /* memory of the frames that it is decoding, with their decoders */
-	uint64_t decoding; /* sum of `filling` of it and its shares */
+	struct frames *cache;  /* itself, or of a share its cache; the rest is the cache's */
+	uint64_t decoding;     /* of a share, too: memory for the frames that it is decoding */
+	uint64_t decoding_all; /* sum over the cache and its shares */
 	pthread_mutex_t lock;
-	pthread_cond_t let_go;
-	uint64_t budget, used; /* used: by slots with their data, and decoders */
-	struct slot **bucket;
-	uint64_t buckets, slots; /* a power of two */
-	struct slot ends;	 /* of the unused slots: .newer is the oldest, .older the newest */
-	struct zstd_decoder *idle;
-	struct slot *dropped; /* to be freed without the lock, by unlock() */
+	pthread_cond_t changed; /* a frame was decoded, or is no longer in use */
+	uint64_t budget, used;
+	TAILQ_HEAD(, slot) unused; /* the oldest first */
+	struct slots dropped;	   /* to be freed without the lock */
+	uint64_t buckets;	   /* a power of two */
+	struct slots bucket[];
 };
 
 struct frames *frames_new(uint64_t budget_bytes)
 {
-	struct frames *frames = calloc(1, sizeof(*frames));
+	uint64_t buckets = BUCKETS_LEAST;
 
-	if (!frames)
+	while (buckets < budget_bytes / BUCKET_BYTES && buckets < BUCKETS_MOST)
+		buckets *= 2;
+	struct frames *cache = calloc(1, sizeof(*cache) + buckets * sizeof(cache->bucket[0]));
+
+	if (!cache)
 		return NULL;
-	frames->buckets = 64;
-	frames->bucket = calloc(frames->buckets, sizeof(struct slot *));
-	if (!frames->bucket) {
-		free(frames);
-		return NULL;
-	}
-	frames->cache = frames;
-	frames->budget = budget_bytes;
-	frames->ends.newer = frames->ends.older = &frames->ends;
-	pthread_mutex_init(&frames->lock, NULL);
-	pthread_cond_init(&frames->let_go, NULL);
-	return frames;
+	cache->cache = cache;
+	cache->budget = budget_bytes;
+	cache->buckets = buckets;
+	TAILQ_INIT(&cache->unused);
+	pthread_mutex_init(&cache->lock, NULL);
+	pthread_cond_init(&cache->changed, NULL);
+	return cache;
 }
 
 struct frames *frames_share(struct frames *frames)
@@ -75,297 +74,107 @@ struct frames *frames_share(struct frames *frames)
 	return share;
 }
 
-struct frames *frames_cache(struct frames *share)
+void frames_free(struct frames *frames)
 {
-	return share->cache;
-}
-
-static uint64_t hash(const struct zstd_identity *identity, uint64_t frame)
-{
-	uint64_t h = identity->inode * 0x9e3779b97f4a7c15 ^ identity->mtime_ns;
-
-	h = (h ^ identity->device ^ identity->bytes << 20) * 0xbf58476d1ce4e5b9 + frame;
-	h = (h ^ h >> 29) * 0x94d049bb133111eb;
-	return h ^ h >> 32;
-}
-
-static struct slot **place(
-	struct frames *frames, const struct zstd_identity *identity, uint64_t frame, uint64_t size)
-{
-	struct slot **at = &frames->bucket[hash(identity, frame) & (frames->buckets - 1)];
-
-	while (*at && ((*at)->frame != frame || (*at)->size != size ||
-			      memcmp(&(*at)->identity, identity, sizeof(*identity)) != 0))
-		at = &(*at)->next;
-	return at;
-}
-
-/* Doubles the number of buckets, if there is memory. */
-static void grow(struct frames *frames)
-{
-	uint64_t buckets = 2 * frames->buckets;
-	struct slot **bucket = calloc(buckets, sizeof(struct slot *));
-
-	if (!bucket)
-		return;
-	for (uint64_t i = 0; i < frames->buckets; i++)
-		for (struct slot *slot = frames->bucket[i], *next; slot; slot = next) {
-			struct slot **at =
-				&bucket[hash(&slot->identity, slot->frame) & (buckets - 1)];
-
-			next = slot->next;
-			slot->next = *at;
-			*at = slot;
+	if (frames && frames->cache == frames) {
+		for (struct slot *slot; (slot = TAILQ_FIRST(&frames->unused));) {
+			TAILQ_REMOVE(&frames->unused, slot, unused);
+			free(slot);
 		}
-	free(frames->bucket);
-	frames->bucket = bucket;
-	frames->buckets = buckets;
+		pthread_mutex_destroy(&frames->lock);
+		pthread_cond_destroy(&frames->changed);
+	}
+	free(frames);
 }
 
-static void use(struct slot *slot)
+/* Freeing megabytes takes long, and the data thread may wait for the lock. */
+static void unlock(struct frames *cache)
 {
-	if (slot->users++ == 0 && slot->older) {
-		slot->older->newer = slot->newer;
-		slot->newer->older = slot->older;
-		slot->older = slot->newer = NULL;
+	struct slot *slot = LIST_FIRST(&cache->dropped);
+
+	LIST_INIT(&cache->dropped);
+	pthread_mutex_unlock(&cache->lock);
+	for (struct slot *next; slot; slot = next) {
+		next = LIST_NEXT(slot, link);
+		free(slot);
 	}
 }
 
-static uint64_t cost_of(uint64_t size)
+uint64_t frames_bytes(struct frames *frames)
+{
+	struct frames *cache = frames->cache;
+
+	pthread_mutex_lock(&cache->lock);
+	uint64_t used = cache->used;
+
+	unlock(cache);
+	return used;
+}
+
+static uint64_t kept_bytes(uint64_t size)
 {
 	return sizeof(struct slot) + size;
 }
 
-static void slot_free(struct slot *slot)
+static struct slots *bucket_of(struct frames *cache, uint64_t version, uint64_t frame)
 {
-	if (slot) {
-		pthread_cond_destroy(&slot->decoded);
-		free(slot->data);
-		free(slot->fault);
-	}
-	free(slot);
+	uint64_t hash = version + frame * UINT64_C(0x9e3779b97f4a7c15);
+
+	return &cache->bucket[hash >> 32 & (cache->buckets - 1)];
 }
 
-static void drop(struct frames *frames, struct slot *slot)
+static void drop(struct frames *cache, struct slot *slot)
 {
-	if (slot) {
-		slot->next = frames->dropped;
-		frames->dropped = slot;
-	}
+	assert(cache->used >= kept_bytes(slot->size));
+	cache->used -= kept_bytes(slot->size);
+	LIST_REMOVE(slot, link);
+	LIST_INSERT_HEAD(&cache->dropped, slot, link);
 }
 
-/* Freeing megabytes takes long, and the data thread may wait for the lock. */
-static void unlock(struct frames *frames)
+/* Drops frames that are not in use until @bytes more are within the budget. */
+static void make_room(struct frames *cache, uint64_t bytes)
 {
-	struct slot *slot = frames->dropped;
-
-	frames->dropped = NULL;
-	pthread_mutex_unlock(&frames->lock);
-	for (struct slot *next; slot; slot = next) {
-		next = slot->next;
-		slot_free(slot);
+	for (struct slot *slot;
+		cache->used + bytes > cache->budget && (slot = TAILQ_FIRST(&cache->unused));) {
+		TAILQ_REMOVE(&cache->unused, slot, unused);
+		drop(cache, slot);
 	}
 }
 
-/* Removes a slot that is not in the list of unused slots from the cache. */
-static void take_out(struct frames *frames, struct slot *slot)
+/* Whether the share may decode a frame now, for which it needs @bytes. */
+static bool may_decode(struct frames *share, uint64_t bytes)
 {
-	struct slot **at = place(frames, &slot->identity, slot->frame, slot->size);
+	struct frames *cache = share->cache;
+	uint64_t others = cache->decoding_all - share->decoding;
+	bool own = share->decoding == 0;
 
-	assert(frames->slots > 0 && frames->used >= cost_of(slot->size));
-	if (*at == slot)
-		*at = slot->next;
-	frames->used -= cost_of(slot->size);
-	frames->slots--;
+	if (!own &&
+		(others > cache->budget || share->decoding + bytes > (cache->budget - others) / 2))
+		return false;
+	make_room(cache, bytes);
+	return own || cache->used + bytes <= cache->budget;
 }
 
-/* Removes and returns the oldest unused slot; NULL if all are in use. */
-static struct slot *take_oldest(struct frames *frames)
+static void count(struct frames *share, uint64_t kept, uint64_t bytes)
 {
-	struct slot *slot = frames->ends.newer;
-
-	if (slot == &frames->ends)
-		return NULL;
-	frames->ends.newer = slot->newer;
-	slot->newer->older = &frames->ends;
-	take_out(frames, slot);
-	return slot;
+	share->cache->used += kept;
+	share->cache->decoding_all += bytes;
+	share->decoding += bytes;
 }
 
-static struct zstd_decoder *take_idle(struct frames *frames)
-{
-	struct zstd_decoder *d = frames->idle;
-
-	if (d)
-		frames->idle = d->next;
-	return d;
-}
-
-static bool drop_idle(struct frames *frames)
-{
-	struct zstd_decoder *d = take_idle(frames);
-
-	if (d)
-		frames->used -= d->counted;
-	zstd_decoder_free(d);
-	return d;
-}
-
-/* Frees unused slots and decoders until the cache is within its budget. */
-static void shrink(struct frames *frames)
-{
-	while (frames->used > frames->budget) {
-		struct slot *oldest = take_oldest(frames);
-
-		drop(frames, oldest);
-		if (!oldest && !drop_idle(frames))
-			return;
-	}
-}
-
-static void let_go(struct frames *frames, struct slot *slot)
-{
-	assert(slot->users > 0 && slot->state != DECODING && !slot->older && !slot->newer);
-	if (--slot->users > 0)
-		return;
-	if (slot->state == FAILED) {
-		take_out(frames, slot);
-		drop(frames, slot);
-	} else {
-		slot->older = frames->ends.older;
-		slot->newer = &frames->ends;
-		slot->older->newer = frames->ends.older = slot;
-	}
-	shrink(frames);
-	pthread_cond_broadcast(&frames->let_go);
-}
-
-static void count(struct frames *frames, struct zstd_decoder *d)
-{
-	uint64_t holds = sizeof(*d) + ZSTD_sizeof_DCtx(d->zstd) + d->room;
-
-	frames->used += holds - d->counted;
-	d->counted = holds;
-}
-
-/* Returns a decoder with room for @bytes of input. NULL: out of memory. */
-static struct zstd_decoder *take_decoder(struct frames *frames, size_t bytes)
-{
-	struct zstd_decoder *d = take_idle(frames);
-
-	if (!d)
-		d = zstd_decoder_new();
-	if (d && !zstd_decoder_room(d, bytes)) {
-		frames->used -= d->counted;
-		zstd_decoder_free(d);
-		return NULL;
-	}
-	if (d)
-		count(frames, d);
-	return d;
-}
-
-static void put_decoder(struct frames *frames, struct zstd_decoder *d)
-{
-	if (d->room > KEPT_INPUT) {
-		free(d->input);
-		d->input = NULL;
-		d->room = 0;
-	}
-	count(frames, d);
-	d->next = frames->idle;
-	frames->idle = d;
-}
-
-/*
- * Makes room for @size bytes. Returns false if everything is in use: wait for let_go, then retry.
- * The frame that each share has of its own does not wait, nor does a cache without a budget.
- * *@spare: a slot that was evicted. Frames are mostly of one size, and reusing its memory is
- * cheaper than faulting in new pages.
- */
-static bool make_room(const struct frames *share, uint64_t size, struct slot **spare)
-{
-	struct frames *frames = share->cache;
-	bool own = share != frames && share->filling == 0;
-
-	while (frames->used + cost_of(size) > frames->budget) {
-		struct slot *oldest = take_oldest(frames);
-
-		if (oldest) {
-			drop(frames, *spare);
-			*spare = oldest;
-			continue;
-		}
-		if (drop_idle(frames))
-			continue;
-		return own || frames->slots == 0 || frames->budget == 0;
-	}
-	return true;
-}
-
-/*
- * Whether the share may decode @bytes more now: a frame, and of what other shares leave a half. So
- * storage that hangs while its frames are read leaves room, for however many shares it hangs.
- */
-static bool may_fill(const struct frames *share, uint64_t bytes)
-{
-	const struct frames *frames = share->cache;
-	uint64_t others = frames->decoding - share->filling;
-
-	if (share == frames || share->filling == 0)
-		return true;
-	return others < frames->budget && share->filling + bytes <= (frames->budget - others) / 2;
-}
-
-static void count_filling(struct frames *share, int64_t bytes)
-{
-	share->filling += (uint64_t)bytes;
-	share->cache->decoding += (uint64_t)bytes;
-}
-
-/* Frees @spare, but reuses its memory if it has the right size. */
-static struct slot *slot_new(struct frames *frames, const struct zstd_source *s, uint64_t frame,
-	uint64_t size, struct slot *spare)
-{
-	struct slot *slot = calloc(1, sizeof(*slot));
-
-	if (slot) {
-		slot->identity = s->identity;
-		slot->frame = frame;
-		slot->size = size;
-		pthread_cond_init(&slot->decoded, NULL);
-	}
-	if (slot && spare && spare->size == size) {
-		slot->data = spare->data;
-		spare->data = NULL;
-	}
-	drop(frames, spare);
-	return slot;
-}
-
-static void put_in(struct frames *frames, struct slot *slot)
-{
-	if (frames->slots >= frames->buckets)
-		grow(frames);
-	*place(frames, &slot->identity, slot->frame, slot->size) = slot;
-	frames->used += cost_of(slot->size);
-	frames->slots++;
-	assert(slot->users == 0 && slot->state == DECODING);
-	use(slot);
-}
-
-/*
- * Reads the frame from the disk again and decodes it: a bit may have flipped on the way. False: it
- * is still damaged; @fault.
- */
-static bool decode_again(
-	struct zstd_decoder *d, const struct zstd_source *s, struct slot *slot, struct fault *fault)
+/* Decodes a frame; once more if it is damaged, because a bit may have flipped on the way. */
+static bool decode_twice(const struct zstd_source *s, struct slot *slot, struct fault *fault)
 {
 	const struct zstd_frame *f = &s->frame[slot->frame];
+
+	if (zstd_decode(s, slot->frame, slot->size, slot->data, fault))
+		return true;
+	if (fault->code != FAULT_DATA)
+		return false;
 	const struct fault first = *fault;
 
 	reread_forget(s->file->fd, f->from, f->length);
-	if (zstd_decode(d, s, slot->frame, slot->size, &slot->data, fault)) {
+	if (zstd_decode(s, slot->frame, slot->size, slot->data, fault)) {
 		reread_was_good(s->file->fd, f->from, f->length, first.text);
 		return true;
 	}
@@ -377,174 +186,108 @@ static bool decode_again(
 }
 
 /*
- * Decodes into a slot, for which other threads may wait. Called with the lock; releases it while
- * decoding.
+ * Decodes a frame, for which other threads may wait, and returns its slot, in use. NULL: @fault.
+ * Called with the lock; releases it while decoding. @bytes: memory for it.
  */
-static void fill(struct frames *frames, const struct zstd_source *s, struct slot *slot,
-	struct zstd_decoder *d)
+static struct slot *decode(const struct zstd_source *s, uint64_t frame, uint64_t size,
+	uint64_t bytes, struct fault *fault)
 {
-	int64_t filling = (int64_t)(cost_of(slot->size) + d->counted);
+	struct frames *cache = s->frames->cache;
+	uint64_t more = bytes - kept_bytes(size); /* only while it is decoded */
+	struct slot *slot = malloc(kept_bytes(size));
 
-	count_filling(s->share, filling);
-	unlock(frames);
-	struct fault fault;
-	bool fine = zstd_decode(d, s, slot->frame, slot->size, &slot->data, &fault) ||
-		    (fault.code == FAULT_DATA && decode_again(d, s, slot, &fault));
+	if (!slot) {
+		fault_memory(fault);
+		return NULL;
+	}
+	*slot = (struct slot){
+		.version = s->file->version, .frame = frame, .size = size, .users = 1};
+	LIST_INSERT_HEAD(bucket_of(cache, slot->version, frame), slot, link);
+	count(s->frames, bytes, bytes);
+	unlock(cache);
+	bool fine = decode_twice(s, slot, fault);
 
-	if (!fine && (slot->fault = malloc(sizeof(fault))))
-		*slot->fault = fault;
-	pthread_mutex_lock(&frames->lock);
-	count_filling(s->share, -filling);
-	put_decoder(frames, d);
-	slot->state = fine ? READY : FAILED;
-	pthread_cond_broadcast(&slot->decoded);
+	pthread_mutex_lock(&cache->lock);
+	count(s->frames, -more, -bytes);
+	slot->ready = fine;
+	if (!fine)
+		drop(cache, slot);
+	pthread_cond_broadcast(&cache->changed);
+	return fine ? slot : NULL;
 }
 
 /*
- * Waits for another thread. A store may not answer that one for hours, so in a store this thread
- * can be cancelled meanwhile: false, with @fault.
+ * Waits for another thread. A store may not answer that one for hours, so this one can be
+ * cancelled meanwhile: false, with @fault.
  */
-static bool wait_for(struct frames *frames, const struct zstd_source *s, pthread_cond_t *cond,
-	struct fault *fault)
+static bool wait_for_change(
+	struct frames *cache, const struct objects *objects, struct fault *fault)
 {
-	const struct objects *objects = s->file->objects;
 	struct timespec until;
 
-	if (!objects) {
-		pthread_cond_wait(cond, &frames->lock);
-		return true;
-	}
 	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_nsec += CANCEL_MS * 1000000L;
 	until.tv_sec += until.tv_nsec / 1000000000L;
 	until.tv_nsec %= 1000000000L;
-	pthread_cond_clockwait(cond, &frames->lock, CLOCK_MONOTONIC, &until);
-	return !store_is_cancelled(objects->stores) ||
+	pthread_cond_clockwait(&cache->changed, &cache->lock, CLOCK_MONOTONIC, &until);
+	return !objects || !store_is_cancelled(objects->stores) ||
 	       fault_errno(fault, ECANCELED, "", "cancelled");
 }
 
-/*
- * Called with the lock: finds or decodes the frame, and returns its slot, in use. NULL: @fault.
- */
-static struct slot *slot_of(struct frames *frames, const struct zstd_source *s, uint64_t frame,
-	uint64_t size, struct fault *fault)
+/* Finds or decodes a frame, and returns its slot, in use. Called with the lock. NULL: @fault. */
+static struct slot *get(
+	const struct zstd_source *s, uint64_t frame, uint64_t size, struct fault *fault)
 {
-	fault_memory(fault);
-	for (;;) {
-		struct slot *slot = *place(frames, &s->identity, frame, size), *spare = NULL;
+	struct frames *cache = s->frames->cache;
+	struct slots *bucket = bucket_of(cache, s->file->version, frame);
+	uint64_t bytes = kept_bytes(size) + s->frame[frame].length + DECODER_BYTES;
 
-		if (slot) {
-			use(slot);
-			while (slot->state == DECODING)
-				if (!wait_for(frames, s, &slot->decoded, fault) &&
-					slot->state == DECODING) {
-					slot->users--; /* the thread that decodes uses it */
-					return NULL;
-				}
+	for (;;) {
+		struct slot *slot;
+
+		LIST_FOREACH(slot, bucket, link)
+		if (slot->frame == frame && slot->version == s->file->version && slot->size == size)
+			break;
+		if (slot && slot->ready) {
+			if (slot->users++ == 0)
+				TAILQ_REMOVE(&cache->unused, slot, unused);
 			return slot;
 		}
-		struct zstd_decoder *d = take_decoder(frames, s->frame[frame].length);
-
-		if (!d)
+		if (!fault)
 			return NULL;
-		if (!may_fill(s->share, cost_of(size) + d->counted) ||
-			!make_room(s->share, size, &spare)) {
-			drop(frames, spare);
-			put_decoder(frames, d);
-			shrink(frames);
-			if (frames->dropped) { /* before it waits */
-				unlock(frames);
-				pthread_mutex_lock(&frames->lock);
-			} else if (!wait_for(frames, s, &frames->let_go, fault))
-				return NULL;
-			continue;
-		}
-		slot = slot_new(frames, s, frame, size, spare);
-		if (!slot) {
-			put_decoder(frames, d);
+		/* If another thread fails to decode it, this one tries, too. */
+		if (!slot && may_decode(s->frames, bytes))
+			return decode(s, frame, size, bytes, fault);
+		if (!wait_for_change(cache, s->file->objects, fault))
 			return NULL;
-		}
-		put_in(frames, slot);
-		fill(frames, s, slot, d);
-		return slot;
 	}
 }
 
-void frames_free(struct frames *frames)
+static void let_go(struct frames *cache, struct slot *slot)
 {
-	if (!frames)
+	assert(slot->users > 0 && slot->ready);
+	if (--slot->users > 0)
 		return;
-	if (frames->cache != frames) {
-		free(frames);
-		return;
-	}
-	for (struct slot *slot; (slot = take_oldest(frames));)
-		slot_free(slot);
-	while (drop_idle(frames))
-		;
-	pthread_mutex_destroy(&frames->lock);
-	pthread_cond_destroy(&frames->let_go);
-	free(frames->bucket);
-	free(frames);
-}
-
-uint64_t frames_bytes(struct frames *frames)
-{
-	frames = frames->cache;
-	pthread_mutex_lock(&frames->lock);
-	uint64_t used = frames->used;
-
-	unlock(frames);
-	return used;
+	TAILQ_INSERT_TAIL(&cache->unused, slot, unused);
+	make_room(cache, 0);
+	pthread_cond_broadcast(&cache->changed);
 }
 
 bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, void *to, size_t n,
 	struct fault *fault)
 {
-	struct frames *frames = s->frames;
+	struct frames *cache = s->frames->cache;
 	uint64_t size = s->frame[frame + 1].begin - s->frame[frame].begin;
 
-	pthread_mutex_lock(&frames->lock);
-	struct slot *slot = slot_of(frames, s, frame, size, fault);
+	pthread_mutex_lock(&cache->lock);
+	struct slot *slot = get(s, frame, size, fault);
 
-	if (!slot) {
-		unlock(frames);
-		return false;
-	}
-	bool fine = slot->state == READY;
-
-	if (fine) {
-		/* A slot in use does not change. */
-		unlock(frames);
+	if (slot) { /* in use, so it does not change */
+		unlock(cache);
 		memcpy(to, slot->data + from, n);
-		pthread_mutex_lock(&frames->lock);
-	} else {
-		fault_memory(fault);
-		if (slot->fault)
-			*fault = *slot->fault;
+		pthread_mutex_lock(&cache->lock);
+		let_go(cache, slot);
 	}
-	let_go(frames, slot);
-	unlock(frames);
-	return fine;
-}
-
-bool frames_try(const struct zstd_source *s, uint64_t frame, uint64_t from, void *to, size_t n)
-{
-	struct frames *frames = s->frames;
-	uint64_t size = s->frame[frame + 1].begin - s->frame[frame].begin;
-
-	pthread_mutex_lock(&frames->lock);
-	struct slot *slot = *place(frames, &s->identity, frame, size);
-	bool ready = slot && slot->state == READY;
-
-	if (ready)
-		use(slot);
-	unlock(frames);
-	if (!ready)
-		return false;
-	memcpy(to, slot->data + from, n);
-	pthread_mutex_lock(&frames->lock);
-	let_go(frames, slot);
-	unlock(frames);
-	return true;
+	unlock(cache);
+	return slot;
 }

@@ -10,10 +10,8 @@
 
 /*
  * A daemon has one cache, shared by all sessions and threads. A frame is decoded once, however many
- * threads wait for it. The least recently used frame makes room for a new one. The budget covers
- * everything that the cache holds: frames, their records, and decoders with their input buffers. If
- * all of it is in use, a reader waits until another one finishes. Only a single frame that is
- * larger than the budget may exceed it, and the first frame of each share.
+ * threads wait for it. The least recently used frames make room for a new one. The budget covers
+ * frames with their records, and while a frame is decoded its compressed bytes and the decoder.
  */
 struct frames;
 struct zstd_source;
@@ -23,20 +21,17 @@ void frames_free(struct frames *frames); /* after every source that uses it; NUL
 uint64_t frames_bytes(struct frames *frames); /* in use now */
 /*
  * A stream's share of the cache: pass it to the stream's sources instead of the cache. It may
- * decode one frame at any time, and at the same time others, all in half of what the other shares
- * leave of the budget. So storage that hangs stops no other stream. Free shares before the cache.
- * NULL: out of memory.
+ * decode one frame at any time, even beyond the budget, and at the same time others, all in half of
+ * what the other shares leave of the budget. So storage that hangs stops no other stream. Free
+ * shares before the cache. NULL: out of memory.
  */
 struct frames *frames_share(struct frames *frames);
 
-/* ---- for zstd.c ---- */
-
-/* The cache of a share; the cache itself if it is one. */
-struct frames *frames_cache(struct frames *share);
-/* Reads bytes [from, from + n) of a decoded frame. Any thread; waits for decoding. */
+/*
+ * For zstd.c: reads bytes [from, from + n) of a decoded frame. Any thread; waits for decoding.
+ * @fault: NULL: returns false unless the frame is decoded already.
+ */
 bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, void *to, size_t n,
 	struct fault *fault);
-/* The same, but returns false unless the frame is decoded already. */
-bool frames_try(const struct zstd_source *s, uint64_t frame, uint64_t from, void *to, size_t n);
 
 #endif

@@ -13,12 +13,12 @@
 #include "daemon/shard/frames.h"
 
 #define XXH_INLINE_ALL
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <xxhash.h>
+#include <zstd.h>
+#include <zstd_errors.h>
 
 enum {
 	BLOCK_MOST = 128 * 1024, /* largest decoded size of a block, by zstd's format */
@@ -26,7 +26,6 @@ enum {
 	HEADER_MOST = 18,
 	SKIPPABLE_BYTES = 8, /* magic and length */
 	FOOTER_BYTES = 9,
-	AT_ONCE = 128,	     /* entries of a table that are read at a time */
 	HEAD_FROM = 1 << 20, /* bytes; of larger frames the first bytes are decoded by themselves */
 	HEAD_INPUT = 4096,
 	SMALL = 1 << 16, /* bytes; files up to this size are decoded when they are opened, */
@@ -40,53 +39,11 @@ static const uint32_t frame_magic = 0xfd2fb528, skippable_magic = 0x184d2a50,
 
 /* ---- decoding ---- */
 
-void zstd_decoder_free(struct zstd_decoder *d)
-{
-	if (d) {
-		ZSTD_freeDCtx(d->zstd);
-		free(d->input);
-	}
-	free(d);
-}
-
-struct zstd_decoder *zstd_decoder_new(void)
-{
-	struct zstd_decoder *d = calloc(1, sizeof(*d));
-
-	if (d)
-		d->zstd = ZSTD_createDCtx();
-	if (d && !d->zstd) {
-		free(d);
-		d = NULL;
-	}
-	return d;
-}
-
-bool zstd_decoder_room(struct zstd_decoder *d, size_t bytes)
-{
-	if (d->room >= bytes)
-		return true;
-	free(d->input);
-	d->input = malloc(bytes);
-	d->room = d->input ? bytes : 0;
-	return d->input;
-}
-
-bool zstd_decode(struct zstd_decoder *d, const struct zstd_source *s, uint64_t frame, uint64_t size,
-	char **data, struct fault *fault)
+static bool decode(const struct zstd_source *s, uint64_t frame, const uint8_t *input, char *to,
+	uint64_t size, struct fault *fault)
 {
 	const struct zstd_frame *f = &s->frame[frame];
-
-	if (!zstd_decoder_room(d, f->length) || (!*data && !(*data = malloc(size + 1))))
-		return fault_memory(fault);
-	if (!bytes_read(s->file, f->from, d->input, f->length, fault))
-		return false;
-	if (ZSTD_getDictID_fromFrame(d->input, f->length) != 0)
-		return fault_set(fault, FAULT_DATA, "",
-			"zstd frame %" PRIu64 ": was compressed with dictionary %u, which is not "
-			"supported; compress it without a dictionary",
-			frame, ZSTD_getDictID_fromFrame(d->input, f->length));
-	size_t length = ZSTD_findFrameCompressedSize(d->input, f->length);
+	size_t length = ZSTD_findFrameCompressedSize(input, f->length);
 
 	if (!ZSTD_isError(length) && length != f->length)
 		return fault_set(fault, FAULT_DATA, "",
@@ -94,8 +51,10 @@ bool zstd_decode(struct zstd_decoder *d, const struct zstd_source *s, uint64_t f
 			" are there: it has several frames, but no seek table that lists them; "
 			"decompress it, and use `tokctl pack --format zstd`",
 			frame, length, f->length);
-	size_t got = ZSTD_decompressDCtx(d->zstd, *data, size, d->input, f->length);
+	size_t got = ZSTD_decompress(to, size, input, f->length);
 
+	if (ZSTD_getErrorCode(got) == ZSTD_error_memory_allocation)
+		return fault_memory(fault);
 	if (ZSTD_isError(got))
 		return fault_set(fault, FAULT_DATA, "", "zstd frame %" PRIu64 " is damaged: %s",
 			frame, ZSTD_getErrorName(got));
@@ -103,15 +62,26 @@ bool zstd_decode(struct zstd_decoder *d, const struct zstd_source *s, uint64_t f
 		return fault_set(fault, FAULT_DATA, "",
 			"zstd frame %" PRIu64 " decodes to %zu bytes; the seek table says %" PRIu64,
 			frame, got, size);
-	if (!s->has_checksums)
-		return true;
-	uint32_t sum = (uint32_t)XXH64(*data, size, 0);
+	uint32_t sum = s->has_checksums ? (uint32_t)XXH64(to, size, 0) : f->checksum;
 
 	return sum == f->checksum ||
 	       fault_set(fault, FAULT_DATA, "",
 		       "zstd frame %" PRIu64 " is damaged: its checksum is %08" PRIx32
 		       "; the seek table says %08" PRIx32,
 		       frame, sum, f->checksum);
+}
+
+bool zstd_decode(
+	const struct zstd_source *s, uint64_t frame, uint64_t size, char *to, struct fault *fault)
+{
+	const struct zstd_frame *f = &s->frame[frame];
+	uint8_t *input = malloc((size_t)f->length + 1);
+	bool fine = input ? bytes_read(s->file, f->from, input, f->length, fault) &&
+				    decode(s, frame, input, to, size, fault)
+			  : fault_memory(fault);
+
+	free(input);
+	return fine;
 }
 
 /* ---- finding the frames ---- */
@@ -166,103 +136,84 @@ static bool has_table(const struct bytes *file)
 	       bytes_u32(end) == seekable_magic;
 }
 
-/* Reads the footer: the offset of the table, and its number of entries. */
-static bool read_footer(const struct zstd_source *s, uint64_t *at, uint64_t *count,
-	uint32_t *entry_bytes, struct fault *fault)
+/* Reads the footer, and finds the table's entries before it. *@end: where frames end. */
+static bool read_footer(
+	const struct zstd_source *s, struct bytes_array *table, uint64_t *end, struct fault *fault)
 {
-	uint8_t footer[FOOTER_BYTES], head[SKIPPABLE_BYTES];
-	uint64_t size = s->file->size;
+	uint8_t footer[FOOTER_BYTES], head[SKIPPABLE_BYTES] = {0};
+	uint64_t size = s->file->size, most = SKIPPABLE_BYTES + FOOTER_BYTES;
 
-	if (size < SKIPPABLE_BYTES + FOOTER_BYTES)
+	if (size < most)
 		return fault_set(fault, FAULT_DATA, "",
-			"seek table: the file has %" PRIu64 " bytes; a table alone has %d", size,
-			SKIPPABLE_BYTES + FOOTER_BYTES);
+			"seek table: the file has %" PRIu64 " bytes; a table alone has %" PRIu64,
+			size, most);
 	if (!bytes_read(s->file, size - sizeof(footer), footer, sizeof(footer), fault))
 		return false;
 	if (footer[4] & 0x7c)
 		return fault_set(fault, FAULT_DATA, "",
 			"seek table: descriptor is 0x%02x; its bits 2 to 6 must be 0", footer[4]);
-	*count = bytes_u32(footer);
-	*entry_bytes = footer[4] & 0x80 ? 12 : 8;
-	uint64_t content = *count * *entry_bytes + FOOTER_BYTES;
+	table->b = s->file;
+	table->count = bytes_u32(footer);
+	table->width = footer[4] & 0x80 ? 12 : 8;
+	uint64_t content = table->count * table->width + FOOTER_BYTES;
+	bool fits = content + SKIPPABLE_BYTES <= size;
 
-	if (content + SKIPPABLE_BYTES > size)
-		return fault_set(fault, FAULT_DATA, "",
-			"seek table: number of frames is %" PRIu64 ", a table of %" PRIu64
-			" bytes; the file has %" PRIu64,
-			*count, content + SKIPPABLE_BYTES, size);
-	*at = size - content - SKIPPABLE_BYTES;
-	if (!bytes_read(s->file, *at, head, sizeof(head), fault))
+	*end = fits ? size - content - SKIPPABLE_BYTES : 0;
+	table->at = *end + SKIPPABLE_BYTES;
+	if (fits && !bytes_read(s->file, *end, head, sizeof(head), fault))
 		return false;
-	if (bytes_u32(head) != table_magic || bytes_u32(head + 4) != content)
-		return fault_set(fault, FAULT_DATA, "",
-			"seek table: number of frames is %" PRIu64 ", but at byte %" PRIu64
-			" no table of that length begins (magic %08" PRIx32 ", length %" PRIu32 ")",
-			*count, *at, bytes_u32(head), bytes_u32(head + 4));
-	return *count <= *at / SKIPPABLE_BYTES ||
+	return (bytes_u32(head) == table_magic && bytes_u32(head + 4) == content &&
+		       table->count <= *end / SKIPPABLE_BYTES) ||
 	       fault_set(fault, FAULT_DATA, "",
-		       "seek table: number of frames is %" PRIu64 "; the %" PRIu64
-		       " bytes before it hold at most %" PRIu64,
-		       *count, *at, *at / SKIPPABLE_BYTES);
+		       "seek table: number of frames is %" PRIu64
+		       ", but a table of that length, after that many frames, is not at the end of "
+		       "the file's %" PRIu64 " bytes",
+		       table->count, size);
 }
 
 /*
  * Frames that are empty by the table are never read, so they must be empty: otherwise tokens would
- * be lost silently.
+ * be lost silently. `tokctl` has checked objects when it wrote the manifest.
  */
-static bool check_empty(const struct zstd_source *s, struct fault *fault)
+static bool check_empty(const struct zstd_source *s, uint64_t frame, struct fault *fault)
 {
-	struct zstd_decoder *d = NULL;
-	char *none = NULL;
-	bool fine = true;
+	char none;
 
-	for (uint64_t i = 0; fine && i < s->count; i++) {
-		if (s->frame[i + 1].begin > s->frame[i].begin)
-			continue;
-		if (!d && !(d = zstd_decoder_new()))
-			fine = fault_memory(fault);
-		fine = fine && zstd_decode(d, s, i, 0, &none, fault);
-	}
-	free(none);
-	zstd_decoder_free(d);
-	return fine;
+	return s->frame[frame + 1].begin > s->frame[frame].begin ||
+	       (s->file->objects && s->file->objects->inspected) ||
+	       zstd_decode(s, frame, 0, &none, fault);
 }
 
 static bool read_table(struct zstd_source *s, struct fault *fault)
 {
-	uint64_t at, count, from = 0;
-	uint8_t some[AT_ONCE * 12];
-	uint32_t bytes;
+	struct bytes_array table;
+	uint64_t from = 0, end;
 
-	if (!read_footer(s, &at, &count, &bytes, fault) || !make_frames(s, count, fault))
+	if (!read_footer(s, &table, &end, fault) || !make_frames(s, table.count, fault))
 		return false;
-	for (uint64_t i = 0; i < count; i++) {
-		uint64_t in = i % AT_ONCE, left = count - i, n = left < AT_ONCE ? left : AT_ONCE;
-		const uint8_t *entry = some + in * bytes;
+	s->has_checksums = table.width == 12;
+	for (uint64_t i = 0; i < table.count; i++) {
+		const uint8_t *entry = bytes_item(&table, i, fault);
 
-		if (in == 0 && !bytes_read(s->file, at + SKIPPABLE_BYTES + i * bytes, some,
-				       n * bytes, fault))
+		if (!entry)
 			return false;
 		uint32_t length = bytes_u32(entry);
 
-		if (length > at - from)
+		if (length > end - from)
 			return fault_set(fault, FAULT_DATA, "",
 				"seek table: frame %" PRIu64 " has a compressed size of %" PRIu32
 				"; from byte %" PRIu64 " on there are %" PRIu64 " before the table",
-				i, length, from, at - from);
+				i, length, from, end - from);
 		if (!add_frame(s, from, length, bytes_u32(entry + 4),
-			    bytes == 12 ? bytes_u32(entry + 8) : 0, fault))
+			    s->has_checksums ? bytes_u32(entry + 8) : 0, fault) ||
+			!check_empty(s, i, fault))
 			return false;
 		from += length;
 	}
-	if (from != at)
-		return fault_set(fault, FAULT_DATA, "",
-			"seek table: its frames make up %" PRIu64 " bytes; there are %" PRIu64
-			" before the table",
-			from, at);
-	s->has_checksums = bytes == 12;
-	/* `tokctl` has checked the bytes that the store returns when it wrote the manifest. */
-	return (s->file->objects && s->file->objects->inspected) || check_empty(s, fault);
+	return from == end || fault_set(fault, FAULT_DATA, "",
+				      "seek table: its frames make up %" PRIu64
+				      " bytes; there are %" PRIu64 " before the table",
+				      from, end);
 }
 
 /* Without a table, the file must be one frame. */
@@ -296,20 +247,6 @@ static bool find_frames(struct zstd_source *s, struct fault *fault)
 	return has_table(s->file) ? read_table(s, fault) : read_header(s, fault);
 }
 
-/* Reads once more: a bit may have flipped on the way from the disk. */
-static bool find_frames_twice(struct zstd_source *s, struct fault *fault)
-{
-	struct fault first;
-
-	if (find_frames(s, &first))
-		return true;
-	reread_forget(s->file->fd, 0, 0);
-	if (!find_frames(s, fault))
-		return false;
-	reread_was_good(s->file->fd, 0, s->file->size, first.text);
-	return true;
-}
-
 /* ---- the source ---- */
 
 /* The frame that contains byte @at of the contents; never an empty one. */
@@ -328,17 +265,19 @@ static uint64_t frame_at(const struct zstd_source *s, uint64_t at)
 	return lo;
 }
 
-/* @fault: NULL, if it must not wait. */
-static bool copy(const struct zstd_source *s, uint64_t at, char *to, size_t n, struct fault *fault)
+/* As bytes_read(). @fault: NULL, if it must not wait. */
+static bool source_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
+	const struct zstd_source *s = (const struct zstd_source *)b;
+	char *next = to;
+
 	for (uint64_t i = frame_at(s, at); n > 0; i++) {
 		uint64_t left = s->frame[i + 1].begin - at, from = at - s->frame[i].begin;
 		size_t some = n < left ? n : (size_t)left;
 
-		if (some > 0 && !(fault ? frames_read(s, i, from, to, some, fault)
-					: frames_try(s, i, from, to, some)))
+		if (some > 0 && !frames_read(s, i, from, next, some, fault))
 			return false;
-		to += some;
+		next += some;
 		at += some;
 		n -= some;
 	}
@@ -347,19 +286,15 @@ static bool copy(const struct zstd_source *s, uint64_t at, char *to, size_t n, s
 
 static bool source_try(const struct bytes *b, uint64_t at, void *to, size_t n)
 {
-	return copy((const struct zstd_source *)b, at, to, n, NULL);
-}
-
-static bool source_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
-{
-	return copy((const struct zstd_source *)b, at, to, n, fault);
+	return source_read(b, at, to, n, NULL);
 }
 
 static void source_close(struct bytes *b)
 {
 	struct zstd_source *s = (struct zstd_source *)b;
 
-	frames_free(s->own);
+	if (s->own)
+		frames_free(s->frames);
 	bytes_close(s->file);
 	free(s->frame);
 	free(s);
@@ -380,20 +315,16 @@ static bool source_head(const struct bytes *b, void *to, size_t n)
 	ZSTD_DCtx *zstd = ZSTD_createDCtx();
 	bool fine = zstd;
 
-	for (uint64_t at = 0; fine && at < f->length && out.pos < n;) {
-		uint64_t left = f->length - at;
+	for (uint64_t at = 0; fine && out.pos < n; at += sizeof(input)) {
+		uint64_t left = at < f->length ? f->length - at : 0;
 		ZSTD_inBuffer in = {input, left < sizeof(input) ? left : sizeof(input), 0};
 
-		fine = bytes_read(s->file, f->from + at, input, in.size, &fault);
-		while (fine && in.pos < in.size && out.pos < n) {
-			size_t more = ZSTD_decompressStream(zstd, &out, &in);
-
-			fine = !ZSTD_isError(more) && (more > 0 || out.pos == n);
-		}
-		at += in.size;
+		fine = left > 0 && bytes_read(s->file, f->from + at, input, in.size, &fault);
+		while (fine && in.pos < in.size && out.pos < n)
+			fine = !ZSTD_isError(ZSTD_decompressStream(zstd, &out, &in));
 	}
 	ZSTD_freeDCtx(zstd);
-	return fine && out.pos == n;
+	return fine;
 }
 
 /* Decodes all of a small file, so that its damage is found now and not later. */
@@ -424,28 +355,6 @@ bool zstd_recognise(const struct bytes *file)
 	       ((bytes_u32(head) & ~15u) == skippable_magic && has_table(file));
 }
 
-static bool identify(struct zstd_source *s, struct fault *fault)
-{
-	struct stat st;
-
-	if (s->file->objects) {
-		s->identity =
-			(struct zstd_identity){.inode = s->file->version, .bytes = s->file->size};
-		return true;
-	}
-	if (fstat(s->file->fd, &st) != 0)
-		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	s->identity = (struct zstd_identity){st.st_dev, st.st_ino,
-		(uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec,
-		(uint64_t)st.st_size,
-		/*
-		 * ctime: a frame that was decoded while the file was overwritten must not be
-		 * reused, even if mtime is the same.
-		 */
-		(uint64_t)st.st_ctim.tv_sec * 1000000000 + (uint64_t)st.st_ctim.tv_nsec};
-	return true;
-}
-
 struct bytes *zstd_open(
 	struct bytes *file, struct frames *frames, uint64_t budget_bytes, struct fault *fault)
 {
@@ -463,9 +372,16 @@ struct bytes *zstd_open(
 		.fd = file->fd,
 		.objects = file->objects,
 		.ahead = file->ahead};
-	if (!identify(s, fault))
-		goto fail;
-	if (!find_frames_twice(s, fault)) {
+	struct fault first = {.code = FAULT_NONE};
+	bool fine = find_frames(s, &first);
+
+	if (!fine) { /* once more: a bit may have flipped on the way from the disk */
+		reread_forget(file->fd, 0, 0);
+		fine = find_frames(s, fault);
+		if (fine)
+			reread_was_good(file->fd, 0, file->size, first.text);
+	}
+	if (!fine) {
 		const char *kind = fault->code == FAULT_DATA ? foreign_kind(file) : NULL;
 
 		if (kind && strncmp(kind, "zstd", 4) != 0)
@@ -474,10 +390,8 @@ struct bytes *zstd_open(
 	}
 	s->bytes.frames = s->count;
 	s->bytes.size = s->frame[s->count].begin;
-	s->share = frames;
-	if (!frames)
-		s->share = s->own = frames_new(s->bytes.frame_bytes + OWN_ROOM);
-	s->frames = s->share ? frames_cache(s->share) : NULL;
+	s->own = !frames;
+	s->frames = frames ? frames : frames_new(s->bytes.frame_bytes + OWN_ROOM);
 	if (!s->frames)
 		fault_memory(fault);
 	else if (decode_small(s, fault))

@@ -4,8 +4,6 @@
 
 #include "daemon/shard/bytes.h"
 
-#include <zstd.h>
-
 struct frames;
 
 /* Whether the file is compressed, by its first bytes or its name (*.zst, *.zstd). */
@@ -28,41 +26,19 @@ struct zstd_frame {
 	uint32_t checksum;
 };
 
-/* Identifies the contents of a file: it changes when the file is rewritten. */
-struct zstd_identity {
-	uint64_t device, inode, mtime_ns, bytes, ctime_ns;
-};
-
 struct zstd_source {
 	struct bytes bytes;
 	struct bytes *file;
-	struct frames *frames; /* the cache */
-	struct frames *share;  /* of the cache, or the cache itself */
-	struct frames *own;    /* a cache that the source owns, or NULL */
-	struct zstd_identity identity;
+	struct frames *frames; /* the cache, or a share of it */
+	bool own;	       /* the cache is the source's */
 	bool has_checksums;
 	uint64_t budget;
 	uint64_t count;
 	struct zstd_frame *frame; /* [count + 1]: the last has the end of the contents */
 };
 
-struct zstd_decoder {
-	struct zstd_decoder *next;
-	ZSTD_DCtx *zstd;
-	uint8_t *input;
-	size_t room;
-	uint64_t counted; /* memory that the cache has counted for it */
-};
-
-struct zstd_decoder *zstd_decoder_new(void); /* NULL: out of memory */
-void zstd_decoder_free(struct zstd_decoder *d);
-/* Makes room for @bytes of input. False: out of memory. */
-bool zstd_decoder_room(struct zstd_decoder *d, size_t bytes);
-/*
- * Decodes frame number @frame, which must give @size bytes, into *@data; allocates it if it is
- * NULL. False: @fault.
- */
-bool zstd_decode(struct zstd_decoder *d, const struct zstd_source *s, uint64_t frame, uint64_t size,
-	char **data, struct fault *fault);
+/* Decodes frame number @frame, which must give @size bytes, to @to. False: @fault. */
+bool zstd_decode(
+	const struct zstd_source *s, uint64_t frame, uint64_t size, char *to, struct fault *fault);
 
 #endif
