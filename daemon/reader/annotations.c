@@ -69,7 +69,7 @@ bool annotations_in_files(const struct dataset *d, const struct shard *shard)
 	if (!shard)
 		return false;
 	return (d->hint.documents && shard->facts.documents != SHARD_UNKNOWN) ||
-	       (d->hint.loss_mask && (shard->mask || shard->bounds));
+	       (d->hint.loss_mask && (shard->mask || shard->map.outside > 0));
 }
 
 /* A window that is a sample has document starts only by the eos. */

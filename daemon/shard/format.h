@@ -80,7 +80,6 @@ struct shard_facts {
 
 struct map;
 struct mds_indexes;
-struct bounds;
 struct mask;
 
 /* The endings of a shard's name and of a side file's that its format reads. */

@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { STRIDE = 64, CODE_MOST = 20 /* bytes */ };
 
@@ -65,6 +66,7 @@ static bool encode(struct map *m, uint64_t at, uint64_t tokens, bool gap)
 	if (skipped != 0)
 		put(m, skipped >> 63 ? ~skipped << 1 | 1 : skipped << 1);
 	m->tokens += tokens;
+	m->outside += gap ? tokens : 0;
 	m->byte = at + tokens * m->width;
 	return true;
 }
@@ -162,4 +164,21 @@ uint64_t map_extent(const struct map *m, uint64_t token, uint64_t most, uint64_t
 			return span.begin - token;
 	}
 	return span.end - token;
+}
+
+void map_mask(const struct map *m, uint64_t token, uint64_t n, uint8_t *to)
+{
+	uint64_t at = token, end = token + n;
+
+	if (n == 0)
+		return;
+	for (struct map_span s = map_find(m, token);; map_step(m, &s)) {
+		uint64_t last = s.end < end ? s.end : end;
+
+		if (s.gap)
+			memset(to + (at - token), 0, last - at);
+		at = last;
+		if (at == end)
+			return;
+	}
 }

@@ -17,6 +17,7 @@ struct map {
 	uint64_t tokens;  /* of all spans */
 	uint64_t byte;	  /* offset in the file of the end of the last span */
 	uint64_t data_at; /* offset of the first token */
+	uint64_t outside; /* tokens of all gaps */
 	bool scattered;	  /* the spans are not contiguous */
 
 	uint64_t last_at, last; /* joins: the last span, which is not encoded yet, and its tokens */
@@ -49,5 +50,7 @@ void map_step(const struct map *map, struct map_span *span);
  * of them, or at least @most.
  */
 uint64_t map_extent(const struct map *map, uint64_t token, uint64_t most, uint64_t *byte);
+/* Clears @to[i] for each of the @n tokens token + i that is in a gap. */
+void map_mask(const struct map *map, uint64_t token, uint64_t n, uint8_t *to);
 
 #endif

@@ -102,24 +102,20 @@ static bool find_bounds(const struct bytes *b, const struct shard_hint *hint, st
 	if (asked && !shard && !bounds_side_id(hint->objects, b->path, &facts->bounds, fault))
 		return false;
 	if (asked && shard) {
-		if (!bounds_open(b, facts->tokens, &shard->bounds, fault))
+		if (!bounds_read(b, facts->tokens, &shard->map, &facts->documents, &facts->bounds,
+			    fault))
 			return false;
-		if (shard->bounds) {
-			facts->bounds = bounds_id(shard->bounds);
-			facts->documents = bounds_documents(shard->bounds);
-			facts->index_bytes += bounds_bytes(shard->bounds);
-		}
+		facts->index_bytes += map_bytes(&shard->map);
 	}
 	/* A list that is not asked for need not be readable. */
 	if (!describe_rows(b, hint, facts, fault) && asked)
 		return false;
-	if (!shard || !shard->bounds || facts->padding == 0 ||
-		bounds_outside(shard->bounds) == facts->padding)
+	if (!asked || !shard || facts->padding == 0 || shard->map.outside == facts->padding)
 		return true;
 	return fault_set(fault, FAULT_DATA, "",
 		"its list of document bounds says %" PRIu64 " tokens of padding, but %" PRIu64
 		" are outside documents",
-		facts->padding, bounds_outside(shard->bounds));
+		facts->padding, shard->map.outside);
 }
 
 static bool find_mask(const struct shard_format *format, const struct bytes *b,
@@ -311,7 +307,6 @@ void shard_close(struct shard *shard)
 		return;
 	map_free(&shard->map);
 	bytes_close(shard->index);
-	bounds_close(shard->bounds);
 	mask_close(shard->mask);
 	bytes_close(shard->bytes);
 	free(shard);
@@ -508,9 +503,7 @@ bool shard_try(const struct shard *shard, struct shard_place place, uint64_t n, 
 
 uint64_t shard_boundary(const struct shard *shard, uint64_t token)
 {
-	return shard->bounds	      ? bounds_next(shard->bounds, token)
-	       : shard->map.spans > 0 ? map_find(&shard->map, token).end
-				      : shard->facts.tokens;
+	return shard->map.spans > 0 ? map_find(&shard->map, token).end : shard->facts.tokens;
 }
 
 uint32_t shard_documents(
@@ -538,7 +531,7 @@ bool shard_loss_mask(
 		memset(to, 1, n);
 	else if (!mask_read(shard->mask, token, n, to, fault))
 		return false;
-	if (shard->bounds)
-		bounds_mask(shard->bounds, token, n, to);
+	if (shard->map.outside > 0)
+		map_mask(&shard->map, token, n, to);
 	return true;
 }

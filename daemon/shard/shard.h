@@ -18,8 +18,7 @@ struct shard {
 	struct shard_facts facts; /* as of shard_describe() */
 	struct bytes *bytes;	  /* owned */
 	struct bytes *index;	  /* owned; its index, or NULL */
-	struct map map;		  /* of formats with an index */
-	struct bounds *bounds;	  /* owned; document bounds, or NULL */
+	struct map map;		  /* of formats with an index, or of a list of document bounds */
 	struct mask *mask;	  /* owned; loss mask, or NULL */
 	struct shard *next;	  /* for the caller's lists */
 };

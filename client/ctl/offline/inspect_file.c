@@ -4,7 +4,6 @@
  */
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/shard/bounds.h"
 #include "daemon/shard/sample.h"
 #include "proto/phrases.h"
 #include "proto/table.h"
@@ -306,7 +305,7 @@ static void read_shard(struct inspect *in, struct inspected *f)
 	if (!f->shard)
 		return;
 	f->facts = f->shard->facts;
-	f->has_mask = f->shard->mask || (f->shard->bounds && bounds_outside(f->shard->bounds) > 0);
+	f->has_mask = f->shard->mask || f->shard->map.outside > 0;
 	if (f->listed)
 		count_windows(f, f->listed->stream);
 	/* An empty file among others is a shard without windows. A single one without a header was

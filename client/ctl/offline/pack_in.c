@@ -104,7 +104,7 @@ static void find_traits(const struct pack_reader *r, struct pack_source *s)
 	s->has[PACK_DOCUMENTS] =
 		!input.hint.documents &&
 		(listed || (!s->has[PACK_UNINDEXED] && shard->facts.documents > 1));
-	s->has[PACK_OUTSIDE] = shard->bounds && bounds_outside(shard->bounds) > 0;
+	s->has[PACK_OUTSIDE] = shard->map.outside > 0;
 	s->has[PACK_PADDING] = shard->facts.padding > 0;
 	s->has[PACK_MASK] = mask_side_id(shard->format, &input.hint, file) != 0;
 }
