@@ -2,19 +2,19 @@
  * NumPy's .npy: a magic, a version, the length of the header, the header (the literal of a Python
  * dict with three entries), then the values. Arrays of one or two dimensions are served. Rows of a
  * window's length are samples; other rows are one stream.
+ *
+ * Only the values of the three entries are looked at. They must agree with the size of the file.
  */
 #include "daemon/shard/npy.h"
 
 #include "daemon/shard/format.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-	HEADER_MOST = 64 * 1024, /* NumPy itself accepts 10,000 */
-	DIMENSIONS_MOST = 32,
-};
+enum { HEADER_MOST = 64 * 1024 /* NumPy itself accepts 10,000 */ };
 
 static const char magic[] = "\x93NUMPY";
 
@@ -38,212 +38,99 @@ static bool is_npy(const struct bytes *b)
 			       memcmp(head + 12, begin, sizeof(begin) - 1) == 0));
 }
 
-/* ---- the literal ---- */
-
-/* The rest of it. */
-struct text {
-	const char *at, *end;
-};
+/* ---- the header ---- */
 
 struct header {
-	bool has_descr, has_order, has_shape;
-	char descr[64]; /* "" if it is not a string */
+	char descr[64]; /* printable; "" if it is not a string */
 	bool fortran;
-	uint64_t shape[DIMENSIONS_MOST];
-	unsigned dimensions;
+	uint64_t shape[2];
+	unsigned dimensions; /* may be more than those in shape */
+	uint64_t data_at;    /* offset of the values */
 };
 
-static void skip_space(struct text *t)
+/* The value of @key, which must be there once. NULL: @fault. */
+static const char *value_of(const char *text, const char *key, struct fault *fault)
 {
-	while (t->at < t->end && strchr(" \t\r\n\f", *t->at) && *t->at)
-		t->at++;
+	const char *at = strstr(text, key);
+
+	if (at && !strstr(at + 1, key)) {
+		at += strlen(key);
+		at += *at == '\'' || *at == '"';
+		at += strspn(at, " ");
+		if (*at == ':')
+			return at + 1 + strspn(at + 1, " ");
+	}
+	fault_set(fault, FAULT_DATA, "",
+		"NumPy header: %s is missing or there twice; must have descr, fortran_order and "
+		"shape",
+		key);
+	return NULL;
 }
 
-static bool take(struct text *t, char c)
-{
-	skip_space(t);
-	if (t->at == t->end || *t->at != c)
-		return false;
-	t->at++;
-	return true;
-}
-
-/* Takes a string without escapes: no valid key or type has any. */
-static bool take_string(struct text *t, char *to, size_t to_bytes)
-{
-	skip_space(t);
-	if (t->at == t->end || (*t->at != '\'' && *t->at != '"'))
-		return false;
-	const char *begin = t->at + 1, *end = memchr(begin, *t->at, (size_t)(t->end - begin));
-	size_t n = end ? (size_t)(end - begin) : to_bytes;
-
-	if (n >= to_bytes || memchr(begin, '\\', n) || memchr(begin, '\n', n) ||
-		memchr(begin, 0, n))
-		return false;
-	memcpy(to, begin, n);
-	to[n] = 0;
-	t->at = end + 1;
-	return true;
-}
-
-static bool take_word(struct text *t, const char *word)
-{
-	size_t n = strlen(word);
-
-	skip_space(t);
-	if ((size_t)(t->end - t->at) < n || memcmp(t->at, word, n) != 0)
-		return false;
-	t->at += n;
-	return true;
-}
-
-/* Python 2 wrote an L after some numbers. */
-static bool take_number(struct text *t, uint64_t *value)
-{
-	skip_space(t);
-	const char *begin = t->at;
-
-	*value = 0;
-	for (; t->at < t->end && *t->at >= '0' && *t->at <= '9'; t->at++)
-		if (__builtin_mul_overflow(*value, 10, value) ||
-			__builtin_add_overflow(*value, (uint64_t)(*t->at - '0'), value))
-			return false;
-	if (t->at == begin)
-		return false;
-	if (t->at < t->end && *t->at == 'L')
-		t->at++;
-	return true;
-}
-
-/* For messages: replaces unprintable characters. */
-static const char *shown(char *text)
-{
-	return bytes_shown(text, strlen(text), text, strlen(text) + 1);
-}
-
-/* For messages: how the text continues. */
-static const char *rest(const struct text *t, char *to, size_t to_bytes)
-{
-	return bytes_shown(t->at, (size_t)(t->end - t->at), to, to_bytes);
-}
-
-static bool refuse_text(
-	const struct text *t, const char *field, const char *wanted, struct fault *fault)
+static bool refuse(const char *field, const char *value, const char *wanted, struct fault *fault)
 {
 	char shown[32];
 
 	return fault_set(fault, FAULT_DATA, "", "NumPy header: %s is \"%s\"; must be %s", field,
-		rest(t, shown, sizeof(shown)), wanted);
+		bytes_shown(value, strlen(value), shown, sizeof(shown)), wanted);
 }
 
-static bool take_descr(struct text *t, struct header *h, struct fault *fault)
+static void take_descr(const char *value, struct header *h)
 {
-	struct text before;
+	size_t n = strcspn(value + (*value != 0), "'\"");
 
-	skip_space(t);
-	before = *t;
-	if (t->at < t->end && (*t->at == '[' || *t->at == '('))
-		return refuse_text(
-			&before, "descr", "one integer type, not a structured one", fault);
-	return take_string(t, h->descr, sizeof(h->descr)) ||
-	       refuse_text(&before, "descr", "a type like '<u2'", fault);
+	if ((*value == '\'' || *value == '"') && value[n + 1] == *value)
+		bytes_shown(value + 1, n, h->descr, sizeof(h->descr));
 }
 
-static bool take_shape(struct text *t, struct header *h, struct fault *fault)
+/* A tuple of numbers: "()", "(5,)", "(3, 4)". Python 2 wrote an L after some of them. */
+static bool take_shape(const char *value, struct header *h)
 {
-	static const char wanted[] = "a tuple of integers below 2^64";
-	struct text before;
-	bool comma = false;
+	const char *at = value;
+	bool comma = *at == '('; /* or the parenthesis */
 
-	skip_space(t);
-	before = *t;
-	if (!take(t, '('))
-		return refuse_text(&before, "shape", wanted, fault);
-	while (!take(t, ')')) {
-		if (h->dimensions == DIMENSIONS_MOST || (h->dimensions > 0 && !comma) ||
-			!take_number(t, &h->shape[h->dimensions]))
-			return refuse_text(&before, "shape", wanted, fault);
-		h->dimensions++;
-		comma = take(t, ',');
-	}
-	/* "(5)" is a number, not a tuple. */
-	if (h->dimensions == 1 && !comma)
-		return refuse_text(&before, "shape", "a tuple: (5,)", fault);
-	return true;
-}
+	at += comma;
+	for (at += strspn(at, " "); comma && *at >= '0' && *at <= '9'; h->dimensions++) {
+		char *end;
 
-static bool take_order(struct text *t, struct header *h, struct fault *fault)
-{
-	struct text before;
+		errno = 0;
+		uint64_t length = strtoull(at, &end, 10);
 
-	skip_space(t);
-	before = *t;
-	h->fortran = take_word(t, "True");
-	return h->fortran || take_word(t, "False") ||
-	       refuse_text(&before, "fortran_order", "True or False", fault);
-}
-
-static bool take_entry(struct text *t, struct header *h, struct fault *fault)
-{
-	struct text before;
-	char key[32];
-
-	skip_space(t);
-	before = *t;
-	if (!take_string(t, key, sizeof(key)) || !take(t, ':'))
-		return refuse_text(&before, "its key",
-			"'descr', 'fortran_order' or 'shape' and a colon", fault);
-	bool *seen = strcmp(key, "descr") == 0		 ? &h->has_descr
-		     : strcmp(key, "fortran_order") == 0 ? &h->has_order
-		     : strcmp(key, "shape") == 0	 ? &h->has_shape
-							 : NULL;
-
-	if (!seen || *seen)
-		return fault_set(fault, FAULT_DATA, "",
-			"NumPy header: key '%s' %s; must be descr, fortran_order and shape, once "
-			"each",
-			shown(key), seen ? "occurs twice" : "is unknown");
-	*seen = true;
-	return seen == &h->has_descr   ? take_descr(t, h, fault)
-	       : seen == &h->has_order ? take_order(t, h, fault)
-				       : take_shape(t, h, fault);
-}
-
-static bool parse(struct text t, struct header *h, struct fault *fault)
-{
-	bool comma = true;
-
-	if (!take(&t, '{'))
-		return refuse_text(&t, "its beginning", "{, as of a Python dict", fault);
-	while (!take(&t, '}')) {
-		if (!comma)
-			return refuse_text(
-				&t, "the text after an entry", "a comma, or } at the end", fault);
-		if (!take_entry(&t, h, fault))
+		if (errno != 0)
 			return false;
-		comma = take(&t, ',');
+		if (h->dimensions < 2)
+			h->shape[h->dimensions] = length;
+		at = end + (*end == 'L');
+		at += strspn(at, " ");
+		comma = *at == ',';
+		at += comma;
+		at += strspn(at, " ");
 	}
-	skip_space(&t);
-	if (t.at != t.end)
-		return refuse_text(&t, "the text after }", "blank", fault);
-	if (!h->has_descr || !h->has_order || !h->has_shape)
-		return fault_set(fault, FAULT_DATA, "",
-			"NumPy header: %s is missing; must have descr, fortran_order and shape",
-			!h->has_descr	? "descr"
-			: !h->has_order ? "fortran_order"
-					: "shape");
-	return true;
+	return *at == ')' && *value == '(' && (h->dimensions != 1 || comma); /* (5) is a number */
 }
 
-/* ---- the header ---- */
+static bool parse(const char *text, struct header *h, struct fault *fault)
+{
+	const char *descr = value_of(text, "descr", fault);
+	const char *order = descr ? value_of(text, "fortran_order", fault) : NULL;
+	const char *shape = order ? value_of(text, "shape", fault) : NULL;
 
-/* *@data_at: offset of the values. */
-static bool read_header(
-	const struct bytes *b, struct header *h, uint64_t *data_at, struct fault *fault)
+	if (!shape)
+		return false;
+	take_descr(descr, h);
+	h->fortran = strncmp(order, "True", 4) == 0;
+	if (!h->fortran && strncmp(order, "False", 5) != 0)
+		return refuse("fortran_order", order, "True or False", fault);
+	return take_shape(shape, h) ||
+	       refuse("shape", shape, "a tuple of integers below 2^64, as (5,)", fault);
+}
+
+static bool read_header(const struct bytes *b, struct header *h, struct fault *fault)
 {
 	uint8_t head[12];
 	size_t n = bytes_head(b, head, sizeof(head));
 
+	*h = (struct header){.fortran = false};
 	if (n < 10 || memcmp(head, magic, sizeof(magic) - 1) != 0)
 		return fault_set(fault, FAULT_DATA, "",
 			"is not a .npy file, or is truncated: it does not begin with \\x93NUMPY, a "
@@ -263,47 +150,32 @@ static bool read_header(
 		return fault_set(fault, FAULT_DATA, "",
 			"NumPy header length is %" PRIu64 "; must be at most %d", length,
 			HEADER_MOST);
-	char *text = malloc(length + 1);
-
-	if (!text)
-		return fault_memory(fault);
-	*h = (struct header){0};
-	*data_at = begin + length;
-	bool fine = bytes_read(b, begin, text, length, fault) &&
-		    parse((struct text){text, text + length}, h, fault);
+	char *text = calloc(1, length + 1);
+	bool fine = text ? bytes_read(b, begin, text, length, fault) && parse(text, h, fault)
+			 : fault_memory(fault);
 
 	free(text);
+	h->data_at = begin + length;
 	return fine;
 }
 
 /* ---- the values ---- */
 
-static bool type_of(struct header *h, enum shard_type *type, struct fault *fault)
+/* The type of "<u2", "|i1", …: the byte order, u or i, and the number of bytes. */
+static bool type_of(const struct header *h, enum shard_type *type, struct fault *fault)
 {
-	static const char *const names[] = {
-		[SHARD_U8] = "|u1",
-		[SHARD_I8] = "|i1",
-		[SHARD_U16] = "<u2",
-		[SHARD_I16] = "<i2",
-		[SHARD_U32] = "<u4",
-		[SHARD_I32] = "<i4",
-		[SHARD_U64] = "<u8",
-		[SHARD_I64] = "<i8",
-	};
 	const char *code = h->descr;
+	const char *size = strlen(code) == 3 ? strchr("1 2 4 8", code[2]) : NULL;
 
-	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		bool byte = strcmp(code + (*code != 0), names[i] + 1) == 0 &&
-			    strchr("|<>=", *code) && *code;
-
-		if (strcmp(code, names[i]) == 0 || (byte && names[i][0] == '|')) {
-			*type = (enum shard_type)i;
-			return true;
-		}
+	if (size && *size != ' ' && (code[1] == 'u' || code[1] == 'i') &&
+		(code[0] == '<' || (code[2] == '1' && strchr("|>=", code[0])))) {
+		*type = (enum shard_type)(
+			2 * __builtin_ctz((unsigned)(code[2] - '0')) + (code[1] == 'i'));
+		return true;
 	}
 	return fault_set(fault, FAULT_DATA, "",
 		"NumPy header: descr is '%s'%s; must be <u2, <u4, <i4, <i8, |u1, |i1, <i2 or <u8",
-		shown(h->descr),
+		code,
 		*code == '>'	    ? ", which is big-endian"
 		: strchr(code, 'O') ? ", which is pickled objects"
 		: strchr(code, 'f') ? ", which is not an integer type"
@@ -314,18 +186,19 @@ bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, struct faul
 {
 	struct header h;
 
-	if (!read_header(b, &h, data_at, fault))
+	if (!read_header(b, &h, fault))
 		return false;
+	*data_at = h.data_at;
 	if (strcmp(h.descr, "|b1") != 0 && strcmp(h.descr, "?") != 0)
 		return fault_set(fault, FAULT_DATA, "",
-			"NumPy header: descr is '%s'; must be |b1 (bool)", shown(h.descr));
-	if (h.dimensions != 1 || h.shape[0] != n || b->size - *data_at != n)
+			"NumPy header: descr is '%s'; must be |b1 (bool)", h.descr);
+	if (h.dimensions != 1 || h.shape[0] != n || b->size - h.data_at != n)
 		return fault_set(fault, FAULT_DATA, "",
 			"NumPy header: shape is (%" PRIu64
 			", …) of %u dimensions, and the file has %" PRIu64
 			" bytes after the header; must be (%" PRIu64
 			",), one for each token of the shard",
-			h.dimensions ? h.shape[0] : 0, h.dimensions, b->size - *data_at, n);
+			h.shape[0], h.dimensions, b->size - h.data_at, n);
 	return true;
 }
 
@@ -337,7 +210,7 @@ static bool npy_scan(const struct bytes *b, const struct bytes *index,
 	uint64_t bytes;
 
 	(void)index, (void)hint, (void)map;
-	if (!read_header(b, &h, &facts->data_at, fault) || !type_of(&h, &facts->type, fault))
+	if (!read_header(b, &h, fault) || !type_of(&h, &facts->type, fault))
 		return false;
 	if (h.dimensions < 1 || h.dimensions > 2)
 		return fault_set(fault, FAULT_DATA, "",
@@ -347,8 +220,10 @@ static bool npy_scan(const struct bytes *b, const struct bytes *index,
 		return fault_set(fault, FAULT_DATA, "",
 			"NumPy header: fortran_order is True, so rows are not contiguous; write it "
 			"in C order");
-	facts->tokens = h.shape[0];
-	if ((h.dimensions == 2 && __builtin_mul_overflow(h.shape[0], h.shape[1], &facts->tokens)) ||
+	facts->data_at = h.data_at;
+	facts->row_tokens = h.shape[1]; /* 0 in one dimension */
+	if (__builtin_mul_overflow(
+		    h.shape[0], h.dimensions == 2 ? h.shape[1] : 1, &facts->tokens) ||
 		__builtin_mul_overflow(facts->tokens, shard_type_bytes(facts->type), &bytes) ||
 		bytes != b->size - facts->data_at)
 		return fault_set(fault, FAULT_DATA, "",
@@ -356,8 +231,6 @@ static bool npy_scan(const struct bytes *b, const struct bytes *index,
 			") of %s; the file has %" PRIu64 " bytes after the header",
 			h.shape[0], h.dimensions == 2 ? h.shape[1] : 1,
 			shard_type_name(facts->type), b->size - facts->data_at);
-	if (h.dimensions == 2)
-		facts->row_tokens = h.shape[1];
 	return true;
 }
 
