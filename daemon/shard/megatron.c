@@ -25,7 +25,6 @@ enum {
 	SEQUENCES_AT = 18,
 	DOCUMENTS_AT = 26,
 	HEADER_BYTES = 34,
-	AT_ONCE = 2048, /* items of an array that are read at a time */
 };
 
 /* An .idx whose header has been read and compared with its size. */
@@ -56,98 +55,62 @@ static const struct {
 
 enum { TYPES = sizeof(types) / sizeof(types[0]) };
 
+#define refuse(...) fault_set(fault, FAULT_DATA, "", ".idx: " __VA_ARGS__)
+
 /* ---- the header ---- */
-
-static bool check_magic(const uint8_t *head, uint64_t size, struct fault *fault)
-{
-	uint64_t n = size < sizeof(magic) ? size : sizeof(magic);
-	char text[sizeof(magic) + 1];
-
-	if (size == 0)
-		return fault_set(fault, FAULT_DATA, "",
-			".idx: its size is 0 bytes; the header alone has %d: its writer was not "
-			"closed",
-			HEADER_BYTES);
-
-	if (size >= 8 && memcmp(head, "TNTIDX\0\0", 8) == 0)
-		return fault_set(fault, FAULT_DATA, "",
-			".idx: magic is TNTIDX, as in indexes of fairseq and early Megatron; must "
-			"be MMIDIDX: write it again with a Megatron of 2020 or later");
-	if (memcmp(head, magic, n) != 0)
-		return fault_set(fault, FAULT_DATA, "",
-			".idx: magic is '%s'; must be MMIDIDX: it is not a Megatron index, or is "
-			"damaged; if the .bin holds plain tokens, set `format: flat` and move the "
-			".idx away",
-			bytes_shown(head, n, text, sizeof(text)));
-	if (size < HEADER_BYTES)
-		return fault_set(fault, FAULT_DATA, "",
-			".idx: its size is %" PRIu64
-			" bytes; the header alone has %d: it is truncated",
-			size, HEADER_BYTES);
-	return true;
-}
 
 /* The arrays must fill the file exactly, otherwise neither length can be trusted. */
 static bool check_counts(struct idx *idx, struct fault *fault)
 {
 	uint64_t rest = idx->file->size - HEADER_BYTES;
 
-	if (idx->sequences > 0 && (rest + 8) / 12 == idx->sequences && (rest + 8) % 12 == 0)
-		return fault_set(fault, FAULT_DATA, "",
-			".idx: has no document boundaries, as fairseq writes it; a Megatron index "
-			"has "
-			"them: write the data again with Megatron's writer");
 	if (idx->documents == 0)
-		return fault_set(fault, FAULT_DATA, "",
-			".idx: document count is 0; must be at least 1 (the boundary before the "
-			"first)");
+		return refuse("document count is 0; must be at least 1 (the boundary before the "
+			      "first)");
 	if (idx->sequences > rest / 12)
-		return fault_set(fault, FAULT_DATA, "",
-			".idx: sequence count is %" PRIu64 "; its %" PRIu64
-			" bytes after the header hold at most %" PRIu64,
+		return refuse("sequence count is %" PRIu64 "; its %" PRIu64
+			      " bytes after the header hold at most %" PRIu64,
 			idx->sequences, rest, rest / 12);
 	rest -= 12 * idx->sequences;
 	if (idx->documents > rest / 8)
-		return fault_set(fault, FAULT_DATA, "",
-			".idx: document count is %" PRIu64 "; its %" PRIu64
-			" bytes after the %" PRIu64 " sequences hold at most %" PRIu64,
+		return refuse("document count is %" PRIu64 "; its %" PRIu64
+			      " bytes after the %" PRIu64 " sequences hold at most %" PRIu64,
 			idx->documents, rest, idx->sequences, rest / 8);
 	rest -= 8 * idx->documents;
-	if (idx->sequences == 0 && rest > 0)
-		return fault_set(fault, FAULT_DATA, "",
-			".idx: sequence count is 0, and there are %" PRIu64
-			" bytes after the %" PRIu64 " document boundaries; must be none",
-			rest, idx->documents);
 	idx->modes = rest > 0;
 	return rest == 0 || rest == idx->sequences ||
-	       fault_set(fault, FAULT_DATA, "",
-		       ".idx: has %" PRIu64 " bytes after its %" PRIu64 " sequences and %" PRIu64
-		       " document boundaries; must have 0, or %" PRIu64 " (modes)",
+	       refuse("has %" PRIu64 " bytes after its %" PRIu64 " sequences and %" PRIu64
+		      " document boundaries; must have 0, or %" PRIu64 " (modes): a count is wrong",
 		       rest, idx->sequences, idx->documents, idx->sequences);
 }
 
 static bool read_header(struct idx *idx, struct fault *fault)
 {
+	uint64_t size = idx->file->size;
+	size_t n = size < HEADER_BYTES ? (size_t)size : HEADER_BYTES;
 	uint8_t head[HEADER_BYTES] = {0};
+	char text[sizeof(magic) + 1];
 
-	size_t n = idx->file->size < sizeof(head) ? (size_t)idx->file->size : sizeof(head);
-
-	if (!bytes_read(idx->file, 0, head, n, fault) || !check_magic(head, idx->file->size, fault))
+	if (!bytes_read(idx->file, 0, head, n, fault))
 		return false;
+	if (memcmp(head, magic, n < sizeof(magic) ? n : sizeof(magic)) != 0)
+		return refuse("magic is '%s'; must be MMIDIDX: it is not a Megatron index, or is "
+			      "damaged; if the .bin holds plain tokens, set `format: flat` and "
+			      "move the .idx away",
+			bytes_shown(head, n, text, sizeof(text)));
+	if (n < HEADER_BYTES)
+		return refuse("its size is %" PRIu64 " bytes; the header alone has %d: it is "
+			      "truncated, or its writer was not closed",
+			size, HEADER_BYTES);
 	uint64_t version = bytes_u64(head + VERSION_AT);
 	unsigned type = head[TYPE_AT];
 
 	if (version != 1)
-		return fault_set(
-			fault, FAULT_DATA, "", ".idx: version is %" PRIu64 "; must be 1", version);
-	if (type >= TYPES || !types[type].name)
-		return fault_set(
-			fault, FAULT_DATA, "", ".idx: dtype is %u; must be 1 to 5 or 8", type);
-	if (!types[type].integer)
-		return fault_set(fault, FAULT_DATA, "",
-			".idx: dtype is %u (%s), which is not an integer type; must be u8, i8, "
-			"i16, i32, i64 or u16",
-			type, types[type].name);
+		return refuse("version is %" PRIu64 "; must be 1", version);
+	if (type >= TYPES || !types[type].integer)
+		return refuse("dtype is %u (%s), which is not an integer type; must be u8, i8, "
+			      "i16, i32, i64 or u16",
+			type, type < TYPES && types[type].name ? types[type].name : "unknown");
 	idx->type = types[type].type;
 	idx->width = shard_type_bytes(idx->type);
 	idx->sequences = bytes_u64(head + SEQUENCES_AT);
@@ -156,22 +119,6 @@ static bool read_header(struct idx *idx, struct fault *fault)
 }
 
 /* ---- sequences and documents ---- */
-
-/*
- * Sequences may leave bytes out, but not have more tokens than the .bin: the index would be that of
- * another .bin.
- */
-static bool check_total(
-	const struct bytes *b, const struct idx *idx, uint64_t tokens, struct fault *fault)
-{
-	return tokens <= b->size / idx->width ||
-	       fault_set(fault, FAULT_DATA, "",
-		       ".idx: its %" PRIu64 " sequences have %" PRIu64
-		       " tokens of %s in total; the .bin has %" PRIu64 " bytes, which is %" PRIu64
-		       ": it is truncated, or sequences overlap",
-		       idx->sequences, tokens, shard_type_name(idx->type), b->size,
-		       b->size / idx->width);
-}
 
 struct walk {
 	const struct idx *idx;
@@ -189,20 +136,17 @@ static bool add_sequence(
 	uint64_t width = w->idx->width, bytes = (uint64_t)length * width;
 
 	if (pointer > w->bin_bytes || bytes > w->bin_bytes - pointer)
-		return fault_set(fault, FAULT_DATA, "",
-			".idx: sequence %" PRIu64 " begins at byte %" PRId64 " and has %" PRId32
-			" tokens of %s; the .bin has %" PRIu64 " bytes",
+		return refuse("sequence %" PRIu64 " begins at byte %" PRId64 " and has %" PRId32
+			      " tokens of %s; the .bin has %" PRIu64 " bytes",
 			i, (int64_t)pointer, length, shard_type_name(w->idx->type), w->bin_bytes);
 	if (pointer % width != 0)
-		return fault_set(fault, FAULT_DATA, "",
-			".idx: sequence %" PRIu64 " begins at byte %" PRIu64
-			"; must be a multiple of %" PRIu64 ", the token size",
+		return refuse("sequence %" PRIu64 " begins at byte %" PRIu64
+			      "; must be a multiple of %" PRIu64 ", the token size",
 			i, pointer, width);
 	if (bytes > 0 && pointer > w->begin && pointer < w->end)
-		return fault_set(fault, FAULT_DATA, "",
-			".idx: sequence %" PRIu64 " begins at byte %" PRIu64
-			", within the previous one, bytes %" PRIu64 " to %" PRIu64
-			": its pointer or the previous length is wrong",
+		return refuse("sequence %" PRIu64 " begins at byte %" PRIu64
+			      ", within the previous one, bytes %" PRIu64 " to %" PRIu64
+			      ": its pointer or the previous length is wrong",
 			i, pointer, w->begin, w->end);
 	if (bytes > 0) {
 		w->begin = pointer;
@@ -218,36 +162,37 @@ static bool add_sequence(
 
 /*
  * Counts the tokens of all sequences, and adds these to w->map unless it is NULL. Checking only the
- * first and the last sequence would miss gaps between them.
+ * first and the last sequence would miss gaps between them. Sequences may leave bytes out, but not
+ * have more tokens than the .bin: the index would be that of another .bin.
  */
 static bool walk_sequences(struct walk *w, struct fault *fault)
 {
-	uint8_t lengths[4 * AT_ONCE], pointers[8 * AT_ONCE];
 	const struct idx *idx = w->idx;
-	uint64_t pointers_at = HEADER_BYTES + 4 * idx->sequences;
+	uint64_t at = HEADER_BYTES, n = idx->sequences, most = w->bin_bytes / idx->width;
+	struct bytes_array lengths = {.b = idx->file, .at = at, .count = n, .width = 4};
+	struct bytes_array pointers = {.b = idx->file, .at = at + 4 * n, .count = n, .width = 8};
 
-	/* An index of more tokens than the .bin has is refused by check_total(). */
-	for (uint64_t i = 0; i < idx->sequences && w->tokens <= w->bin_bytes; i++) {
-		uint64_t in = i % AT_ONCE, left = idx->sequences - i,
-			 n = left < AT_ONCE ? left : AT_ONCE;
+	for (uint64_t i = 0; i < n && w->tokens <= most; i++) {
+		const uint8_t *item = bytes_item(&lengths, i, fault);
 
-		if (in == 0 &&
-			(!bytes_read(idx->file, HEADER_BYTES + 4 * i, lengths, 4 * n, fault) ||
-				(w->map && !bytes_read(idx->file, pointers_at + 8 * i, pointers,
-						   8 * n, fault))))
+		if (!item)
 			return false;
-		int32_t length = (int32_t)bytes_u32(lengths + 4 * in);
+		int32_t length = (int32_t)bytes_u32(item);
 
 		if (length < 0)
-			return fault_set(fault, FAULT_DATA, "",
-				".idx: length of sequence %" PRIu64 " is %" PRId32
-				"; must be 0 to %d",
+			return refuse("length of sequence %" PRIu64 " is %" PRId32
+				      "; must be 0 to %d",
 				i, length, INT32_MAX);
-		if (w->map && !add_sequence(w, i, length, bytes_u64(pointers + 8 * in), fault))
+		if (w->map && (!(item = bytes_item(&pointers, i, fault)) ||
+				      !add_sequence(w, i, length, bytes_u64(item), fault)))
 			return false;
 		w->tokens += (uint64_t)length;
 	}
-	return true;
+	return w->tokens <= most ||
+	       refuse("its %" PRIu64 " sequences have over %" PRIu64
+		      " tokens of %s in total, which the .bin's %" PRIu64
+		      " bytes hold at most: it is truncated, or sequences overlap",
+		       n, most, shard_type_name(idx->type), w->bin_bytes);
 }
 
 /*
@@ -260,10 +205,9 @@ static bool check_width(const struct walk *w, struct fault *fault)
 
 	for (uint32_t other = 1; other <= 8 && !(w->widths & width); other *= 2)
 		if (w->widths & other && w->data_at + w->tokens * other == w->bin_bytes)
-			return fault_set(fault, FAULT_DATA, "",
-				".idx: dtype is %s, of %" PRIu32
-				" bytes; its pointers and the .bin's %" PRIu64
-				" bytes match tokens of %" PRIu32 " bytes",
+			return refuse("dtype is %s, of %" PRIu32
+				      " bytes; its pointers and the .bin's %" PRIu64
+				      " bytes match tokens of %" PRIu32 " bytes",
 				shard_type_name(w->idx->type), width, w->bin_bytes, other);
 	return true;
 }
@@ -271,29 +215,27 @@ static bool check_width(const struct walk *w, struct fault *fault)
 /* The boundaries ascend from the first sequence to the last. */
 static bool check_documents(const struct idx *idx, struct fault *fault)
 {
-	uint64_t last = 0, at = HEADER_BYTES + 12 * idx->sequences;
-	uint8_t documents[8 * AT_ONCE];
+	struct bytes_array boundaries = {.b = idx->file,
+		.at = HEADER_BYTES + 12 * idx->sequences,
+		.count = idx->documents,
+		.width = 8};
+	uint64_t last = 0;
 
 	for (uint64_t i = 0; i < idx->documents; i++) {
-		uint64_t in = i % AT_ONCE, left = idx->documents - i,
-			 n = left < AT_ONCE ? left : AT_ONCE;
+		const uint8_t *item = bytes_item(&boundaries, i, fault);
+		uint64_t most = i == 0 ? 0 : idx->sequences;
 
-		if (in == 0 && !bytes_read(idx->file, at + 8 * i, documents, 8 * n, fault))
+		if (!item)
 			return false;
-		uint64_t boundary = bytes_u64(documents + 8 * in),
-			 most = i == 0 ? 0 : idx->sequences;
-
-		if (boundary < last || boundary > most)
-			return fault_set(fault, FAULT_DATA, "",
-				".idx: document boundary %" PRIu64 " is sequence %" PRId64
-				"; must be %" PRIu64 " to %" PRIu64,
-				i, (int64_t)boundary, last, most);
-		last = boundary;
+		if (bytes_u64(item) < last || bytes_u64(item) > most)
+			return refuse("document boundary %" PRIu64 " is sequence %" PRId64
+				      "; must be %" PRIu64 " to %" PRIu64,
+				i, (int64_t)bytes_u64(item), last, most);
+		last = bytes_u64(item);
 	}
 	return last == idx->sequences ||
-	       fault_set(fault, FAULT_DATA, "",
-		       ".idx: the last document boundary is sequence %" PRIu64 "; must be %" PRIu64
-		       ", the number of sequences: its writer did not end the last document",
+	       refuse("the last document boundary is sequence %" PRIu64 "; must be %" PRIu64
+		      ", the number of sequences: its writer did not end the last document",
 		       last, idx->sequences);
 }
 
@@ -340,7 +282,7 @@ static bool megatron_scan(const struct bytes *b, const struct bytes *index,
 
 	if (map)
 		map->width = idx.width;
-	if (!walk_sequences(&w, fault) || !check_total(b, &idx, w.tokens, fault) ||
+	if (!walk_sequences(&w, fault) ||
 		(map && !(check_documents(&idx, fault) && check_width(&w, fault))))
 		return false;
 	facts->type = idx.type;
