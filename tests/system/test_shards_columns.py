@@ -189,7 +189,7 @@ def test_streams_of_arrow(directory):
         (pa.array([1], U32).dictionary_encode(), "is of type int, dictionary-encoded"),
         (pa.nulls(1), "is of type null"),
         (pa.array([["a"]]), "is of type list"),
-        (pa.array([None, 1], U32), "null_count of column 'tokens' is 1; must be 0"),
+        (pa.array([None, 1], U32), "column 'tokens': null_count is 1; must be 0"),
         (pa.array([1, -5], pa.int32()), "token 1 is -5"),
     ],
 )
@@ -201,7 +201,7 @@ def test_columns_of_arrow_without_tokens_are_refused(directory, array, words):
 def test_compressed_files_of_arrow_are_refused(directory):
     path, numbers = directory / "a.arrow", pa.record_batch({"tokens": pa.array(range(100), U32)})
     write(path, [numbers], options=pa.ipc.IpcWriteOptions(compression="zstd"))
-    assert "batch 0: its body is compressed (ZSTD)" in facts(path, refused=True)
+    assert "batch 0, column 'tokens': its body is compressed (ZSTD)" in facts(path, refused=True)
 
 
 # ---- MDS ----
