@@ -25,7 +25,7 @@ enum {
 	SHAPE_MOST = 2 + 8 * DIMENSIONS_MOST, /* bytes of a type and a shape */
 	CONFIG_MOST = 1 << 20,
 	SMALL = 1 << 20, /* bytes; all samples of smaller shards are looked at */
-	SOME = 64,	 /* bytes of a sample, usually enough for its lengths and shape */
+	SOME = 1024,	 /* bytes of a sample, usually enough for its lengths and shape */
 	SHOWN = 48,
 };
 
@@ -38,10 +38,9 @@ struct layout {
 	uint64_t fixed;		     /* total bytes of the others */
 	char name[SHOWN];	     /* of the column, printable */
 
+	bool has_type; /* otherwise the value begins with its type */
+	bool raw;      /* otherwise the shape comes next */
 	enum shard_type type;
-	bool has_type;	/* otherwise the value begins with its type */
-	bool has_shape; /* otherwise the shape comes next; set for raw values too */
-	uint64_t count; /* with has_shape: number of tokens; 0: as many as fit the bytes */
 };
 
 /* A shard that is being read. */
@@ -83,67 +82,31 @@ static const struct {
 
 enum { TYPES = sizeof(types) / sizeof(types[0]) };
 
-/* What a column holds. */
-enum holds { NO_TOKENS, A_NUMBER, RAW_BYTES, AN_ARRAY };
-
-/* The type called @name, of @n characters. False: there is none. */
-static bool type_named(const char *name, size_t n, enum shard_type *type)
+/*
+ * Whether a column of this encoding holds tokens: `bytes`, `ndarray`, `ndarray:TYPE`, or
+ * `ndarray:TYPE:SHAPE`, whose values are raw, too. Fills the members of @l that depend on it.
+ */
+static bool encoding(const char *text, const struct shard_hint *hint, struct layout *l)
 {
+	static const char array[] = "ndarray:";
+	size_t n = sizeof(array) - 1;
+
+	l->has_type = l->raw = strcmp(text, "bytes") == 0;
+	l->type = hint->has_type ? hint->type : SHARD_I64;
+	if (l->raw || strcmp(text, "ndarray") == 0)
+		return true;
+	if (strncmp(text, array, n) != 0)
+		return false;
+	text += n;
+	l->has_type = true;
+	l->raw = strchr(text, ':');
 	for (int i = 0; i < TYPES; i++)
-		if (strlen(types[i].name) == n && memcmp(types[i].name, name, n) == 0) {
-			*type = types[i].type;
+		if (strlen(types[i].name) == strcspn(text, ":") &&
+			strncmp(types[i].name, text, strlen(types[i].name)) == 0) {
+			l->type = types[i].type;
 			return true;
 		}
 	return false;
-}
-
-/* Parses "2,1024" and returns the product. */
-static bool take_shape(const char *text, uint64_t *count)
-{
-	*count = 1;
-	do {
-		char *end;
-
-		if (*text < '1' || *text > '9')
-			return false;
-		errno = 0;
-		if (__builtin_mul_overflow(*count, strtoull(text, &end, 10), count) || errno != 0 ||
-			*count > UINT32_MAX)
-			return false;
-		text = end;
-	} while (*text++ == ',');
-	return text[-1] == 0;
-}
-
-/* What a column of this encoding holds. Fills the members of @l that depend on it. */
-static enum holds encoding(const char *text, const struct shard_hint *hint, struct layout *l)
-{
-	static const char array[] = "ndarray";
-	size_t n = sizeof(array) - 1;
-
-	l->has_type = l->has_shape = true;
-	l->count = 0;
-	if (strcmp(text, "bytes") == 0) {
-		l->type = hint->has_type ? hint->type : SHARD_I64;
-		return RAW_BYTES;
-	}
-	if (strncmp(text, array, n) != 0 || (text[n] && text[n] != ':')) {
-		l->count = 1;
-		l->type = SHARD_I64;
-		return strcmp(text, "int") == 0 || type_named(text, strlen(text), &l->type)
-			       ? A_NUMBER
-			       : NO_TOKENS;
-	}
-	l->has_type = text[n] == ':';
-	l->has_shape = false;
-	if (!l->has_type)
-		return AN_ARRAY;
-	const char *type = text + n + 1, *shape = strchr(type, ':');
-
-	if (!type_named(type, shape ? (size_t)(shape - type) : strlen(type), &l->type))
-		return NO_TOKENS;
-	l->has_shape = shape;
-	return !shape || take_shape(shape + 1, &l->count) ? AN_ARRAY : NO_TOKENS;
 }
 
 /* The config's three arrays, of @n columns each. */
@@ -160,18 +123,9 @@ static const char *text_of(const json_t *array, size_t i)
 /* Checks the arrays: equal lengths, the right types, and names that ascend, as they are written. */
 static bool read_columns(struct mds *m, const json_t *config, struct columns *c)
 {
-	char shown[SHOWN];
-	const char *format = json_string_in(config, "", "format", m->fault);
-	uint64_t version;
-
-	if (!format || !json_number_in(config, "", "version", INT32_MAX, &version, m->fault))
-		return false;
-	if (version != 2 || strcmp(format, "mds") != 0)
-		return refuse(m, "version is %" PRIu64 " of %s; must be 2 of mds", version,
-			json_shown(format, shown, sizeof(shown)));
-	c->names = json_object_get(config, "column_names");
-	c->encodings = json_object_get(config, "column_encodings");
-	c->sizes = json_object_get(config, "column_sizes");
+	*c = (struct columns){json_object_get(config, "column_names"),
+		json_object_get(config, "column_encodings"),
+		json_object_get(config, "column_sizes"), 0};
 	c->n = json_array_size(c->names);
 	if (c->n == 0 || c->n > COLUMNS_MOST || json_array_size(c->encodings) != c->n ||
 		json_array_size(c->sizes) != c->n)
@@ -185,16 +139,12 @@ static bool read_columns(struct mds *m, const json_t *config, struct columns *c)
 
 		if (!text_of(c->names, i) || !text_of(c->encodings, i) ||
 			(!json_is_null(size) && !json_is_integer(size)) ||
-			json_integer_value(size) < 0 || json_integer_value(size) > UINT32_MAX)
+			json_integer_value(size) < 0 || json_integer_value(size) > UINT32_MAX ||
+			(i > 0 && strcmp(text_of(c->names, i), text_of(c->names, i - 1)) <= 0))
 			return refuse(m,
-				"column %zu: must have a name, an encoding, and as size null or 0 "
-				"to %u",
+				"column %zu: must have a name after the previous one, an encoding, "
+				"and as size null or 0 to %u",
 				i, UINT32_MAX);
-		if (i > 0 && strcmp(text_of(c->names, i), text_of(c->names, i - 1)) <= 0)
-			return refuse(m,
-				"column_names[%zu] must come after the previous name: names are "
-				"sorted and unique",
-				i);
 	}
 	return true;
 }
@@ -211,49 +161,42 @@ static bool refuse_column(struct mds *m, const struct columns *c, const char *wh
 	return refuse(m, "%s; set `column` to the one with the tokens, of: %s", what, all);
 }
 
-/*
- * Chooses the config's column; otherwise one with llm-foundry's names; otherwise the only one. With
- * other columns, a number is an id, a label or a count, whatever its name.
- */
+/* Chooses the config's column; otherwise one with llm-foundry's names; otherwise the only one. */
 static bool choose(struct mds *m, const struct columns *c, const struct shard_hint *hint)
 {
-	const char *const names[] = {hint->column, "tokens", "input_ids"};
-	unsigned *column = &m->layout.column;
+	const char *const names[] = {
+		hint->column ? hint->column : "tokens", hint->column ? hint->column : "input_ids"};
 	char what[SHOWN + 20], shown[SHOWN];
 
-	for (int k = hint->column ? 0 : 1; k < (hint->column ? 1 : 3); k++)
-		for (*column = 0; *column < c->n; ++*column)
-			if (strcmp(text_of(c->names, *column), names[k]) == 0 &&
-				(k == 0 || c->n == 1 ||
-					encoding(text_of(c->encodings, *column), hint,
-						&m->layout) != A_NUMBER))
-				return true;
+	for (unsigned i = 0; i < 2 * c->n; i++) {
+		m->layout.column = i % c->n;
+		if (strcmp(text_of(c->names, i % c->n), names[i / c->n]) == 0)
+			return true;
+	}
 	snprintf(what, sizeof(what), "has no column %s",
-		json_shown(hint->column ? hint->column : "", shown, sizeof(shown)));
-	if (hint->column)
-		return refuse_column(m, c, what);
-	*column = 0;
-	return (c->n == 1 && encoding(text_of(c->encodings, 0), hint, &m->layout) != NO_TOKENS) ||
-	       refuse_column(m, c, "no column is called tokens or input_ids");
+		hint->column ? json_shown(hint->column, shown, sizeof(shown))
+			     : "tokens or input_ids");
+	m->layout.column = 0;
+	return (!hint->column && c->n == 1) || refuse_column(m, c, what);
 }
 
 static bool lay_out(struct mds *m, const struct columns *c, const struct shard_hint *hint)
 {
 	struct layout *l = &m->layout;
-	char shown[SHOWN];
+	char what[2 * SHOWN + 40], shown[SHOWN];
 
 	if (!choose(m, c, hint))
 		return false;
 	const char *text = text_of(c->encodings, l->column);
 
 	json_shown(text_of(c->names, l->column), l->name, sizeof(l->name));
-	if (encoding(text, hint, l) == NO_TOKENS)
+	snprintf(what, sizeof(what), "column `%s` is encoded as `%s`", l->name,
+		json_shown(text, shown, sizeof(shown)));
+	if (!encoding(text, hint, l))
 		return refuse(m,
-			"column `%s` is encoded as `%s`, %s; must be ndarray, ndarray:DTYPE or "
-			"ndarray:DTYPE:SHAPE with an integer type, bytes, or an integer",
-			l->name, json_shown(text, shown, sizeof(shown)),
-			strcmp(text, "pkl") == 0 ? "which is a pickle"
-						 : "which does not hold tokens");
+			"%s; must be bytes, or ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with "
+			"an integer type",
+			what);
 	l->columns = (unsigned)c->n;
 	for (unsigned i = 0; i < l->columns; i++) {
 		l->size[i] = (uint32_t)json_integer_value(json_array_get(c->sizes, i));
@@ -330,7 +273,11 @@ static bool read_config(struct mds *m, const struct shard_hint *hint)
 	json_t *config =
 		json_object_of((const char *)m->front + from, offset(m, 0) - from, m->fault);
 	struct columns columns;
-	bool fine = config && read_columns(m, config, &columns) && lay_out(m, &columns, hint);
+	uint64_t version;
+	bool fine = config &&
+		    json_number_in(config, "", "version", INT32_MAX, &version, m->fault) &&
+		    (version == 2 || refuse(m, "version is %" PRIu64 "; must be 2", version)) &&
+		    read_columns(m, config, &columns) && lay_out(m, &columns, hint);
 
 	json_decref(config);
 	return fine || fault_prefix(m->fault, "config: ");
@@ -402,7 +349,8 @@ static bool take_type(struct mds *m, struct sample *s, uint8_t code)
 static bool take_array(struct mds *m, struct sample *s, size_t *n, uint64_t *count)
 {
 	const struct layout *l = &m->layout;
-	size_t head = (size_t)!l->has_type + 1, most = s->bytes < SOME ? s->bytes : SOME;
+	size_t head = (size_t)!l->has_type + 1,
+	       most = s->bytes < SHAPE_MOST ? s->bytes : SHAPE_MOST;
 	uint8_t value[SHAPE_MOST];
 
 	if (s->bytes < head)
@@ -420,21 +368,15 @@ static bool take_array(struct mds *m, struct sample *s, size_t *n, uint64_t *cou
 			"sample %" PRIu32 ": shape has %u dimensions of %u bytes; must have 1 to "
 			"%d, and column `%s` is %" PRIu64 " bytes long",
 			s->number, dimensions, width, DIMENSIONS_MOST, l->name, s->bytes);
-	if (*n > most && !get(m, s->value, value, *n))
-		return false;
 	*count = 1;
 	for (const uint8_t *at = value + head; at < value + *n; at += width) {
-		uint64_t dimension = width == 1	  ? at[0]
-				     : width == 2 ? bytes_u16(at)
-				     : width == 4 ? bytes_u32(at)
-						  : bytes_u64(at);
+		uint64_t dimension = 0;
 
+		for (unsigned i = 0; i < width; i++)
+			dimension |= (uint64_t)at[i] << 8 * i;
+		/* No column has so many bytes, so the caller refuses it. */
 		if (__builtin_mul_overflow(*count, dimension, count))
-			return refuse(m,
-				"sample %" PRIu32
-				": shape makes over 2^64 tokens; column `%s` is %" PRIu64
-				" bytes long",
-				s->number, l->name, s->bytes);
+			*count = UINT64_MAX;
 	}
 	return true;
 }
@@ -442,28 +384,22 @@ static bool take_array(struct mds *m, struct sample *s, size_t *n, uint64_t *cou
 /* Finds the tokens in our column by its shape. */
 static bool look(struct mds *m, struct sample *s)
 {
-	const struct layout *l = &m->layout;
-	uint64_t count = l->count, width, bytes;
+	uint64_t count, bytes;
 	size_t n = 0;
 
-	s->type = l->type;
-	if (!l->has_shape && !take_array(m, s, &n, &count))
+	s->type = m->layout.type;
+	if (!m->layout.raw && !take_array(m, s, &n, &count))
 		return false;
-	width = shard_type_bytes(s->type);
-	if (l->has_shape && l->count == 0) {
+	uint64_t width = shard_type_bytes(s->type);
+
+	if (m->layout.raw)
 		count = s->bytes / width;
-		if (s->bytes % width != 0)
-			return refuse(m,
-				"sample %" PRIu32 ": column `%s` is %" PRIu64
-				" bytes long, not a multiple of %" PRIu64
-				", the token size: it is truncated, or dtype is wrong",
-				s->number, l->name, s->bytes, width);
-	}
 	if (__builtin_mul_overflow(count, width, &bytes) || bytes != s->bytes - n)
 		return refuse(m,
-			"sample %" PRIu32 ": shape makes %" PRIu64 " tokens of %" PRIu64
-			" bytes; column `%s` has %" PRIu64 " bytes for them",
-			s->number, count, width, l->name, s->bytes - n);
+			"sample %" PRIu32 ": its shape makes %" PRIu64 " tokens of %" PRIu64
+			" bytes; column `%s` has %" PRIu64
+			" bytes for them: it is truncated, or dtype is wrong",
+			s->number, count, width, m->layout.name, s->bytes - n);
 	s->at = s->value + n;
 	s->tokens = count;
 	return true;
@@ -474,7 +410,7 @@ static bool look_by_size(const struct mds *m, struct sample *s, enum shard_type 
 {
 	uint64_t width = shard_type_bytes(type);
 
-	for (unsigned bytes = 1; bytes <= 4 && !m->layout.has_shape; bytes *= 2) {
+	for (unsigned bytes = 1; bytes <= 4 && !m->layout.raw; bytes *= 2) {
 		uint64_t head = (uint64_t)!m->layout.has_type + 1 + bytes, n;
 
 		if (s->bytes < head || (s->bytes - head) % width != 0)
@@ -482,8 +418,9 @@ static bool look_by_size(const struct mds *m, struct sample *s, enum shard_type 
 		n = (s->bytes - head) / width;
 		if (n >> (8 * bytes) != 0 || (bytes > 1 && n >> (4 * bytes) == 0))
 			continue;
-		*s = (struct sample){
-			s->number, s->begin, s->end, s->value, s->bytes, s->value + head, n, type};
+		s->at = s->value + head;
+		s->tokens = n;
+		s->type = type;
 		return true;
 	}
 	return false;
@@ -499,16 +436,8 @@ static bool find(struct mds *m, struct sample *s, const struct sample *first)
 
 /* ---- the shard ---- */
 
-/* Compressions of Mosaic's writer that are not supported. */
-static const char *const packed[] = {".mds.br", ".mds.bz2", ".mds.gz", ".mds.snappy"};
-
-enum { PACKED = sizeof(packed) / sizeof(packed[0]) };
-
 static bool mds_recognise(const struct bytes *b)
 {
-	for (unsigned i = 0; i < PACKED; i++)
-		if (bytes_ends_in(b->path, packed[i]))
-			return true;
 	return bytes_ending(b->path, ".mds");
 }
 
@@ -526,7 +455,7 @@ static bool scan_samples(
 		if (i == 0) {
 			first = sized = s;
 			by_size = (m->b->size > SMALL || hint->listed) &&
-				  (m->layout.has_shape ||
+				  (m->layout.raw ||
 					  (look_by_size(m, &sized, s.type) && sized.at == s.at &&
 						  sized.tokens == s.tokens));
 			if (map)
@@ -573,12 +502,6 @@ static bool mds_scan(const struct bytes *b, const struct bytes *index,
 	struct mds m = {.b = b, .fault = fault};
 
 	(void)index;
-	for (unsigned i = 0; i < PACKED; i++)
-		if (bytes_ends_in(b->path, packed[i]))
-			return refuse(&m,
-				"is compressed as %s, which is not supported; decompress it, or "
-				"use zstd (index.json may stay)",
-				packed[i] + 4);
 	bool fine = read_front(&m) && read_config(&m, hint) &&
 		    (hint->listed || mds_check_listed(b, hint, m.samples, fault)) &&
 		    scan_samples(&m, hint, facts, map);
@@ -595,16 +518,8 @@ static bool mds_scan(const struct bytes *b, const struct bytes *index,
 /* If a shard is there both raw and compressed, the raw file is served. */
 static const struct shard_companion companions[] = {
 	{.ending = "/index.json", .shard = "*.mds", .kind = "a Mosaic index by its name"},
-	{.ending = "/index.json", .shard = "*.mds.br", .kind = "a Mosaic index by its name"},
-	{.ending = "/index.json", .shard = "*.mds.bz2", .kind = "a Mosaic index by its name"},
-	{.ending = "/index.json", .shard = "*.mds.gz", .kind = "a Mosaic index by its name"},
-	{.ending = "/index.json", .shard = "*.mds.snappy", .kind = "a Mosaic index by its name"},
 	{.ending = ".mds.zstd", .shard = ".mds", .kind = "a compressed shard", .alone = true},
 	{.ending = ".mds.zst", .shard = ".mds", .kind = "a compressed shard", .alone = true},
-	{.ending = ".mds.br", .shard = ".mds", .kind = "a compressed shard", .alone = true},
-	{.ending = ".mds.bz2", .shard = ".mds", .kind = "a compressed shard", .alone = true},
-	{.ending = ".mds.gz", .shard = ".mds", .kind = "a compressed shard", .alone = true},
-	{.ending = ".mds.snappy", .shard = ".mds", .kind = "a compressed shard", .alone = true},
 	{0},
 };
 

@@ -295,7 +295,6 @@ FOREIGN = [  # file, its bytes, what is said, options
     ("a.npy", b"<html><body>404 Not Found</body></html>\n", "is text, not a shard"),
     ("a.ds.index", bytes(8), "is a datatrove index, not a shard"),
     ("a.bin.zst", zstandard.compress(zstandard.compress(bytes(9))), "is zstd-compressed twice"),
-    ("a.mds.br", bytes(99), "; decompress it"),
     ("b.bin", bytes(20), "has no .idx next to it", "-f", "megatron"),
     ("a.bin.zst", FRAME + bytes(3 << 20), "its frame does not state its size"),
     ("a.bin.zst", zstandard.compress(bytes(7000)), "the decode budget is 6999, a quarter of",

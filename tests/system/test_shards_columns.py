@@ -265,8 +265,12 @@ def test_columns_of_mds(directory, compression):
     path = mds(directory / "d", columns, samples, compression=compression)
     alike(path, rows)
     alike(path, [range(7)] * 600, "-c", "b")
-    alike(path, [[n] for n in range(600)], "-c", "id")
-    for column, words in (("p", "pickle"), ("nope", "no column nope"), ("zz", "floating-point")):
+    for column, words in (
+        ("p", "is encoded as `pkl`"),
+        ("id", "is encoded as `int`"),
+        ("nope", "no column nope"),
+        ("zz", "floating-point"),
+    ):
         assert words in facts(path, "-c", column, refused=True)
 
 
