@@ -1,9 +1,9 @@
 #include "daemon/store/cache.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fts.h>
 #include <inttypes.h>
 #include <nettle/sha2.h>
 #include <pthread.h>
@@ -12,8 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/queue.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,50 +22,40 @@
 #include <xxhash.h>
 
 enum {
-	HASH_BYTES = 16,
 	NAME_BYTES = 4096, /* of an object with a longer name nothing is cached */
+	DIR_BYTES = sizeof("ab/0123456789abcdef0123456789abcdef"),
 	PATH_BYTES = 80,
-	CHAINS = 1 << 14,
 	CHUNK = 256 << 10,
+	TOUCH_S = 60, /* the time at which a piece was read is not written more often */
 };
 
-struct hash {
-	uint8_t byte[HASH_BYTES];
+/* The end of a piece's file, after its bytes. */
+struct seal {
+	uint64_t sum;	 /* XXH64 of the bytes; the seed is the piece's number */
+	uint64_t daemon; /* the last one that compared them */
 };
 
-struct piece {
-	TAILQ_ENTRY(piece) use; /* once it is whole: read least recently first */
-	struct entry *entry;
-	uint64_t sum;
+/* A piece that a scan found. */
+struct old {
+	int64_t read_ns;
 	uint32_t number;
-	bool whole;    /* otherwise it is being written */
-	bool verified; /* since the start */
-};
-
-/* An object. It exists while it has pieces. */
-struct entry {
-	struct entry *next; /* of its chain */
-	struct hash hash;
-	uint64_t size, bytes; /* bytes: of its files' blocks */
-	uint32_t piece, pieces, present;
-	struct piece **at; /* [pieces]; NULL: absent */
-	char url[];
+	char dir[DIR_BYTES];
 };
 
 struct store_cache {
 	int dir; /* locked */
+	uint64_t daemon;
 	void (*log)(void *context, const char *line);
 	void *log_context;
 	pthread_t scanner;
-
-	/* The lock is never held while the disk works. */
-	pthread_mutex_t lock;
-	bool ready;
 	_Atomic bool closing;
-	struct entry *chain[CHAINS];
-	TAILQ_HEAD(pieces, piece) uses;
-	/* As store_cache_state() says it, but for the times. used_bytes has pieces that are being
-	 * written, too; `dir` and size_bytes never change. */
+
+	pthread_mutex_t turn; /* to add and remove pieces */
+	struct old *old; /* all pieces when they were last scanned, read least recently first */
+	size_t olds, next_old;
+
+	pthread_mutex_t lock; /* never held while the disk works */
+	/* As store_cache_state() says it, but for the times. `dir` and size_bytes never change. */
 	struct store_cache_status status;
 	int64_t failing_until_ms, failed_ms;
 	int64_t damage_due_ms; /* until then no damaged piece is logged */
@@ -78,30 +69,36 @@ static int64_t now_ms(void)
 	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static uint64_t blocks(uint64_t bytes)
+/* @counter: of the status. */
+static void count(struct store_cache *cache, uint64_t *counter, int64_t by)
 {
-	return (bytes + CACHE_BLOCK - 1) / CACHE_BLOCK * CACHE_BLOCK;
+	pthread_mutex_lock(&cache->lock);
+	*counter += (uint64_t)by;
+	pthread_mutex_unlock(&cache->lock);
 }
 
-/* ---- names ---- */
+/* ---- names and sizes ---- */
 
 /* What the file `name` of an object contains. */
 struct name {
-	char text[NAME_BYTES]; /* URL, ETag, server, size, size of a piece, each ending with a zero
-				*/
+	char text[NAME_BYTES]; /* URL, ETag, server, size, size of a piece, each with a zero */
 	size_t n;
-	struct hash hash;
+	char dir[DIR_BYTES]; /* "ab/HASH" */
 };
 
-static void hash_name(struct name *name)
+static void set_dir(struct name *name)
 {
 	uint8_t digest[SHA256_DIGEST_SIZE];
 	struct sha256_ctx sha;
+	char *end = name->dir + 3;
 
 	sha256_init(&sha);
 	sha256_update(&sha, name->n, (const uint8_t *)name->text);
 	sha256_digest(&sha, sizeof(digest), digest);
-	memcpy(name->hash.byte, digest, HASH_BYTES);
+	for (int i = 0; i < 16; i++)
+		end += snprintf(end, 3, "%02x", digest[i]);
+	memcpy(name->dir, name->dir + 3, 2);
+	name->dir[2] = '/';
 }
 
 /* False: it does not fit. */
@@ -114,33 +111,48 @@ static bool name_of(const struct url_place *place, const struct object *object, 
 	if (n < 0 || n >= NAME_BYTES)
 		return false;
 	name->n = (size_t)n;
-	hash_name(name);
+	set_dir(name);
 	return true;
 }
 
-/* Writes "ab/HASH". */
-static int path_of(const struct hash *hash, char path[PATH_BYTES])
+static void piece_path(const char *dir, uint32_t number, char path[PATH_BYTES])
 {
-	int n = snprintf(path, PATH_BYTES, "%02x/", hash->byte[0]);
-
-	for (int i = 0; i < HASH_BYTES; i++)
-		n += snprintf(path + n, PATH_BYTES - (size_t)n, "%02x", hash->byte[i]);
-	return n;
+	snprintf(path, PATH_BYTES, "%s/%" PRIu32 ".piece", dir, number);
 }
 
-static void piece_path(
-	const struct hash *hash, uint32_t number, uint64_t sum, char path[PATH_BYTES])
+static uint64_t blocks(uint64_t bytes)
 {
-	int n = path_of(hash, path);
+	return (bytes + CACHE_BLOCK - 1) / CACHE_BLOCK * CACHE_BLOCK;
+}
 
-	snprintf(path + n, PATH_BYTES - (size_t)n, "/%" PRIu32 ".%016" PRIx64, number, sum);
+/* Of the file of a piece of @bytes. */
+static uint64_t file_bytes(uint64_t bytes)
+{
+	return bytes + sizeof(struct seal);
+}
+
+static int64_t ns(const struct timespec *time)
+{
+	return time->tv_sec * INT64_C(1000000000) + time->tv_nsec;
+}
+
+/* When a file was read, or otherwise written. */
+static int64_t read_ns(const struct stat *st)
+{
+	int64_t read = ns(&st->st_atim), written = ns(&st->st_mtim);
+
+	return read > written ? read : written;
 }
 
 /* ---- faults of the disk ---- */
 
-static bool is_failing(const struct store_cache *cache)
+bool store_cache_takes(struct store_cache *cache)
 {
-	return now_ms() < cache->failing_until_ms;
+	pthread_mutex_lock(&cache->lock);
+	bool takes = now_ms() >= cache->failing_until_ms;
+
+	pthread_mutex_unlock(&cache->lock);
+	return takes;
 }
 
 static void failed(struct store_cache *cache, int error, const char *what)
@@ -154,7 +166,7 @@ static void failed(struct store_cache *cache, int error, const char *what)
 	if (removed && fstat(cache->dir, &st) == 0 && st.st_nlink > 0)
 		return;
 	pthread_mutex_lock(&cache->lock);
-	bool first = !is_failing(cache);
+	bool first = now_ms() >= cache->failing_until_ms;
 
 	cache->failed_ms = now_ms();
 	cache->failing_until_ms = cache->failed_ms + CACHE_RETRY_S * 1000;
@@ -183,6 +195,7 @@ static void say_damaged(struct store_cache *cache, const char *key, uint32_t num
 	pthread_mutex_lock(&cache->lock);
 	bool due = now >= cache->damage_due_ms;
 
+	cache->status.mismatches++;
 	if (due)
 		cache->damage_due_ms = now + CACHE_RETRY_S * 1000;
 	pthread_mutex_unlock(&cache->lock);
@@ -196,550 +209,442 @@ static void say_damaged(struct store_cache *cache, const char *key, uint32_t num
 	cache->log(cache->log_context, line);
 }
 
-/* ---- the index; locked ---- */
-
-static struct entry **chain_of(struct store_cache *cache, const struct hash *hash)
-{
-	return &cache->chain[(hash->byte[1] | (unsigned)hash->byte[2] << 8) % CHAINS];
-}
-
-static struct entry *find(struct store_cache *cache, const struct hash *hash)
-{
-	struct entry *e = *chain_of(cache, hash);
-
-	while (e && memcmp(e->hash.byte, hash->byte, HASH_BYTES) != 0)
-		e = e->next;
-	return e;
-}
-
-/* NULL: absent, or being written. */
-static struct piece *find_piece(struct store_cache *cache, const struct hash *hash, uint32_t number)
-{
-	const struct entry *e = find(cache, hash);
-	struct piece *p = e ? e->at[number] : NULL;
-
-	return p && p->whole ? p : NULL;
-}
-
-/* NULL: out of memory, or the name is none. */
-static struct entry *add_entry(struct store_cache *cache, const struct name *name)
-{
-	const char *field[5], *end = name->text + name->n;
-	unsigned fields = 0;
-
-	for (const char *at = name->text; fields < 5 && at < end; at += strlen(at) + 1)
-		field[fields++] = at;
-	uint64_t size = fields == 5 ? strtoull(field[3], NULL, 10) : 0,
-		 piece = fields == 5 ? strtoull(field[4], NULL, 10) : 0;
-
-	if (size == 0 || piece == 0 || piece > UINT32_MAX || (size - 1) / piece >= UINT32_MAX)
-		return NULL;
-	struct entry *e = calloc(1, sizeof(*e) + strlen(field[0]) + 1);
-	struct entry **chain = chain_of(cache, &name->hash);
-
-	if (!e)
-		return NULL;
-	e->hash = name->hash;
-	e->size = size;
-	e->piece = (uint32_t)piece;
-	e->pieces = (uint32_t)((size - 1) / piece + 1);
-	e->at = calloc(e->pieces, sizeof(struct piece *));
-	if (!e->at) {
-		free(e);
-		return NULL;
-	}
-	strcpy(e->url, field[0]);
-	e->bytes = blocks(name->n);
-	e->next = *chain;
-	*chain = e;
-	cache->status.objects++;
-	cache->status.used_bytes += e->bytes;
-	return e;
-}
-
-/* NULL: out of memory. */
-static struct piece *add_piece(struct store_cache *cache, struct entry *e, uint32_t number)
-{
-	struct piece *p = calloc(1, sizeof(*p));
-	uint64_t bytes = blocks(cache_piece_bytes(e->size, e->piece, number));
-
-	if (!p)
-		return NULL;
-	assert(!e->at[number]);
-	p->entry = e;
-	p->number = number;
-	e->at[number] = p;
-	e->present++;
-	e->bytes += bytes;
-	cache->status.used_bytes += bytes;
-	return p;
-}
-
-static void whole(struct store_cache *cache, struct piece *p, uint64_t sum)
-{
-	p->sum = sum;
-	p->whole = true;
-	TAILQ_INSERT_TAIL(&cache->uses, p, use);
-}
-
-/* Frees an object that has no pieces. */
-static void end_entry(struct store_cache *cache, struct entry *e)
-{
-	struct entry **at = chain_of(cache, &e->hash);
-
-	assert(e->present == 0);
-	while (*at != e)
-		at = &(*at)->next;
-	*at = e->next;
-	cache->status.used_bytes -= e->bytes;
-	cache->status.objects--;
-	free(e->at);
-	free(e);
-}
-
-/* Forgets a piece. Returns whether it was the object's last one, which is forgotten, too. */
-static bool forget(struct store_cache *cache, struct piece *p)
-{
-	struct entry *e = p->entry;
-	uint64_t bytes = blocks(cache_piece_bytes(e->size, e->piece, p->number));
-
-	if (p->whole)
-		TAILQ_REMOVE(&cache->uses, p, use);
-	e->at[p->number] = NULL;
-	e->bytes -= bytes;
-	cache->status.used_bytes -= bytes;
-	free(p);
-	if (--e->present > 0)
-		return false;
-	end_entry(cache, e);
-	return true;
-}
-
-/* ---- removing ---- */
-
-/* Another thread may be making the directory again: then it is not empty, and stays. */
-static void remove_directory(struct store_cache *cache, const struct hash *hash)
-{
-	char path[PATH_BYTES];
-	int n = path_of(hash, path);
-
-	strcpy(path + n, "/name");
-	unlinkat(cache->dir, path, 0);
-	path[n] = 0;
-	unlinkat(cache->dir, path, AT_REMOVEDIR);
-}
-
-/* Forgets the piece, so that nobody opens it any more, and removes its file. Locked; unlocked
- * meanwhile. */
-static void remove_piece(struct store_cache *cache, struct piece *p)
-{
-	const struct hash hash = p->entry->hash;
-	char path[PATH_BYTES];
-
-	assert(p->whole);
-	piece_path(&hash, p->number, p->sum, path);
-	bool last = forget(cache, p);
-
-	pthread_mutex_unlock(&cache->lock);
-	int error = unlinkat(cache->dir, path, 0) == 0 ? 0 : errno;
-
-	if (last)
-		remove_directory(cache, &hash);
-	if (error)
-		failed(cache, error, "cannot remove a piece");
-	pthread_mutex_lock(&cache->lock);
-}
-
-/* Removes pieces until @bytes more fit. Locked; unlocked meanwhile. False: they do not. */
-static bool make_room(struct store_cache *cache, uint64_t bytes)
-{
-	struct piece *oldest;
-
-	while (cache->status.used_bytes + bytes > cache->status.size_bytes &&
-		(oldest = TAILQ_FIRST(&cache->uses))) {
-		cache->status.evictions++;
-		remove_piece(cache, oldest);
-	}
-	return cache->status.used_bytes + bytes <= cache->status.size_bytes;
-}
-
 /* ---- reading ---- */
 
-/* Compares a file with its sum and its length. 0 or an errno; EBADMSG: it is another one. */
-static int verify(int fd, uint64_t bytes, uint64_t sum)
+/* 0 or an errno; EBADMSG: the file is shorter. */
+static int read_at(int fd, uint64_t at, void *to, size_t n)
+{
+	ssize_t got = pread(fd, to, n, (off_t)at);
+
+	return got == (ssize_t)n ? 0 : got < 0 ? errno : EBADMSG;
+}
+
+/* 0 or an errno. */
+static int sum_of(int fd, uint64_t bytes, uint32_t number, uint64_t *sum)
 {
 	XXH64_state_t state;
 	char *chunk = malloc(CHUNK);
-	uint64_t done = 0;
-	ssize_t got;
+	int error = chunk ? 0 : ENOMEM;
 
-	if (!chunk)
-		return ENOMEM;
-	XXH64_reset(&state, 0);
-	do {
-		got = pread(fd, chunk, CHUNK, (off_t)done);
-		if (got > 0) {
-			XXH64_update(&state, chunk, (size_t)got);
-			done += (uint64_t)got;
-		}
-	} while (got > 0 || (got < 0 && errno == EINTR));
-	int error = got < 0 ? errno : 0;
+	XXH64_reset(&state, number);
+	for (uint64_t at = 0; at < bytes && !error; at += CHUNK) {
+		size_t n = bytes - at < CHUNK ? (size_t)(bytes - at) : CHUNK;
 
+		error = read_at(fd, at, chunk, n);
+		if (!error)
+			XXH64_update(&state, chunk, n);
+	}
 	free(chunk);
-	if (error)
-		return error;
-	return done == bytes && XXH64_digest(&state) == sum ? 0 : EBADMSG;
+	*sum = XXH64_digest(&state);
+	return error;
 }
 
-static int read_all(int fd, uint64_t at, char *to, size_t n)
+/* Compares a piece with its sum, unless this daemon has done that. 0 or an errno; EBADMSG: it
+ * differs. */
+static int compare(const struct store_cache *cache, int fd, uint64_t bytes, uint32_t number)
 {
-	for (size_t done = 0; done < n;) {
-		ssize_t got = pread(fd, to + done, n - done, (off_t)(at + done));
+	struct seal seal;
+	uint64_t sum;
+	int error = read_at(fd, bytes, &seal, sizeof(seal));
 
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
-			return got < 0 ? errno : EBADMSG;
-		done += (size_t)got;
-	}
+	if (error || seal.daemon == cache->daemon)
+		return error;
+	error = sum_of(fd, bytes, number, &sum);
+	if (error || sum != seal.sum)
+		return error ? error : EBADMSG;
+	seal.daemon = cache->daemon;
+	if (pwrite(fd, &seal, sizeof(seal), (off_t)bytes) != (ssize_t)sizeof(seal))
+		return errno;
 	return 0;
 }
 
-/* After reading a piece with @sum, by @error. The piece may have been replaced meanwhile. */
-static void was_read(struct store_cache *cache, const struct hash *hash, uint32_t number,
-	uint64_t sum, int error)
+/* Notes that a piece is read: not every file system is mounted so that it does this. */
+static void touch(int fd, const struct stat *st)
 {
-	struct piece *p;
+	const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}};
 
-	pthread_mutex_lock(&cache->lock);
-	p = find_piece(cache, hash, number);
-	if (error == 0)
-		cache->status.hits++;
-	if (p && p->sum == sum && error == 0)
-		p->verified = true;
-	if (p && p->sum == sum && error != 0) {
-		cache->status.mismatches += error == EBADMSG;
-		remove_piece(cache, p);
-	}
-	pthread_mutex_unlock(&cache->lock);
+	if (ns(&st->st_atim) <= ns(&st->st_mtim) || st->st_atim.tv_sec + TOUCH_S < time(NULL))
+		futimens(fd, times);
+}
+
+/* Reads from the file of a piece of @bytes. 0 or an errno; EBADMSG: it is damaged. */
+static int read_file(const struct store_cache *cache, int fd, uint64_t bytes, uint32_t number,
+	uint64_t at, void *to, size_t n)
+{
+	struct stat st;
+	int error;
+
+	if (fstat(fd, &st) != 0)
+		return errno;
+	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != file_bytes(bytes))
+		return EBADMSG;
+	error = compare(cache, fd, bytes, number);
+	if (!error)
+		error = read_at(fd, at, to, n);
+	if (!error)
+		touch(fd, &st);
+	return error;
 }
 
 bool store_cache_read(struct store_cache *cache, const struct url_place *place,
 	const struct object *object, uint64_t at, void *to, size_t n)
 {
 	uint32_t number = (uint32_t)(at / object->piece);
-	uint64_t bytes = cache_piece_bytes(object->size, object->piece, number), sum = 0;
-	bool verified = false;
+	uint64_t bytes = cache_piece_bytes(object->size, object->piece, number);
 	char path[PATH_BYTES];
 	struct name name;
-	struct piece *p;
-	int error = 0;
+	struct stat st;
 
 	assert(n > 0 && at % object->piece + n <= bytes);
 	if (!name_of(place, object, &name))
 		return false;
-	pthread_mutex_lock(&cache->lock);
-	p = find_piece(cache, &name.hash, number);
-	if (p) {
-		TAILQ_REMOVE(&cache->uses, p, use);
-		TAILQ_INSERT_TAIL(&cache->uses, p, use);
-		verified = p->verified;
-		sum = p->sum;
-	}
-	pthread_mutex_unlock(&cache->lock);
-	if (!p)
-		return false;
-	piece_path(&name.hash, number, sum, path);
-	int fd = openat(cache->dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	piece_path(name.dir, number, path);
+	int fd = openat(cache->dir, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW), error = 0;
 
 	if (fd < 0)
 		error = errno;
-	if (!error && !verified)
-		error = verify(fd, bytes, sum);
-	if (!error)
-		error = read_all(fd, at % object->piece, to, n);
-	if (fd >= 0)
-		close(fd);
-	was_read(cache, &name.hash, number, sum, error);
+	else
+		error = read_file(cache, fd, bytes, number, at % object->piece, to, n);
 	if (error == EBADMSG)
 		say_damaged(cache, object->key, number);
-	else if (error)
+	else if (error && error != ENOENT)
 		failed(cache, error, "cannot read a piece");
+	else if (!error)
+		count(cache, &cache->status.hits, 1);
+	/* Another thread may have removed it, and fetched it again. */
+	if (fd >= 0 && error && fstat(fd, &st) == 0 && st.st_nlink > 0 &&
+		unlinkat(cache->dir, path, 0) == 0)
+		count(cache, &cache->status.used_bytes, -(int64_t)blocks(file_bytes(bytes)));
+	if (fd >= 0)
+		close(fd);
 	return !error;
+}
+
+/* ---- all pieces ---- */
+
+/* Goes through all files of the cache. */
+struct walk {
+	struct store_cache *cache;
+	size_t root; /* bytes of a path before the part in the directory */
+	/* Is told of each object. NULL: the files are scanned, in the turn, and what is no piece is
+	 * removed. */
+	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes);
+	void *context;
+	const char *url; /* pieces of objects whose URL begins so are removed; NULL: none are */
+	uint64_t most, dropped;
+	size_t room;	       /* of cache->old */
+	uint64_t bytes, count; /* of the objects so far */
+	/* The object whose directory it is in. */
+	struct name name; /* begins with the URL; n 0: it has none */
+	uint64_t size, piece;
+	uint64_t pieces, piece_bytes; /* that stay */
+};
+
+/* Enters the directory of an object. */
+static void enter(struct walk *w, const FTSENT *f)
+{
+	const char *field[5], *end;
+	struct name *name = &w->name;
+	char path[PATH_BYTES];
+	unsigned fields = 0;
+
+	snprintf(path, sizeof(path), "%s/name", f->fts_path + w->root);
+	int fd = openat(w->cache->dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	ssize_t n = fd < 0 ? -1 : read(fd, name->text, sizeof(name->text));
+
+	if (fd >= 0)
+		close(fd);
+	w->pieces = w->piece_bytes = name->n = 0;
+	if (n <= 0 || n == NAME_BYTES || name->text[n - 1] != 0)
+		return;
+	name->n = (size_t)n;
+	set_dir(name);
+	end = name->text + n;
+	for (const char *at = name->text; fields < 5 && at < end; at += strlen(at) + 1)
+		field[fields++] = at;
+	if (strcmp(name->dir + 3, f->fts_name) != 0 || fields < 5) {
+		name->n = 0;
+		return;
+	}
+	w->size = strtoull(field[3], NULL, 10);
+	w->piece = strtoull(field[4], NULL, 10);
+}
+
+/* Whether a file in it is a piece as a daemon leaves it, and may stay. */
+static bool keeps(struct walk *w, const FTSENT *f)
+{
+	struct store_cache *cache = w->cache;
+	char *end;
+	uint64_t number = strtoull(f->fts_name, &end, 10);
+
+	if (w->name.n == 0 || w->piece == 0 || end == f->fts_name || strcmp(end, ".piece") != 0 ||
+		number >= (w->size + w->piece - 1) / w->piece)
+		return false;
+	uint64_t bytes = file_bytes(cache_piece_bytes(w->size, w->piece, number));
+
+	if (!w->each && (f->fts_info != FTS_F || (uint64_t)f->fts_statp->st_size != bytes))
+		return false;
+	if (w->url && w->dropped < w->most && strncmp(w->name.text, w->url, strlen(w->url)) == 0) {
+		w->dropped++;
+		return false;
+	}
+	w->pieces++;
+	w->piece_bytes += blocks(bytes);
+	if (w->each)
+		return true;
+	if (cache->olds == w->room) {
+		size_t room = 2 * w->room + 1024;
+		struct old *more = reallocarray(cache->old, room, sizeof(*more));
+
+		if (!more)
+			return true; /* it stays until the next scan */
+		cache->old = more;
+		w->room = room;
+	}
+	struct old *old = &cache->old[cache->olds++];
+
+	*old = (struct old){read_ns(f->fts_statp), (uint32_t)number, ""};
+	memcpy(old->dir, w->name.dir, DIR_BYTES);
+	return true;
+}
+
+/* Leaves the directory of an object. */
+static void leave(struct walk *w, const FTSENT *f)
+{
+	char path[PATH_BYTES];
+
+	if (w->pieces > 0) {
+		w->count++;
+		w->bytes += w->piece_bytes + blocks(w->name.n);
+		if (w->each)
+			w->each(w->context, w->name.text, w->pieces,
+				w->piece_bytes + blocks(w->name.n));
+	} else if (!w->each) {
+		snprintf(path, sizeof(path), "%s/name", f->fts_path + w->root);
+		unlinkat(w->cache->dir, path, 0);
+		unlinkat(w->cache->dir, f->fts_path + w->root, AT_REMOVEDIR);
+	}
+}
+
+/* Whether a directory is the cache's: "ab" or "ab/HASH". Somebody may have others next to it. */
+static bool is_own(const FTSENT *f)
+{
+	size_t n = strlen(f->fts_name);
+
+	return n == (f->fts_level == 1 ? 2 : 32) && strspn(f->fts_name, "0123456789abcdef") == n;
+}
+
+static void walk(struct walk *w)
+{
+	char root[32], *const roots[] = {root, NULL};
+	int flags = FTS_PHYSICAL | FTS_NOCHDIR | (w->each ? FTS_NOSTAT : 0);
+	FTSENT *f;
+
+	w->root = (size_t)snprintf(root, sizeof(root), "/proc/self/fd/%d/", w->cache->dir);
+	FTS *files = fts_open(roots, flags, NULL);
+
+	/* dir/ab/HASH/FILE: levels 1 to 3 */
+	while (files && (f = fts_read(files)) && !w->cache->closing) {
+		if (f->fts_level > 0 && f->fts_info == FTS_D && !is_own(f))
+			fts_set(files, f, FTS_SKIP);
+		else if (f->fts_level == 2 && f->fts_info == FTS_D)
+			enter(w, f);
+		else if (f->fts_level == 2 && f->fts_info == FTS_DP && is_own(f))
+			leave(w, f);
+		else if (f->fts_level == 3 && strcmp(f->fts_name, "name") != 0 && !keeps(w, f) &&
+			 !w->each)
+			unlinkat(w->cache->dir, f->fts_path + w->root, 0);
+	}
+	if (files)
+		fts_close(files);
+}
+
+static int by_read(const void *a, const void *b)
+{
+	int64_t x = ((const struct old *)a)->read_ns, y = ((const struct old *)b)->read_ns;
+
+	return (x > y) - (x < y);
+}
+
+/* Finds all pieces. Removes files that are none, and up to @most pieces of objects whose URL begins
+ * with @url. Returns how many. In the turn. */
+static uint64_t scan(struct store_cache *cache, const char *url, uint64_t most)
+{
+	struct walk w = {.cache = cache, .url = url, .most = most};
+
+	free(cache->old);
+	cache->old = NULL;
+	cache->olds = cache->next_old = 0;
+	walk(&w);
+	if (cache->olds > 0)
+		qsort(cache->old, cache->olds, sizeof(cache->old[0]), by_read);
+	pthread_mutex_lock(&cache->lock);
+	cache->status.used_bytes = w.bytes;
+	cache->status.objects = w.count;
+	pthread_mutex_unlock(&cache->lock);
+	return w.dropped;
+}
+
+uint64_t store_cache_drop(struct store_cache *cache, const char *url, uint64_t most)
+{
+	pthread_mutex_lock(&cache->turn);
+	uint64_t dropped = scan(cache, url, most);
+
+	pthread_mutex_unlock(&cache->turn);
+	return dropped;
+}
+
+void store_cache_list(struct store_cache *cache,
+	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes),
+	void *context)
+{
+	walk(&(struct walk){.cache = cache, .each = each, .context = context});
+}
+
+/* ---- removing ---- */
+
+/* Removes a piece, unless it was read since the scan. False: the disk fails. */
+static bool evict(struct store_cache *cache, const struct old *old)
+{
+	char path[PATH_BYTES];
+	struct stat st;
+
+	piece_path(old->dir, old->number, path);
+	if (fstatat(cache->dir, path, &st, AT_SYMLINK_NOFOLLOW) != 0 || read_ns(&st) > old->read_ns)
+		return true;
+	if (unlinkat(cache->dir, path, 0) != 0) {
+		failed(cache, errno, "cannot remove a piece");
+		return false;
+	}
+	count(cache, &cache->status.used_bytes, -(int64_t)blocks((uint64_t)st.st_size));
+	count(cache, &cache->status.evictions, 1);
+	return true;
+}
+
+static bool fits(struct store_cache *cache, uint64_t bytes)
+{
+	pthread_mutex_lock(&cache->lock);
+	bool fits = cache->status.used_bytes + bytes <= cache->status.size_bytes;
+
+	pthread_mutex_unlock(&cache->lock);
+	return fits;
+}
+
+/* Removes the pieces that were not read for the longest time, until @bytes more fit. In the turn.
+ * False: they do not. */
+static bool make_room(struct store_cache *cache, uint64_t bytes)
+{
+	bool scanned = false;
+
+	while (!fits(cache, bytes)) {
+		if (cache->next_old == cache->olds) {
+			if (scanned)
+				return false;
+			scan(cache, NULL, 0);
+			scanned = true;
+		} else if (!evict(cache, &cache->old[cache->next_old++])) {
+			return false;
+		}
+	}
+	return true;
 }
 
 /* ---- writing ---- */
 
-static int write_all(int fd, const char *from, size_t n)
+/* Writes a file of two parts. 0 or an errno, and then there is no file. */
+static int write_file(int dir, const char *path, int flags, const void *bytes, size_t n,
+	const void *more, size_t m)
 {
-	for (size_t done = 0; done < n;) {
-		ssize_t put = write(fd, from + done, n - done);
+	const struct iovec parts[] = {{(void *)bytes, n}, {(void *)more, m}};
+	int fd = openat(dir, path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
 
-		if (put < 0 && errno == EINTR)
-			continue;
-		if (put <= 0)
-			return put < 0 ? errno : EIO;
-		done += (size_t)put;
-	}
+	if (fd < 0)
+		return errno;
+	ssize_t put = writev(fd, parts, 2);
+	int error = put == (ssize_t)(n + m) ? 0 : put < 0 ? errno : ENOSPC;
+
+	if (close(fd) != 0 && !error)
+		error = errno;
+	if (error)
+		unlinkat(dir, path, 0);
+	return error;
+}
+
+/* Makes the directory of an object, and names it, unless it is there. 0 or an errno. */
+static int make_directory(struct store_cache *cache, const struct name *name)
+{
+	char path[PATH_BYTES];
+	int error;
+
+	snprintf(path, sizeof(path), "%.2s", name->dir);
+	if (mkdirat(cache->dir, path, 0700) != 0 && errno != EEXIST)
+		return errno;
+	if (mkdirat(cache->dir, name->dir, 0700) != 0 && errno != EEXIST)
+		return errno;
+	snprintf(path, sizeof(path), "%s/name", name->dir);
+	error = write_file(cache->dir, path, O_EXCL, name->text, name->n, NULL, 0);
+	if (error)
+		return error == EEXIST ? 0 : error;
+	count(cache, &cache->status.objects, 1);
+	count(cache, &cache->status.used_bytes, (int64_t)blocks(name->n));
 	return 0;
 }
 
-/* 0 or an errno. */
-static int write_file(int dir, const char *path, int flags, const void *bytes, size_t n)
-{
-	int fd = openat(dir, path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
-	int error = fd < 0 ? errno : write_all(fd, bytes, n);
-
-	if (fd >= 0 && close(fd) != 0 && !error)
-		error = errno;
-	return error;
-}
-
-/* Makes the directory of an object, and names it. 0 or an errno. */
-static int make_directory(int dir, const struct name *name)
-{
-	char path[PATH_BYTES];
-	int n = path_of(&name->hash, path), error;
-
-	path[2] = 0;
-	if (mkdirat(dir, path, 0700) != 0 && errno != EEXIST)
-		return errno;
-	path[2] = '/';
-	if (mkdirat(dir, path, 0700) != 0 && errno != EEXIST)
-		return errno;
-	strcpy(path + n, "/name");
-	error = write_file(dir, path, O_EXCL, name->text, name->n);
-	return error == EEXIST ? 0 : error;
-}
-
-/* 0 or an errno. */
-static int write_piece(int dir, const struct name *name, uint32_t number, uint64_t sum,
+/* 0 or an errno. In the turn. */
+static int write_piece(struct store_cache *cache, const struct name *name, uint32_t number,
 	const void *bytes, size_t n)
 {
+	const struct seal seal = {XXH64(bytes, n, number), cache->daemon};
 	char path[PATH_BYTES], new[PATH_BYTES];
-	int end = path_of(&name->hash, new), error = make_directory(dir, name);
+	int error;
 
-	if (error)
-		return error;
-	snprintf(new + end, PATH_BYTES - (size_t)end, "/%" PRIu32 ".new", number);
-	piece_path(&name->hash, number, sum, path);
-	error = write_file(dir, new, O_TRUNC, bytes, n);
-	if (!error && renameat(dir, new, dir, path) != 0)
+	piece_path(name->dir, number, path);
+	if (faccessat(cache->dir, path, F_OK, 0) == 0)
+		return 0;
+	count(cache, &cache->status.misses, 1);
+	if (!make_room(cache, blocks(file_bytes(n)) + blocks(name->n)))
+		return 0;
+	error = make_directory(cache, name);
+	snprintf(new, sizeof(new), "%s/%" PRIu32 ".new", name->dir, number);
+	if (!error)
+		error = write_file(cache->dir, new, O_TRUNC, bytes, n, &seal, sizeof(seal));
+	if (!error && renameat(cache->dir, new, cache->dir, path) != 0)
 		error = errno;
-	if (error)
-		unlinkat(dir, new, 0);
+	if (!error)
+		count(cache, &cache->status.used_bytes, (int64_t)blocks(file_bytes(n)));
 	return error;
-}
-
-/* Reserves space for a piece, which is being written then. NULL: it is there, or cannot be taken.
- * Locked; unlocked meanwhile. */
-static struct piece *reserve(
-	struct store_cache *cache, const struct name *name, uint32_t number, uint64_t bytes)
-{
-	struct entry *e = find(cache, &name->hash);
-	struct piece *p;
-
-	if (!cache->ready || is_failing(cache) || (e && e->at[number]))
-		return NULL;
-	cache->status.misses++;
-	if (!make_room(cache, blocks(bytes) + blocks(name->n)) || is_failing(cache))
-		return NULL;
-	e = find(cache, &name->hash);
-	if (!e)
-		e = add_entry(cache, name);
-	if (!e || e->at[number])
-		return NULL;
-	p = add_piece(cache, e, number);
-	if (!p && e->present == 0)
-		end_entry(cache, e);
-	return p;
 }
 
 void store_cache_put(struct store_cache *cache, const struct url_place *place,
 	const struct object *object, uint64_t piece, const void *bytes)
 {
 	uint64_t n = cache_piece_bytes(object->size, object->piece, piece);
-	uint64_t sum = XXH64(bytes, n, 0);
-	bool last = false;
 	struct name name;
-	struct piece *p;
+	int error;
 
-	if (!name_of(place, object, &name))
+	if (!store_cache_takes(cache) || !name_of(place, object, &name))
 		return;
-	pthread_mutex_lock(&cache->lock);
-	p = reserve(cache, &name, (uint32_t)piece, n);
-	pthread_mutex_unlock(&cache->lock);
-	if (!p) /* nobody else frees a piece that is being written */
-		return;
-	int error = write_piece(cache->dir, &name, (uint32_t)piece, sum, bytes, n);
-
-	pthread_mutex_lock(&cache->lock);
-	p->verified = true;
-	if (error)
-		last = forget(cache, p);
-	else
-		whole(cache, p, sum);
-	pthread_mutex_unlock(&cache->lock);
-	if (last)
-		remove_directory(cache, &name.hash);
+	pthread_mutex_lock(&cache->turn);
+	error = write_piece(cache, &name, (uint32_t)piece, bytes, n);
+	pthread_mutex_unlock(&cache->turn);
 	if (error)
 		failed(cache, error, "cannot write a piece");
 }
 
-/* ---- the pieces of earlier daemons ---- */
+/* ---- opening and closing ---- */
 
-/* A piece that was found. Those that were read last are the last to be removed. */
-struct found {
-	struct timespec read;
-	struct piece *piece;
-};
-
-struct founds {
-	struct found *found;
-	size_t n, room;
-};
-
-static int by_read(const void *a, const void *b)
-{
-	const struct timespec *x = &((const struct found *)a)->read,
-			      *y = &((const struct found *)b)->read;
-
-	if (x->tv_sec != y->tv_sec)
-		return x->tv_sec < y->tv_sec ? -1 : 1;
-	return (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
-}
-
-/* False: it is not in a state in which a daemon leaves a piece, or out of memory. */
-static bool scan_piece(struct store_cache *cache, struct entry *e, const char *file,
-	const struct stat *st, struct founds *all)
-{
-	uint64_t number, sum;
-	struct piece *p;
-	char *end;
-
-	number = strtoull(file, &end, 10);
-	if (end == file || *end != '.' || strlen(end) != 17 || number >= e->pieces || e->at[number])
-		return false;
-	sum = strtoull(end + 1, &end, 16);
-	if (*end || !S_ISREG(st->st_mode) ||
-		(uint64_t)st->st_size != cache_piece_bytes(e->size, e->piece, number))
-		return false;
-	if (all->n == all->room) {
-		size_t room = 2 * all->room + 1024;
-		struct found *more = reallocarray(all->found, room, sizeof(*more));
-
-		if (!more)
-			return false;
-		all->found = more;
-		all->room = room;
-	}
-	pthread_mutex_lock(&cache->lock);
-	p = add_piece(cache, e, (uint32_t)number);
-	pthread_mutex_unlock(&cache->lock);
-	if (!p)
-		return false;
-	p->sum = sum;
-	all->found[all->n++] = (struct found){st->st_atim, p};
-	return true;
-}
-
-/* The object whose name is in a directory. NULL: it has none, or out of memory. */
-static struct entry *scan_name(struct store_cache *cache, int dir, const char *hash)
-{
-	struct name name;
-	struct entry *e;
-	char path[PATH_BYTES];
-	int fd = openat(dir, "name", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	ssize_t n = fd < 0 ? -1 : read(fd, name.text, sizeof(name.text));
-
-	if (fd >= 0)
-		close(fd);
-	if (n <= 0 || n == NAME_BYTES || name.text[n - 1] != 0)
-		return NULL;
-	name.n = (size_t)n;
-	hash_name(&name);
-	path_of(&name.hash, path);
-	if (strcmp(path + 3, hash) != 0)
-		return NULL;
-	pthread_mutex_lock(&cache->lock);
-	e = add_entry(cache, &name);
-	pthread_mutex_unlock(&cache->lock);
-	return e;
-}
-
-static DIR *open_directory(int at, const char *path)
-{
-	int fd = openat(at, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-
-	if (fd >= 0 && !dir)
-		close(fd);
-	return dir;
-}
-
-/* Removes everything else from the directory. */
-static void scan_object(struct store_cache *cache, int at, const char *hash, struct founds *all)
-{
-	DIR *dir = open_directory(at, hash);
-	struct entry *e = dir ? scan_name(cache, dirfd(dir), hash) : NULL;
-	const struct dirent *file;
-	struct stat st;
-
-	while (dir && (file = readdir(dir))) {
-		if (file->d_name[0] == '.' || (e && strcmp(file->d_name, "name") == 0))
-			continue;
-		if (!e || fstatat(dirfd(dir), file->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
-			!scan_piece(cache, e, file->d_name, &st, all))
-			unlinkat(dirfd(dir), file->d_name, 0);
-	}
-	if (e && e->present == 0) {
-		pthread_mutex_lock(&cache->lock);
-		end_entry(cache, e);
-		pthread_mutex_unlock(&cache->lock);
-		unlinkat(dirfd(dir), "name", 0);
-	}
-	if (dir)
-		closedir(dir);
-	unlinkat(at, hash, AT_REMOVEDIR); /* if it is empty */
-}
-
-static void scan_all(struct store_cache *cache, struct founds *all)
-{
-	for (unsigned i = 0; i < 256; i++) {
-		char sub[3];
-		const struct dirent *object;
-		DIR *dir;
-
-		snprintf(sub, sizeof(sub), "%02x", i);
-		dir = open_directory(cache->dir, sub);
-		while (dir && !cache->closing && (object = readdir(dir)))
-			if (strlen(object->d_name) == 2 * (size_t)HASH_BYTES)
-				scan_object(cache, dirfd(dir), object->d_name, all);
-		if (dir)
-			closedir(dir);
-	}
-}
-
-static void *scan(void *argument)
+/* Finds the pieces of earlier daemons, and removes some if the size was reduced. */
+static void *scan_thread(void *argument)
 {
 	struct store_cache *cache = argument;
-	struct founds all = {0};
 
 	prctl(PR_SET_NAME, "tokend-cache");
-	scan_all(cache, &all);
-	if (all.n > 0)
-		qsort(all.found, all.n, sizeof(all.found[0]), by_read);
-	pthread_mutex_lock(&cache->lock);
-	for (size_t i = 0; i < all.n; i++)
-		whole(cache, all.found[i].piece, all.found[i].piece->sum);
-	make_room(cache, 0); /* if the size was reduced */
-	cache->ready = true;
-	pthread_mutex_unlock(&cache->lock);
-	free(all.found);
+	pthread_mutex_lock(&cache->turn);
+	scan(cache, NULL, 0);
+	make_room(cache, 0);
+	pthread_mutex_unlock(&cache->turn);
 	return NULL;
 }
-
-/* ---- opening and closing ---- */
 
 static int start_scan(struct store_cache *cache)
 {
@@ -747,7 +652,7 @@ static int start_scan(struct store_cache *cache)
 
 	sigfillset(&every);
 	pthread_sigmask(SIG_SETMASK, &every, &before);
-	int error = pthread_create(&cache->scanner, NULL, scan, cache);
+	int error = pthread_create(&cache->scanner, NULL, scan_thread, cache);
 
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return error;
@@ -762,19 +667,19 @@ struct store_cache *store_cache_open(const struct store_cache_options *options, 
 		fault_memory(fault);
 		return NULL;
 	}
-	cache->dir = cache_dir_open(options->dir, options->size, fault);
-	if (cache->dir < 0 || !cache_dir_lock(cache->dir, options->dir, fault)) {
-		if (cache->dir >= 0)
-			close(cache->dir);
+	cache->dir = cache_dir_take(options->dir, options->size, fault);
+	if (cache->dir < 0) {
 		free(cache);
 		return NULL;
 	}
+	if (getrandom(&cache->daemon, sizeof(cache->daemon), 0) != (ssize_t)sizeof(cache->daemon))
+		cache->daemon = (uint64_t)now_ms();
 	snprintf(cache->status.dir, sizeof(cache->status.dir), "%s", options->dir);
 	cache->status.size_bytes = options->size;
 	cache->log = options->log;
 	cache->log_context = options->log_context;
 	pthread_mutex_init(&cache->lock, NULL);
-	TAILQ_INIT(&cache->uses);
+	pthread_mutex_init(&cache->turn, NULL);
 	error = start_scan(cache);
 	if (!error)
 		return cache;
@@ -791,74 +696,11 @@ void store_cache_close(struct store_cache *cache)
 		return;
 	cache->closing = true;
 	pthread_join(cache->scanner, NULL);
-	while (!TAILQ_EMPTY(&cache->uses))
-		forget(cache, TAILQ_FIRST(&cache->uses));
-	assert(cache->status.objects == 0 && cache->status.used_bytes == 0);
+	pthread_mutex_destroy(&cache->turn);
 	pthread_mutex_destroy(&cache->lock);
 	close(cache->dir);
+	free(cache->old);
 	free(cache);
-}
-
-bool store_cache_ready(struct store_cache *cache)
-{
-	pthread_mutex_lock(&cache->lock);
-	bool ready = cache->ready;
-
-	pthread_mutex_unlock(&cache->lock);
-	return ready;
-}
-
-bool store_cache_takes(struct store_cache *cache)
-{
-	pthread_mutex_lock(&cache->lock);
-	bool takes = cache->ready && !is_failing(cache);
-
-	pthread_mutex_unlock(&cache->lock);
-	return takes;
-}
-
-/* ---- by name, and for status ---- */
-
-/* A piece of an object of the chain whose URL begins with @url. NULL: there is none that is whole.
- */
-static struct piece *any_piece(const struct entry *e, const char *url)
-{
-	size_t n = strlen(url);
-
-	for (; e; e = e->next) {
-		if (strncmp(e->url, url, n) != 0)
-			continue;
-		for (uint32_t i = 0; i < e->pieces; i++)
-			if (e->at[i] && e->at[i]->whole)
-				return e->at[i];
-	}
-	return NULL;
-}
-
-uint64_t store_cache_drop(struct store_cache *cache, const char *url, uint64_t most)
-{
-	uint64_t dropped = 0;
-	struct piece *p;
-
-	pthread_mutex_lock(&cache->lock);
-	for (unsigned i = 0; cache->ready && i < CHAINS; i++)
-		while (dropped < most && (p = any_piece(cache->chain[i], url))) {
-			remove_piece(cache, p);
-			dropped++;
-		}
-	pthread_mutex_unlock(&cache->lock);
-	return dropped;
-}
-
-void store_cache_list(struct store_cache *cache,
-	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes),
-	void *context)
-{
-	pthread_mutex_lock(&cache->lock);
-	for (unsigned i = 0; i < CHAINS; i++)
-		for (const struct entry *e = cache->chain[i]; e; e = e->next)
-			each(context, e->url, e->present, e->bytes);
-	pthread_mutex_unlock(&cache->lock);
 }
 
 void store_cache_state(struct store_cache *cache, struct store_cache_status *status)

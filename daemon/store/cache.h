@@ -1,16 +1,18 @@
 /*
  * Pieces of objects on a local disk, each in a file of its own:
  *
- *   dir/ab/HASH/name        the object: URL, ETag, server, size, size of its pieces
- *   dir/ab/HASH/NUMBER.SUM  a piece; SUM is XXH64 of its bytes, in hexadecimal
- *   dir/lock                pid of the daemon that has locked the directory
+ *   dir/ab/HASH/name          the object: URL, ETag, server, size, size of its pieces
+ *   dir/ab/HASH/NUMBER.piece  a piece, then its XXH64 and which daemon compared them last
+ *   dir/lock                  pid of the daemon that has locked the directory
  *
- * HASH is the beginning of the SHA-256 of `name`, so a replaced object is another directory.
+ * HASH is the beginning of the SHA-256 of `name`, so a replaced object is another directory. There
+ * is no other index: who reads a piece opens its file.
  *
  * A piece is written to another file, which is renamed when it is whole. So a daemon that is killed
  * leaves whole pieces or none. Nothing is synced: after a power cut a piece may have other bytes.
- * So each piece is compared with its sum before it is first read after a start. When there is no
- * space left, the piece that was not read for the longest time is removed; who reads it reads on.
+ * So each piece is compared with its sum before a daemon first reads it. When there is no space
+ * left, the pieces that were not read for the longest time are removed, by their files' times; who
+ * reads one reads on.
  *
  * Functions may be called in any thread. Those that do not say so may wait for the disk.
  */
@@ -43,15 +45,12 @@ struct store_cache_options {
 	void *log_context;
 };
 
-/* Takes the directory, and starts a thread that looks for the pieces of earlier daemons. NULL:
+/* Takes the directory, and starts a thread that adds up the pieces of earlier daemons. NULL:
  * @fault, also if another daemon uses it. */
 struct store_cache *store_cache_open(
 	const struct store_cache_options *options, struct fault *fault);
 /* After every thread has left the functions below. NULL: does nothing. */
 void store_cache_close(struct store_cache *cache);
-/* Whether the pieces of earlier daemons are known. Until then there are no pieces, and none is
- * taken. Does not wait. */
-bool store_cache_ready(struct store_cache *cache);
 /* Whether store_cache_put() takes pieces: not for CACHE_RETRY_S after a fault of the disk. Does not
  * wait. */
 bool store_cache_takes(struct store_cache *cache);
@@ -66,7 +65,7 @@ void store_cache_put(struct store_cache *cache, const struct url_place *place,
 
 /* As store_uncache(). */
 uint64_t store_cache_drop(struct store_cache *cache, const char *url, uint64_t most);
-/* As store_cached(). Does not wait. */
+/* As store_cached(). */
 void store_cache_list(struct store_cache *cache,
 	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes),
 	void *context);
@@ -82,9 +81,8 @@ static inline uint64_t cache_piece_bytes(uint64_t size, uint64_t piece, uint64_t
 
 /* ---- cache_dir.c, for cache.c ---- */
 
-/* Creates the directory and judges it. Returns its descriptor, or -1 and @fault. */
-int cache_dir_open(const char *path, uint64_t size, struct fault *fault);
-/* Locks the directory until its descriptor is closed. False: @fault. */
-bool cache_dir_lock(int dir, const char *path, struct fault *fault);
+/* Creates the directory, judges it, and locks it until its descriptor is closed, which is returned.
+ * -1: @fault. */
+int cache_dir_take(const char *path, uint64_t size, struct fault *fault);
 
 #endif

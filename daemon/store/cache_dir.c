@@ -68,7 +68,8 @@ static bool judge(int dir, const char *path, uint64_t size, struct fault *fault)
 	return true;
 }
 
-int cache_dir_open(const char *path, uint64_t size, struct fault *fault)
+/* Creates the directory and judges it. Returns its descriptor, or -1 and @fault. */
+static int open_directory(const char *path, uint64_t size, struct fault *fault)
 {
 	int dir;
 
@@ -81,11 +82,10 @@ int cache_dir_open(const char *path, uint64_t size, struct fault *fault)
 		refuse_errno(fault, path, "cannot be opened");
 		return -1;
 	}
-	if (!judge(dir, path, size, fault)) {
-		close(dir);
-		return -1;
-	}
-	return dir;
+	if (judge(dir, path, size, fault))
+		return dir;
+	close(dir);
+	return -1;
 }
 
 /* Writes this process's number: another daemon that is refused names it. */
@@ -113,7 +113,7 @@ static bool refuse_used(int fd, const char *path, struct fault *fault)
 
 /* The directory is locked, not the file, which somebody may remove with the rest: two daemons would
  * overwrite each other's pieces. */
-bool cache_dir_lock(int dir, const char *path, struct fault *fault)
+static bool lock(int dir, const char *path, struct fault *fault)
 {
 	int fd = openat(dir, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	bool locked;
@@ -130,9 +130,19 @@ bool cache_dir_lock(int dir, const char *path, struct fault *fault)
 	return locked;
 }
 
+int cache_dir_take(const char *path, uint64_t size, struct fault *fault)
+{
+	int dir = open_directory(path, size, fault);
+
+	if (dir < 0 || lock(dir, path, fault))
+		return dir;
+	close(dir);
+	return -1;
+}
+
 bool store_cache_suits(const char *dir, uint64_t size, struct fault *fault)
 {
-	int fd = cache_dir_open(dir, size, fault);
+	int fd = open_directory(dir, size, fault);
 
 	if (fd >= 0)
 		close(fd);

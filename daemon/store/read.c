@@ -610,11 +610,6 @@ static bool read_piece(struct reading *r, const struct object *object, uint64_t 
 {
 	struct store_cache *cache = r->stores->cache;
 
-	while (!store_cache_ready(cache) && !reading_cancelled(r))
-		reading_wait(r, READING_PAUSES, stores_now_ms() + 20);
-	r->state = READING_WORKS;
-	if (reading_cancelled(r))
-		return cancel(fault);
 	if (read_cached(r, object, at, to, n))
 		return true;
 	if (!store_cache_takes(cache))

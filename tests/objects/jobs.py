@@ -88,7 +88,7 @@ class Job:
                 file.seek(int(os.path.basename(piece).split(".")[0]) * PIECE_BYTES)
                 shard = file.read(PIECE_BYTES)
             with open(piece, "rb") as file:
-                assert file.read() == shard, (url, piece)
+                assert file.read()[: len(shard)] == shard, (url, piece)  # then its sum
         return len(pieces)
 
     def expected(self, position, rank=0, world=1, micro=2):
