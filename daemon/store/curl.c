@@ -25,11 +25,11 @@ static const struct {
 	FUNCTION(slist_free_all),
 	FUNCTION(multi_init),
 	FUNCTION(multi_cleanup),
-	FUNCTION(multi_setopt),
 	FUNCTION(multi_add_handle),
 	FUNCTION(multi_remove_handle),
-	FUNCTION(multi_socket_action),
-	FUNCTION(multi_assign),
+	FUNCTION(multi_perform),
+	FUNCTION(multi_poll),
+	FUNCTION(multi_wakeup),
 	FUNCTION(multi_info_read),
 };
 
@@ -51,7 +51,7 @@ static bool load(struct curl *curl, struct fault *fault)
 
 		if (!function)
 			return fault_errno(fault, ELIBACC, "stores",
-				"libcurl has no function %s; install libcurl 7.62 or later",
+				"libcurl has no function %s; install libcurl 7.68 or later",
 				functions[i].name);
 		memcpy((char *)curl + functions[i].at, &function, sizeof(function));
 	}

@@ -12,7 +12,6 @@
 /* The macros of curl.h that check the types of arguments cannot be members' names. */
 #undef curl_easy_setopt
 #undef curl_easy_getinfo
-#undef curl_multi_setopt
 
 /* The functions that are used, without "curl_". */
 struct curl {
@@ -27,11 +26,11 @@ struct curl {
 	typeof(curl_slist_free_all) *slist_free_all;
 	typeof(curl_multi_init) *multi_init;
 	typeof(curl_multi_cleanup) *multi_cleanup;
-	typeof(curl_multi_setopt) *multi_setopt;
 	typeof(curl_multi_add_handle) *multi_add_handle;
 	typeof(curl_multi_remove_handle) *multi_remove_handle;
-	typeof(curl_multi_socket_action) *multi_socket_action;
-	typeof(curl_multi_assign) *multi_assign;
+	typeof(curl_multi_perform) *multi_perform;
+	typeof(curl_multi_poll) *multi_poll;
+	typeof(curl_multi_wakeup) *multi_wakeup;
 	typeof(curl_multi_info_read) *multi_info_read;
 };
 

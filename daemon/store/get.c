@@ -1,15 +1,19 @@
+/* One GET (or HEAD), made by the thread that waits for it, with a handle of libcurl of its own. */
 #include "daemon/store/internal.h"
 
 #include "proto/version.h"
 
 #include <assert.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-/* ---- libcurl's callbacks; in the fetch thread ---- */
+enum { LOOK_MS = 100 }; /* a name is being looked up: so often */
+
+/* ---- libcurl's callbacks ---- */
 
 static size_t on_header(char *line, size_t size, size_t n, void *context)
 {
@@ -40,13 +44,13 @@ static size_t on_body(char *from, size_t size, size_t n, void *context)
 
 	(void)size;
 	if (!get->judged) {
-		verdict_headers(&get->asked, &get->answer, &get->verdict);
+		verdict_headers(get->asked, &get->answer, &get->verdict);
 		get->judged = true;
 	}
 	if (get->verdict.kind != VERDICT_GOOD || get->answer.status == 416)
 		return on_error_body(get, from, n);
-	if (n > get->asked.n - get->n) {
-		get->n = get->asked.n + 1; /* too long */
+	if (n > get->asked->n - get->n) {
+		get->n = get->asked->n + 1; /* too long */
 		return 0;
 	}
 	memcpy(get->body + get->n, from, n);
@@ -64,13 +68,12 @@ static void set_certificates(const struct store_bucket *bucket, CURL *easy)
 		.flags = CURL_BLOB_NOCOPY};
 	const char *file = certificates_system();
 
-	/* Without a directory, libcurl parses the file once for all connections. */
 	curl->easy_setopt(easy, CURLOPT_CAPATH, bucket->ca_directory);
 	curl->easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, -1L);
 	if (blob.data)
 		curl->easy_setopt(easy, CURLOPT_CAINFO_BLOB, &blob);
-	else if (file)
-		curl->easy_setopt(easy, CURLOPT_CAINFO, file);
+	else if (file || bucket->ca_directory)
+		curl->easy_setopt(easy, CURLOPT_CAINFO, bucket->ca_directory ? NULL : file);
 }
 
 static void set_options(const struct store_bucket *bucket, struct get *get)
@@ -78,7 +81,6 @@ static void set_options(const struct store_bucket *bucket, struct get *get)
 	const struct curl *curl = bucket->stores->curl;
 	CURL *easy = get->easy;
 
-	curl->easy_setopt(easy, CURLOPT_PRIVATE, get);
 	curl->easy_setopt(easy, CURLOPT_ERRORBUFFER, get->error);
 	curl->easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
 	curl->easy_setopt(easy, CURLOPT_WRITEDATA, get);
@@ -88,6 +90,7 @@ static void set_options(const struct store_bucket *bucket, struct get *get)
 	curl->easy_setopt(easy, CURLOPT_USERAGENT, "tokend/" TOKEND_VERSION);
 	curl->easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
 	curl->easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+	curl->easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L); /* does not wait for a name server */
 	curl->easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L); /* a proxy's */
 	curl->easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
 	curl->easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
@@ -100,15 +103,43 @@ static void set_options(const struct store_bucket *bucket, struct get *get)
 	set_certificates(bucket, easy);
 }
 
+/* TLS writes to sockets that the server has closed: the caller's thread may be a tool's main one.
+ */
+static void block_pipe(sigset_t *before)
+{
+	sigset_t pipe;
+
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	pthread_sigmask(SIG_BLOCK, &pipe, before);
+}
+
+static void unblock_pipe(const sigset_t *before)
+{
+	const struct timespec now = {0};
+	sigset_t pipe;
+
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	if (!sigismember(before, SIGPIPE))
+		sigtimedwait(&pipe, NULL, &now);
+	pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
 static void get_free(struct get *get)
 {
+	const struct curl *curl = get->bucket->stores->curl;
+
 	if (get->easy)
-		get->bucket->stores->curl->easy_cleanup(get->easy);
+		curl->easy_cleanup(get->easy);
+	if (get->multi)
+		curl->multi_cleanup(get->multi);
 	free(get);
 }
 
 static struct get *get_new(struct store_bucket *bucket)
 {
+	const struct curl *curl = bucket->stores->curl;
 	struct get *get = bucket->spare;
 
 	if (get) {
@@ -119,12 +150,13 @@ static struct get *get_new(struct store_bucket *bucket)
 	if (!get)
 		return NULL;
 	get->bucket = bucket;
-	get->easy = bucket->stores->curl->easy_init();
-	if (get->easy) {
+	get->easy = curl->easy_init();
+	get->multi = curl->multi_init();
+	if (get->easy && get->multi) {
 		set_options(bucket, get);
 		return get;
 	}
-	free(get);
+	get_free(get);
 	return NULL;
 }
 
@@ -135,10 +167,9 @@ void get_release(struct get *get)
 	assert(bucket->status.in_flight > 0);
 	bucket->status.in_flight--;
 	if (get->body)
-		bucket->body_bytes -= get->asked.n;
+		bucket->body_bytes -= get->body_bytes;
 	free(get->body);
 	get->body = NULL;
-	get->reading = NULL;
 	get->next = bucket->spare;
 	bucket->spare = get;
 	bucket_turns(bucket);
@@ -146,12 +177,16 @@ void get_release(struct get *get)
 
 void get_free_spares(struct store_bucket *bucket)
 {
+	sigset_t before;
+
+	block_pipe(&before);
 	while (bucket->spare) {
 		struct get *get = bucket->spare;
 
 		bucket->spare = get->next;
 		get_free(get);
 	}
+	unblock_pipe(&before);
 }
 
 /* ---- the request ---- */
@@ -167,15 +202,24 @@ static void add(struct get *get, char *header)
 
 static void add_range(struct get *get, const struct ask *ask)
 {
-	if (ask->want != VERDICT_RANGE && ask->want != VERDICT_BEGIN)
+	const struct verdict_asked *asked = &ask->asked;
+
+	if (asked->want != VERDICT_RANGE && asked->want != VERDICT_BEGIN)
 		return;
 	snprintf(get->range_header, sizeof(get->range_header), "Range: bytes=%" PRIu64 "-%" PRIu64,
-		ask->at, ask->at + ask->n - 1);
+		asked->at, asked->at + asked->n - 1);
 	add(get, get->range_header);
-	if (!ask->etag || ask->no_match || strncmp(ask->etag, "W/", 2) == 0)
+	if (!asked->etag || ask->no_match || strncmp(asked->etag, "W/", 2) == 0)
 		return;
-	snprintf(get->match, sizeof(get->match), "If-Match: \"%s\"", ask->etag);
+	snprintf(get->match, sizeof(get->match), "If-Match: \"%s\"", asked->etag);
 	add(get, get->match);
+}
+
+/* Copies a secret header: other credentials may take the place of these during the GET. */
+static void add_secret(struct get *get, const char *header)
+{
+	snprintf(get->secret, sizeof(get->secret), "%s", header);
+	add(get, get->secret);
 }
 
 static void add_signature(struct get *get, const struct ask *ask, const char *path)
@@ -187,7 +231,7 @@ static void add_signature(struct get *get, const struct ask *ask, const char *pa
 
 	sign_request(keys,
 		&(struct sign_request){
-			.method = ask->want == VERDICT_HEAD ? "HEAD" : "GET",
+			.method = ask->asked.want == VERDICT_HEAD ? "HEAD" : "GET",
 			.host = bucket->place.host,
 			.path = path,
 			.query = ask->query,
@@ -200,7 +244,7 @@ static void add_signature(struct get *get, const struct ask *ask, const char *pa
 	if (pays)
 		add(get, payer);
 	if (keys->token_header[0])
-		add(get, keys->token_header);
+		add_secret(get, keys->token_header);
 	add(get, get->sign.date);
 	add(get, get->sign.authorization);
 }
@@ -212,7 +256,6 @@ static void write_request(struct get *get, const struct ask *ask, char url[GET_U
 	const struct store_bucket *bucket = get->bucket;
 	char path[URL_PATH_BYTES];
 
-	get->header_count = 0;
 	add(get, identity);
 	add(get, accept);
 	add_range(get, ask);
@@ -225,7 +268,7 @@ static void write_request(struct get *get, const struct ask *ask, char url[GET_U
 		add_signature(get, ask, path);
 		break;
 	case CREDENTIALS_BEARER:
-		add(get, bucket->credentials->bearer);
+		add_secret(get, bucket->credentials->bearer);
 		break;
 	case CREDENTIALS_QUERY:
 		snprintf(url + n, GET_URL_BYTES - (size_t)n, "%s%s", ask->query[0] ? "&" : "?",
@@ -243,7 +286,7 @@ static void set_request(struct get *get, const struct ask *ask)
 
 	write_request(get, ask, url);
 	curl->easy_setopt(get->easy, CURLOPT_URL, url);
-	if (ask->want == VERDICT_HEAD)
+	if (ask->asked.want == VERDICT_HEAD)
 		curl->easy_setopt(get->easy, CURLOPT_NOBODY, 1L);
 	else
 		curl->easy_setopt(get->easy, CURLOPT_HTTPGET, 1L);
@@ -251,58 +294,10 @@ static void set_request(struct get *get, const struct ask *ask)
 	curl->easy_setopt(get->easy, CURLOPT_FRESH_CONNECT, ask->fresh ? 1L : 0L);
 	curl->easy_setopt(get->easy, CURLOPT_DNS_CACHE_TIMEOUT, ask->fresh ? 0L : 60L);
 	curl->easy_setopt(get->easy, CURLOPT_BUFFERSIZE,
-		ask->n > 64 * 1024 ? 256L * 1024 : (long)CURL_MAX_WRITE_SIZE);
+		ask->asked.n > 64 * 1024 ? 256L * 1024 : (long)CURL_MAX_WRITE_SIZE);
 }
 
-struct get *get_begin(struct reading *reading, const struct ask *ask)
-{
-	struct store_bucket *bucket = reading->bucket;
-	struct stores *stores = bucket->stores;
-	char *body = malloc(ask->n > 0 ? ask->n : 1);
-	struct get *get = body ? get_new(bucket) : NULL;
-
-	if (!get) {
-		free(body);
-		return NULL;
-	}
-	get->body = body;
-	get->reading = reading;
-	get->ended = false;
-	if (ask->etag)
-		snprintf(get->etag, sizeof(get->etag), "%s", ask->etag);
-	get->asked = (struct verdict_asked){.want = ask->want,
-		.etag = ask->etag ? get->etag : NULL,
-		.size = ask->size,
-		.at = ask->at,
-		.n = ask->n};
-	get->answer = (struct answer){.size = STORE_SIZE_UNKNOWN};
-	get->judged = get->timed_out = false;
-	get->large = ask->n > GET_LARGE_BYTES;
-	get->n = get->stall_n = 0;
-	get->serial = bucket->credentials->serial;
-	get->begun_ms = stores_now_ms();
-	get->answered_ms = 0;
-	get->first_byte_ms = ask->first_byte_ms;
-	get->deadline_ms = get->begun_ms + get->first_byte_ms;
-	get->error[0] = 0;
-	set_request(get, ask);
-	bucket->status.requests++;
-	TAILQ_INSERT_TAIL(&stores->begun, get, link);
-	fetch_wake(stores);
-	return get;
-}
-
-void get_leave(struct get *get)
-{
-	if (get->ended) {
-		get_release(get);
-		return;
-	}
-	get->reading = NULL;
-	fetch_wake(get->bucket->stores);
-}
-
-/* ---- the end; in the fetch thread ---- */
+/* ---- the end ---- */
 
 /* Words for a GET that libcurl ended without an answer. */
 static void judge_network(const struct get *get, CURLcode code, struct verdict *v)
@@ -337,31 +332,26 @@ static void judge_network(const struct get *get, CURLcode code, struct verdict *
 	fault_line(v->reason);
 }
 
-void get_judge(struct get *get, CURLcode code)
+static void judge(struct get *get, CURLcode code)
 {
 	bool answered = get->answer.status >= 200 && !get->timed_out;
 	bool cut_by_us = get->judged && get->verdict.kind != VERDICT_GOOD;
 
 	if (get->answer.too_long ||
-		(answered && (code == CURLE_OK || cut_by_us || get->n > get->asked.n))) {
+		(answered && (code == CURLE_OK || cut_by_us || get->n > get->asked->n))) {
 		if (cut_by_us)
 			answer_error(&get->answer, get->error_body, get->n);
-		verdict_answer(&get->asked, &get->answer, get->n, &get->verdict);
+		verdict_answer(get->asked, &get->answer, get->n, &get->verdict);
 	} else {
 		judge_network(get, code, &get->verdict);
 	}
 }
 
-bool get_may_end(const struct get *get)
+/* Looking up a name has its own end. */
+static bool too_slow(struct get *get, int64_t now_ms)
 {
 	curl_off_t lookup = 0;
 
-	get->bucket->stores->curl->easy_getinfo(get->easy, CURLINFO_NAMELOOKUP_TIME_T, &lookup);
-	return lookup > 0 || get->answered_ms;
-}
-
-bool get_too_slow(struct get *get, int64_t now_ms)
-{
 	if (now_ms < get->deadline_ms)
 		return false;
 	if (get->answered_ms && get->large && get->n - get->stall_n >= GET_STALL_BYTES) {
@@ -369,5 +359,75 @@ bool get_too_slow(struct get *get, int64_t now_ms)
 		get->deadline_ms = now_ms + GET_STALL_MS;
 		return false;
 	}
-	return get_may_end(get);
+	get->bucket->stores->curl->easy_getinfo(get->easy, CURLINFO_NAMELOOKUP_TIME_T, &lookup);
+	get->timed_out = lookup > 0 || get->answered_ms;
+	return get->timed_out;
+}
+
+static CURLcode perform(struct get *get)
+{
+	const struct curl *curl = get->bucket->stores->curl;
+	const struct CURLMsg *message;
+	CURLcode code = CURLE_ABORTED_BY_CALLBACK;
+	int running = 1, left;
+	sigset_t before;
+
+	if (curl->multi_add_handle(get->multi, get->easy) != CURLM_OK)
+		return CURLE_OUT_OF_MEMORY;
+	block_pipe(&before);
+	while (curl->multi_perform(get->multi, &running) == CURLM_OK && running) {
+		int64_t now_ms = stores_now_ms(), wait_ms = get->deadline_ms - now_ms;
+
+		if (get->left || too_slow(get, now_ms))
+			break;
+		curl->multi_poll(get->multi, NULL, 0, wait_ms > 0 ? (int)wait_ms : LOOK_MS, NULL);
+	}
+	message = curl->multi_info_read(get->multi, &left);
+	if (message)
+		code = message->data.result;
+	curl->multi_remove_handle(get->multi, get->easy);
+	unblock_pipe(&before);
+	return code;
+}
+
+struct get *get_make(struct reading *reading, const struct ask *ask)
+{
+	struct store_bucket *bucket = reading->bucket;
+	struct stores *stores = bucket->stores;
+	char *body = malloc(ask->asked.n > 0 ? ask->asked.n : 1);
+	struct get *get = body ? get_new(bucket) : NULL;
+
+	if (!get) {
+		free(body);
+		return NULL;
+	}
+	*get = (struct get){
+		.bucket = bucket,
+		.easy = get->easy,
+		.multi = get->multi,
+		.left = reading_cancelled(reading),
+		.asked = &ask->asked,
+		.answer = {.size = STORE_SIZE_UNKNOWN},
+		.large = ask->asked.n > GET_LARGE_BYTES,
+		.body = body,
+		.body_bytes = ask->asked.n,
+		.serial = bucket->credentials->serial,
+		.begun_ms = stores_now_ms(),
+		.first_byte_ms = ask->first_byte_ms,
+	};
+	get->deadline_ms = get->begun_ms + get->first_byte_ms;
+	set_request(get, ask);
+	bucket->status.requests++;
+	reading->get = get;
+	pthread_mutex_unlock(&stores->lock);
+	judge(get, perform(get));
+	pthread_mutex_lock(&stores->lock);
+	reading->get = NULL;
+	return get;
+}
+
+void get_leave(struct get *get)
+{
+	get->left = true;
+	get->bucket->stores->curl->multi_wakeup(get->multi);
 }

@@ -3,9 +3,7 @@
  *
  * A thread in store_read() makes one GET after the other until one succeeds, and waits meanwhile:
  * for credentials, for its turn, for the GET, for the time of a repetition, or for another thread
- * that fetches the same bytes. It can be cancelled in all of these waits. libcurl runs in one
- * thread for all GETs, the fetch thread. So connections and certificates are shared, and a GET that
- * nobody waits for any more ends without its reader.
+ * that fetches the same bytes. It can be cancelled in all of these waits.
  */
 #ifndef TOKEND_STORE_INTERNAL_H
 #define TOKEND_STORE_INTERNAL_H
@@ -23,31 +21,22 @@
 
 struct get;
 
-enum reading_state {
-	READING_WORKS, /* does not wait */
-	READING_CREDENTIALS,
-	READING_TURN, /* waits for a GET to end, or for memory */
-	READING_MAY,  /* it may begin its GET */
-	READING_GET,
-	READING_PAUSES, /* until `due_ms` */
-	READING_SHARES, /* another thread fetches `shared` */
-};
-
 /* A thread that reads. It is on that thread's stack. */
 struct reading {
 	struct stores *stores;
 	uint32_t session;
 	struct store_bucket *bucket;
 	const char *key;
-	enum reading_state state;
 	pthread_cond_t wake;
 	int64_t since_ms;
-	uint64_t bytes; /* TURN: of memory that the GET needs */
-	int64_t due_ms; /* PAUSES */
-	bool heals;	/* PAUSES: for a store that does not answer */
-	bool renews;	/* PAUSES: for other credentials */
-	struct shared *shared;
-	char reason[96]; /* of the last fault */
+	bool queued;	       /* waits until another GET ends, or for memory */
+	uint64_t bytes;	       /* of memory that its GET needs */
+	struct get *get;       /* in flight */
+	int64_t due_ms;	       /* of a pause; 0: none */
+	bool heals;	       /* the pause is for a store that does not answer */
+	bool renews;	       /* the pause is for other credentials */
+	struct shared *shared; /* that another thread fetches */
+	char reason[96];       /* of the last fault */
 	TAILQ_ENTRY(reading) link;
 };
 
@@ -74,13 +63,13 @@ struct store_bucket {
 	struct store_bucket *next;
 	unsigned number;
 	struct certificates certificates; /* of a store with `ca:` */
-	const char *ca_directory;	  /* the system's, in addition; NULL: none */
+	const char *ca_directory;	  /* the system's; NULL: its file is used */
 
 	/* The lock's. */
 	struct credentials *credentials;
 	int64_t clock_offset_s;
 	struct limit limit;
-	unsigned turns;		   /* readings that wait for theirs */
+	unsigned queued;	   /* readings that are */
 	TAILQ_HEAD(, shared) kept; /* least recently used first */
 	uint64_t body_bytes;	   /* of GETs in flight, and of all that is shared */
 	uint64_t successes;
@@ -94,8 +83,6 @@ struct store_bucket {
 };
 
 enum { STORES_CHAINS = 1 << 14 };
-
-TAILQ_HEAD(gets, get);
 
 struct stores {
 	struct store_options options;
@@ -114,16 +101,7 @@ struct stores {
 	uint64_t turn[LIMIT_SESSIONS + 1]; /* of a session, and of those without one */
 	uint64_t turns;
 	uint32_t random;
-	bool stopped, ending, woken;
-	struct gets begun; /* for the fetch thread */
-
-	/* The fetch thread. */
-	pthread_t thread;
-	bool running;
-	int wake_fd, epoll_fd;
-	CURLM *multi;
-	int64_t curl_due_ms; /* INT64_MAX: never */
-	struct gets gets;    /* in flight */
+	bool stopped;
 };
 
 /* ---- store.c ---- */
@@ -135,7 +113,7 @@ void reading_begin(struct reading *reading, struct stores *stores,
 void reading_end(struct reading *reading);
 bool reading_cancelled(const struct reading *reading);
 /* Waits until it is woken, @due_ms the latest. With the lock, unlocked meanwhile. */
-void reading_wait(struct reading *reading, enum reading_state state, int64_t due_ms);
+void reading_wait(struct reading *reading, int64_t due_ms);
 /* Lets readings begin their GETs, as the limit and memory allow: sessions take turns. With the
  * lock. */
 void bucket_turns(struct store_bucket *bucket);
@@ -155,30 +133,26 @@ struct ask {
 	const struct store_bucket *bucket;
 	const char *key;   /* "": the bucket */
 	const char *query; /* encoded and sorted; "": none */
-	const char *etag;  /* NULL: any */
-	uint64_t size;	   /* STORE_SIZE_UNKNOWN: any */
-	enum verdict_want want;
-	uint64_t at;
-	size_t n;      /* of WHOLE: the most bytes */
+	struct verdict_asked asked;
 	bool no_match; /* without If-Match, so that the answer says the ETag */
 	bool fresh;    /* over a new connection */
 	int64_t first_byte_ms;
 };
 
+/* It and its handles, with an open connection, serve one GET after the other. */
 struct get {
 	struct store_bucket *bucket;
-	struct reading *reading; /* that waits for it; NULL: none does any more */
-	bool ended;		 /* the reading's; otherwise the fetch thread's */
 	CURL *easy;
-	TAILQ_ENTRY(get) link; /* of `begun` or `gets` */
-	struct get *next;      /* spare */
-	struct verdict_asked asked;
-	char etag[STORE_ETAG_BYTES];
+	CURLM *multi;
+	struct get *next; /* spare */
+	_Atomic bool left;
+	const struct verdict_asked *asked;
 	struct answer answer;
 	struct verdict verdict; /* by the headers, once the body begins; then of all */
 	bool judged, timed_out, large;
-	char *body; /* [asked.n] */
-	size_t n;   /* of the body, or of the body of an error */
+	char *body; /* [body_bytes] */
+	uint64_t body_bytes;
+	size_t n; /* of the body, or of the body of an error */
 	char error_body[ANSWER_ERROR_BYTES];
 	uint64_t serial;	       /* of the credentials */
 	int64_t begun_ms, answered_ms; /* answered: 0 before the first header */
@@ -188,30 +162,17 @@ struct get {
 	unsigned header_count;
 	struct sign_headers sign;
 	char range_header[64], match[STORE_ETAG_BYTES + 32];
+	char secret[sizeof(((struct sign_keys *)0)->token_header)];
 	char error[CURL_ERROR_SIZE];
 };
 
-/* Gives a signed GET to the fetch thread. NULL: out of memory. With the lock. */
-struct get *get_begin(struct reading *reading, const struct ask *ask);
-/* Nobody waits for it any more. With the lock. */
+/* Makes a signed GET, and judges it. NULL: out of memory. With the lock, unlocked meanwhile. */
+struct get *get_make(struct reading *reading, const struct ask *ask);
+/* Ends one in flight soon. With the lock. */
 void get_leave(struct get *get);
-/* It is over: judges it. The fetch thread, without the lock. */
-void get_judge(struct get *get, CURLcode code);
-/* Whether it may be ended now: while a name is being looked up, libcurl would wait for that. */
-bool get_may_end(const struct get *get);
-bool get_too_slow(struct get *get, int64_t now_ms);
 /* Its handle can be used again. With the lock. */
 void get_release(struct get *get);
 void get_free_spares(struct store_bucket *bucket);
-
-/* ---- fetch.c ---- */
-
-/* Starts the fetch thread. False: @fault. */
-bool fetch_open(struct stores *stores, struct fault *fault);
-/* Wakes it. With the lock. */
-void fetch_wake(struct stores *stores);
-/* Ends it, and all GETs. */
-void fetch_close(struct stores *stores);
 
 /* ---- read.c ---- */
 

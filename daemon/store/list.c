@@ -288,9 +288,7 @@ bool store_list(struct stores *stores, const struct store_bucket *bucket, const 
 		.bucket = bucket,
 		.key = "",
 		.query = query,
-		.size = STORE_SIZE_UNKNOWN,
-		.want = VERDICT_WHOLE,
-		.n = LIST_PAGE_BYTES,
+		.asked = {VERDICT_WHOLE, NULL, STORE_SIZE_UNKNOWN, 0, LIST_PAGE_BYTES},
 	};
 
 	if (bucket->place.kind == URL_HTTPS)

@@ -99,8 +99,7 @@ static void wake_others(struct store_bucket *bucket, int64_t now)
 	{
 		int64_t due = now + draw(stores) % RECOVERED_WITHIN_MS;
 
-		if (r->bucket != bucket || r->state != READING_PAUSES || !r->heals ||
-			r->due_ms <= due)
+		if (r->bucket != bucket || !r->heals || r->due_ms <= due)
 			continue;
 		r->due_ms = due;
 		pthread_cond_signal(&r->wake);
@@ -191,7 +190,6 @@ static bool wait_for_credentials(struct reading *r, struct fault *fault)
 		enum wallet_state state = wallet_get(bucket->wallet, bucket->credentials, &cause);
 		int64_t now = stores_now_ms(), patience = stores->options.patience_ms;
 
-		r->state = READING_WORKS;
 		bucket->waits_for[0] = 0;
 		if (reading_cancelled(r))
 			return cancel(fault);
@@ -205,7 +203,7 @@ static bool wait_for_credentials(struct reading *r, struct fault *fault)
 		if (patience > 0 && now - r->since_ms > patience)
 			return fault_errno(fault, EREMOTEIO, "", "%s: waited %d s for %s",
 				bucket->place.name, (int)(patience / 1000), bucket->waits_for);
-		reading_wait(r, READING_CREDENTIALS, now + TICK_MS);
+		reading_wait(r, now + TICK_MS);
 	}
 }
 
@@ -213,16 +211,16 @@ static bool wait_for_credentials(struct reading *r, struct fault *fault)
 static bool wait_for_turn(struct reading *r, uint64_t bytes)
 {
 	r->bytes = bytes;
-	r->state = READING_TURN;
-	r->bucket->turns++;
+	r->queued = true;
+	r->bucket->queued++;
 	bucket_turns(r->bucket);
-	while (r->state == READING_TURN && !reading_cancelled(r))
-		reading_wait(r, READING_TURN, INT64_MAX);
-	bool may = r->state == READING_MAY;
-
-	r->bucket->turns -= !may;
-	r->state = READING_WORKS;
-	return may;
+	while (r->queued && !reading_cancelled(r))
+		reading_wait(r, INT64_MAX);
+	if (!r->queued)
+		return true;
+	r->bucket->queued--;
+	r->queued = false;
+	return false;
 }
 
 /* Makes one GET. NULL: @fault: cancelled. */
@@ -233,12 +231,12 @@ static struct get *try(struct trying *t, struct fault *fault)
 
 	if (!wait_for_credentials(r, fault))
 		return NULL;
-	if (!wait_for_turn(r, t->ask.n)) {
+	if (!wait_for_turn(r, t->ask.asked.n)) {
 		cancel(fault);
 		return NULL;
 	}
 	t->ask.first_byte_ms = retry_first_byte_ms(&t->tries);
-	get = get_begin(r, &t->ask);
+	get = get_make(r, &t->ask);
 	if (!get) {
 		r->bucket->status.in_flight--;
 		r->bucket->body_bytes -= r->bytes;
@@ -246,12 +244,9 @@ static struct get *try(struct trying *t, struct fault *fault)
 		no_memory(fault);
 		return NULL;
 	}
-	while (!get->ended && !reading_cancelled(r))
-		reading_wait(r, READING_GET, INT64_MAX);
-	r->state = READING_WORKS;
-	if (get->ended)
+	if (!get->left || get->verdict.kind == VERDICT_GOOD)
 		return get;
-	get_leave(get);
+	get_release(get);
 	cancel(fault);
 	return NULL;
 }
@@ -282,10 +277,11 @@ static void explain(
 	} else if (get->verdict.kind == VERDICT_DENIED) {
 		wallet_status(t->reading->bucket->wallet, provider, &expires_s);
 		snprintf(more, more_bytes, " (credentials: %s)", provider[0] ? provider : "none");
-	} else if (get->verdict.kind == VERDICT_OTHER && get->answer.status >= 400 && t->ask.etag) {
+	} else if (get->verdict.kind == VERDICT_OTHER && get->answer.status >= 400 &&
+		   t->ask.asked.etag) {
 		snprintf(more, more_bytes,
 			"; the manifest has %" PRIu64 " bytes with the ETag \"%.128s\"",
-			t->ask.size, t->ask.etag);
+			t->ask.asked.size, t->ask.asked.etag);
 	}
 }
 
@@ -307,7 +303,7 @@ static int64_t judge(struct trying *t, const struct get *get, struct fault *faul
 	char more[300] = "";
 	struct retry_state state = {
 		/* Tools can be called again, so that an object is missing is said at once. */
-		.listed = t->ask.etag && !t->once && patience == 0,
+		.listed = t->ask.asked.etag && !t->once && patience == 0,
 		.proven = bucket->successes > 0,
 		.retry_after_s = get->answer.retry_after_s,
 		.random = draw(bucket->stores),
@@ -368,8 +364,8 @@ static struct get *fetch(struct trying *t, struct fault *fault)
 		if (!again)
 			return NULL;
 		while (stores_now_ms() < r->due_ms && !reading_cancelled(r))
-			reading_wait(r, READING_PAUSES, r->due_ms);
-		r->state = READING_WORKS;
+			reading_wait(r, r->due_ms);
+		r->heals = r->renews = false;
 	}
 	return NULL;
 }
@@ -514,8 +510,7 @@ static bool wait_for_share(struct reading *r, struct shared *s, struct fault *fa
 {
 	r->shared = s;
 	while (s->fetched && !reading_cancelled(r))
-		reading_wait(r, READING_SHARES, INT64_MAX);
-	r->state = READING_WORKS;
+		reading_wait(r, INT64_MAX);
 	r->shared = NULL;
 	if (reading_cancelled(r))
 		return cancel(fault);
@@ -539,11 +534,7 @@ static bool fetch_share(struct reading *r, struct shared *s, struct fault *fault
 		.ask = {.bucket = s->bucket,
 			.key = s->key,
 			.query = "",
-			.etag = s->etag,
-			.size = s->size,
-			.want = VERDICT_RANGE,
-			.at = s->at,
-			.n = s->n}};
+			.asked = {VERDICT_RANGE, s->etag, s->size, s->at, s->n}}};
 	struct get *get = fetch(&t, fault);
 
 	if (get) {
@@ -693,10 +684,10 @@ bool store_ask(
 		answer->n = get->answer.status == 416 ? 0 : get->n;
 		answer->size = size_of(&get->answer);
 		memcpy(answer->etag, get->answer.etag, sizeof(answer->etag));
-		if (ask->want != VERDICT_HEAD) {
+		if (ask->asked.want != VERDICT_HEAD) {
 			answer->body = get->body;
 			get->body = NULL;
-			r.bucket->body_bytes -= ask->n;
+			r.bucket->body_bytes -= get->body_bytes;
 		}
 		get_release(get);
 	}
@@ -712,8 +703,7 @@ bool store_head(struct stores *stores, const struct store_bucket *bucket, const 
 		.bucket = bucket,
 		.key = key,
 		.query = "",
-		.size = STORE_SIZE_UNKNOWN,
-		.want = VERDICT_HEAD,
+		.asked = {.want = VERDICT_HEAD, .size = STORE_SIZE_UNKNOWN},
 	};
 	struct asked answer;
 
@@ -730,92 +720,60 @@ bool store_head(struct stores *stores, const struct store_bucket *bucket, const 
 
 /* ---- small objects ---- */
 
-struct loading {
-	struct ask ask;
-	uint64_t size;
-	char etag[STORE_ETAG_BYTES];
-	char *body; /* [size + 1] */
-	size_t n;
-};
-
-/* The first part also says how long the object is. */
-static bool load_first(struct stores *stores, struct loading *l, uint64_t most, struct fault *fault)
+/* Its first part also says how long the object is. NULL: @fault. */
+static char *load_first(struct stores *stores, const struct ask *ask, uint64_t most,
+	struct asked *answer, struct fault *fault)
 {
-	const char *bucket = l->ask.bucket->place.name;
-	struct asked answer;
+	const char *name = ask->bucket->place.name;
 
-	l->ask.want = VERDICT_BEGIN;
-	l->ask.etag = NULL;
-	l->ask.size = STORE_SIZE_UNKNOWN;
-	l->ask.at = 0;
-	l->ask.n = LOAD_BYTES;
-	if (!store_ask(stores, &l->ask, &answer, fault))
-		return false;
-	l->body = answer.body;
-	l->n = answer.n;
-	l->size = answer.size;
-	memcpy(l->etag, answer.etag, sizeof(l->etag));
-	if (l->size == STORE_SIZE_UNKNOWN || l->size < l->n)
-		return fault_errno(fault, EREMOTEIO, "",
-			"%s/%s: the server does not say how many bytes it has", bucket, l->ask.key);
-	if (l->size > most)
-		return fault_set(fault, FAULT_DATA, "",
-			"%s/%s: %" PRIu64 " bytes, at most %" PRIu64 " are allowed", bucket,
-			l->ask.key, l->size, most);
-	char *body = realloc(l->body, l->size + 1);
+	if (!store_ask(stores, ask, answer, fault))
+		return NULL;
+	char *body = NULL;
 
+	if (answer->size == STORE_SIZE_UNKNOWN || answer->size < answer->n)
+		fault_errno(fault, EREMOTEIO, "",
+			"%s/%s: the server does not say how many bytes it has", name, ask->key);
+	else if (answer->size > most)
+		fault_set(fault, FAULT_DATA, "",
+			"%s/%s: %" PRIu64 " bytes, at most %" PRIu64 " are allowed", name, ask->key,
+			answer->size, most);
+	else if (!(body = realloc(answer->body, answer->size + 1)))
+		fault_memory(fault);
 	if (!body)
-		return fault_memory(fault);
-	l->body = body;
-	body[l->size] = 0;
-	return true;
-}
-
-static bool load_next(struct stores *stores, struct loading *l, struct fault *fault)
-{
-	uint64_t left = l->size - l->n;
-	struct asked answer;
-
-	l->ask.want = VERDICT_RANGE;
-	l->ask.etag = l->etag[0] ? l->etag : NULL;
-	l->ask.size = l->size;
-	l->ask.at = l->n;
-	l->ask.n = left < LOAD_BYTES ? left : LOAD_BYTES;
-	if (!store_ask(stores, &l->ask, &answer, fault))
-		return false;
-	memcpy(l->body + l->n, answer.body, answer.n);
-	l->n += answer.n;
-	free(answer.body);
-	return true;
-}
-
-static bool load(struct stores *stores, struct loading *l, uint64_t most, struct fault *fault)
-{
-	bool loaded = load_first(stores, l, most, fault);
-
-	while (loaded && l->n < l->size)
-		loaded = load_next(stores, l, fault);
-	if (!loaded) {
-		free(l->body);
-		l->body = NULL;
-	}
-	return loaded;
+		free(answer->body);
+	else
+		body[answer->size] = 0;
+	return body;
 }
 
 char *store_load(struct stores *stores, const struct store_bucket *bucket, const char *key,
 	uint64_t most, size_t *n, char etag[STORE_ETAG_BYTES], struct fault *fault)
 {
-	struct loading l = {.ask = {.bucket = bucket, .key = key, .query = ""}};
+	const struct ask ask = {.bucket = bucket,
+		.key = key,
+		.query = "",
+		.asked = {VERDICT_BEGIN, NULL, STORE_SIZE_UNKNOWN, 0, LOAD_BYTES}};
+	struct asked first;
+	bool done = false;
 
 	for (int i = 0; i < LOADS; i++) {
-		if (load(stores, &l, most, fault)) {
-			*n = l.n;
-			memcpy(etag, l.etag, STORE_ETAG_BYTES);
-			return l.body;
+		char *body = load_first(stores, &ask, most, &first, fault);
+		const struct object object = {.bucket = bucket,
+			.key = key,
+			.etag = first.etag[0] ? first.etag : NULL,
+			.size = first.size};
+
+		if (body)
+			done = store_read(stores, &object, first.n, body + first.n,
+				first.size - first.n, fault);
+		if (done) {
+			*n = first.size;
+			memcpy(etag, first.etag, STORE_ETAG_BYTES);
+			return body;
 		}
-		if (fault->code != FAULT_CHANGED || l.n == 0)
+		free(body);
+		if (!body || fault->code != FAULT_CHANGED)
 			return NULL;
-		l.n = 0;
 	}
 	fault_set(fault, FAULT_CHANGED, "", "%s/%s " PHRASE_CHANGED, bucket->place.name, key);
 	return NULL;

@@ -68,17 +68,16 @@ void reading_begin(struct reading *reading, struct stores *stores,
 
 void reading_end(struct reading *reading)
 {
-	assert(reading->state == READING_WORKS);
+	assert(!reading->queued && !reading->get);
 	TAILQ_REMOVE(&reading->stores->readings, reading, link);
 	pthread_cond_destroy(&reading->wake);
 }
 
-void reading_wait(struct reading *reading, enum reading_state state, int64_t due_ms)
+void reading_wait(struct reading *reading, int64_t due_ms)
 {
 	struct stores *stores = reading->stores;
 	struct timespec due = {due_ms / 1000, due_ms % 1000 * 1000000};
 
-	reading->state = state;
 	if (due_ms == INT64_MAX)
 		pthread_cond_wait(&reading->wake, &stores->lock);
 	else
@@ -97,8 +96,7 @@ static struct reading *next_turn(const struct store_bucket *bucket)
 	struct reading *next = NULL, *r;
 
 	TAILQ_FOREACH(r, &bucket->stores->readings, link)
-	if (r->bucket == bucket && r->state == READING_TURN &&
-		(!next || *turn_of(r) < *turn_of(next)))
+	if (r->bucket == bucket && r->queued && (!next || *turn_of(r) < *turn_of(next)))
 		next = r;
 	return next;
 }
@@ -108,28 +106,34 @@ void bucket_turns(struct store_bucket *bucket)
 	struct store_status *status = &bucket->status;
 	struct reading *r;
 
-	while (bucket->turns > 0 && status->in_flight < bucket->limit.now) {
+	while (bucket->queued > 0 && status->in_flight < bucket->limit.now) {
 		r = next_turn(bucket);
 
 		/* A range that is larger than the memory is fetched alone. */
 		if (!shared_make_room(bucket, r->bytes) && status->in_flight > 0)
 			return;
 		*turn_of(r) = ++bucket->stores->turns;
-		r->state = READING_MAY;
-		bucket->turns--;
+		r->queued = false;
+		bucket->queued--;
 		status->in_flight++;
 		bucket->body_bytes += r->bytes;
 		pthread_cond_signal(&r->wake);
 	}
 }
 
+/* Wakes all threads of a session; STORE_NO_SESSION: of all. They are cancelled. */
 static void wake_readings(struct stores *stores, uint32_t session)
 {
 	struct reading *r;
 
 	TAILQ_FOREACH(r, &stores->readings, link)
-	if (session == STORE_NO_SESSION || r->session == session)
+	{
+		if (session != STORE_NO_SESSION && r->session != session)
+			continue;
+		if (r->get)
+			get_leave(r->get);
 		pthread_cond_signal(&r->wake);
+	}
 }
 
 void store_allow(struct stores *stores, uint32_t session)
@@ -171,7 +175,7 @@ static void on_credentials(void *context)
 	pthread_mutex_lock(&stores->lock);
 	TAILQ_FOREACH(r, &stores->readings, link)
 	{
-		if (r->state == READING_PAUSES && r->renews)
+		if (r->renews)
 			r->due_ms = 0;
 		pthread_cond_signal(&r->wake);
 	}
@@ -190,18 +194,17 @@ static void bucket_free(struct store_bucket *bucket)
 }
 
 /*
- * The certificates of a store with `ca:`. libcurl parses a file anew for each connection unless it
- * is the only source, and a system's file costs 15 ms and a megabyte. So the system's directory is
- * preferred.
+ * The certificates of a store with `ca:`. libcurl parses a file anew for each handle, and a
+ * system's file costs 15 ms and a megabyte. So the system's directory is preferred.
  */
 static bool bucket_trust(struct store_bucket *bucket, const char *ca, struct fault *fault)
 {
 	const char *system = certificates_system();
 
 	bucket->ca_directory = certificates_directory();
-	if (!bucket->ca_directory && system)
+	if (ca && !bucket->ca_directory && system)
 		certificates_append(&bucket->certificates, system);
-	if (certificates_append(&bucket->certificates, ca))
+	if (!ca || certificates_append(&bucket->certificates, ca))
 		return true;
 	return fault_errno(fault, errno, "ca", "`ca:` %s cannot be read: %s", ca, strerror(errno));
 }
@@ -223,7 +226,7 @@ static struct store_bucket *bucket_new(
 		limit_new(config && config->connections ? config->connections : CONNECTIONS);
 	TAILQ_INIT(&bucket->kept);
 	snprintf(bucket->status.name, sizeof(bucket->status.name), "%.159s", place->name);
-	if (config && config->ca && !bucket_trust(bucket, config->ca, fault)) {
+	if (!bucket_trust(bucket, config ? config->ca : NULL, fault)) {
 		bucket_free(bucket);
 		return NULL;
 	}
@@ -243,7 +246,7 @@ static struct store_bucket *find_or_add(
 	for (; *at; at = &(*at)->next)
 		if (strcmp((*at)->place.name, place->name) == 0)
 			return *at;
-	if (!stores->running && !fetch_open(stores, fault))
+	if (!stores->curl && !(stores->curl = curl_load(fault)))
 		return NULL;
 	bucket = bucket_new(stores, place, fault);
 	if (!bucket)
@@ -310,14 +313,11 @@ struct stores *store_open(const struct store_options *options, struct fault *fau
 		return NULL;
 	}
 	stores->options = *options;
-	stores->epoll_fd = stores->wake_fd = -1;
 	stores->random = (uint32_t)stores_now_ms() ^ (uint32_t)(uintptr_t)stores ^ 0x9e3779b9u;
 	stores->random |= stores->random == 0;
 	pthread_mutex_init(&stores->adding, NULL);
 	pthread_mutex_init(&stores->lock, NULL);
 	TAILQ_INIT(&stores->readings);
-	TAILQ_INIT(&stores->begun);
-	TAILQ_INIT(&stores->gets);
 	stores->wallets = wallets_open(options->config, on_credentials, stores, fault);
 	if (stores->wallets && open_cache(stores, fault))
 		return stores;
@@ -331,13 +331,13 @@ void store_close(struct stores *stores)
 		return;
 	assert(TAILQ_EMPTY(&stores->readings));
 	wallets_close(stores->wallets);
-	fetch_close(stores);
 	store_cache_close(stores->cache);
 	while (stores->buckets) {
 		struct store_bucket *bucket = stores->buckets;
 
 		stores->buckets = bucket->next;
 		shared_drop(bucket);
+		get_free_spares(bucket);
 		bucket_free(bucket);
 	}
 	pthread_mutex_destroy(&stores->lock);

@@ -3,8 +3,7 @@
  * signed GETs, which are repeated until one succeeds or a fault is final. The calling thread blocks
  * meanwhile. Equal ranges share one GET, and answers stay in memory for peers.
  *
- * One more thread, the fetch thread, runs libcurl for all GETs of a process. It begins with the
- * first bucket, and libcurl is loaded then, so a process without objects pays nothing.
+ * libcurl is loaded with the first bucket, so a process without objects pays nothing.
  *
  * A fault that can heal (the store does not answer, or asks to slow down) is waited for, without
  * limit or for options.patience_ms, and store_waits() reports it. Any other fault is final:
