@@ -1,7 +1,7 @@
 #include "daemon/control/control.h"
 
 #include "daemon/engine/engine.h"
-#include "daemon/store/cache.h"
+#include "daemon/store/store.h"
 #include "proto/phrases.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-#include "daemon/store/answer.h"
+#include "daemon/store/request.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -9,20 +9,10 @@
 /* The seconds since 1970 of an HTTP date, "Sun, 06 Nov 1994 08:49:37 GMT". 0: it is none. */
 static int64_t read_date(const char *text)
 {
-	static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
 	struct tm tm = {0};
-	char month[4];
 
-	if (sscanf(text, "%*3s, %2d %3s %4d %2d:%2d:%2d GMT", &tm.tm_mday, month, &tm.tm_year,
-		    &tm.tm_hour, &tm.tm_min, &tm.tm_sec) != 6)
-		return 0;
-	const char *at = strstr(months, month);
-
-	if (!at || strlen(month) != 3 || (at - months) % 3 != 0 || tm.tm_year < 1970)
-		return 0;
-	tm.tm_mon = (int)(at - months) / 3;
-	tm.tm_year -= 1900;
-	return timegm(&tm);
+	return strptime(text, "%a, %d %b %Y %H:%M:%S GMT", &tm) && tm.tm_year >= 70 ? timegm(&tm)
+										    : 0;
 }
 
 /* Decimal digits, then an end. Returns the end, NULL: no number below 2^64. */

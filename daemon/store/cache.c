@@ -1,4 +1,4 @@
-#include "daemon/store/cache.h"
+#include "daemon/store/internal.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -7,12 +7,10 @@
 #include <inttypes.h>
 #include <nettle/sha2.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -60,14 +58,6 @@ struct store_cache {
 	int64_t failing_until_ms, failed_ms;
 	int64_t damage_due_ms; /* until then no damaged piece is logged */
 };
-
-static int64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* @counter: of the status. */
 static void count(struct store_cache *cache, uint64_t *counter, int64_t by)
@@ -149,7 +139,7 @@ static int64_t read_ns(const struct stat *st)
 bool store_cache_takes(struct store_cache *cache)
 {
 	pthread_mutex_lock(&cache->lock);
-	bool takes = now_ms() >= cache->failing_until_ms;
+	bool takes = stores_now_ms() >= cache->failing_until_ms;
 
 	pthread_mutex_unlock(&cache->lock);
 	return takes;
@@ -166,9 +156,9 @@ static void failed(struct store_cache *cache, int error, const char *what)
 	if (removed && fstat(cache->dir, &st) == 0 && st.st_nlink > 0)
 		return;
 	pthread_mutex_lock(&cache->lock);
-	bool first = now_ms() >= cache->failing_until_ms;
+	bool first = stores_now_ms() >= cache->failing_until_ms;
 
-	cache->failed_ms = now_ms();
+	cache->failed_ms = stores_now_ms();
 	cache->failing_until_ms = cache->failed_ms + CACHE_RETRY_S * 1000;
 	if (removed)
 		snprintf(cache->status.last, sizeof(cache->status.last),
@@ -190,7 +180,7 @@ static void failed(struct store_cache *cache, int error, const char *what)
 static void say_damaged(struct store_cache *cache, const char *key, uint32_t number)
 {
 	char line[LIMIT_TEXT_BYTES];
-	int64_t now = now_ms();
+	int64_t now = stores_now_ms();
 
 	pthread_mutex_lock(&cache->lock);
 	bool due = now >= cache->damage_due_ms;
@@ -253,8 +243,9 @@ static int compare(const struct store_cache *cache, int fd, uint64_t bytes, uint
 	if (error || sum != seal.sum)
 		return error ? error : EBADMSG;
 	seal.daemon = cache->daemon;
-	if (pwrite(fd, &seal, sizeof(seal), (off_t)bytes) != (ssize_t)sizeof(seal))
-		return errno;
+	ssize_t put = pwrite(fd, &seal, sizeof(seal), (off_t)bytes);
+
+	(void)put; /* otherwise it is compared again */
 	return 0;
 }
 
@@ -314,7 +305,7 @@ bool store_cache_read(struct store_cache *cache, const struct url_place *place,
 	/* Another thread may have removed it, and fetched it again. */
 	if (fd >= 0 && error && fstat(fd, &st) == 0 && st.st_nlink > 0 &&
 		unlinkat(cache->dir, path, 0) == 0)
-		count(cache, &cache->status.used_bytes, -(int64_t)blocks(file_bytes(bytes)));
+		count(cache, &cache->status.used_bytes, -(int64_t)blocks((uint64_t)st.st_size));
 	if (fd >= 0)
 		close(fd);
 	return !error;
@@ -326,27 +317,24 @@ bool store_cache_read(struct store_cache *cache, const struct url_place *place,
 struct walk {
 	struct store_cache *cache;
 	size_t root; /* bytes of a path before the part in the directory */
-	/* Is told of each object. NULL: the files are scanned, in the turn, and what is no piece is
-	 * removed. */
+	/* Is told of each object. NULL: the files are scanned, in the turn, and all others than
+	 * pieces are removed. */
 	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes);
 	void *context;
 	const char *url; /* pieces of objects whose URL begins so are removed; NULL: none are */
 	uint64_t most, dropped;
-	size_t room;	       /* of cache->old */
-	uint64_t bytes, count; /* of the objects so far */
-	/* The object whose directory it is in. */
-	struct name name; /* begins with the URL; n 0: it has none */
-	uint64_t size, piece;
-	uint64_t pieces, piece_bytes; /* that stay */
+	size_t room;		 /* of cache->old */
+	uint64_t bytes, objects; /* so far */
+	/* The object whose directory it is in, and its pieces that stay. */
+	struct name name; /* n 0: it has none */
+	uint64_t pieces, piece_bytes;
 };
 
 /* Enters the directory of an object. */
 static void enter(struct walk *w, const FTSENT *f)
 {
-	const char *field[5], *end;
 	struct name *name = &w->name;
 	char path[PATH_BYTES];
-	unsigned fields = 0;
 
 	snprintf(path, sizeof(path), "%s/name", f->fts_path + w->root);
 	int fd = openat(w->cache->dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -354,42 +342,29 @@ static void enter(struct walk *w, const FTSENT *f)
 
 	if (fd >= 0)
 		close(fd);
-	w->pieces = w->piece_bytes = name->n = 0;
-	if (n <= 0 || n == NAME_BYTES || name->text[n - 1] != 0)
-		return;
-	name->n = (size_t)n;
+	w->pieces = w->piece_bytes = 0;
+	name->n = n > 0 && n < NAME_BYTES && name->text[n - 1] == 0 ? (size_t)n : 0;
 	set_dir(name);
-	end = name->text + n;
-	for (const char *at = name->text; fields < 5 && at < end; at += strlen(at) + 1)
-		field[fields++] = at;
-	if (strcmp(name->dir + 3, f->fts_name) != 0 || fields < 5) {
+	if (strcmp(name->dir + 3, f->fts_name) != 0)
 		name->n = 0;
-		return;
-	}
-	w->size = strtoull(field[3], NULL, 10);
-	w->piece = strtoull(field[4], NULL, 10);
 }
 
-/* Whether a file in it is a piece as a daemon leaves it, and may stay. */
+/* Whether a file in it is a piece, and stays. */
 static bool keeps(struct walk *w, const FTSENT *f)
 {
 	struct store_cache *cache = w->cache;
 	char *end;
-	uint64_t number = strtoull(f->fts_name, &end, 10);
+	uint32_t number = (uint32_t)strtoul(f->fts_name, &end, 10);
 
-	if (w->name.n == 0 || w->piece == 0 || end == f->fts_name || strcmp(end, ".piece") != 0 ||
-		number >= (w->size + w->piece - 1) / w->piece)
-		return false;
-	uint64_t bytes = file_bytes(cache_piece_bytes(w->size, w->piece, number));
-
-	if (!w->each && (f->fts_info != FTS_F || (uint64_t)f->fts_statp->st_size != bytes))
+	if (w->name.n == 0 || end == f->fts_name || strcmp(end, ".piece") != 0 ||
+		f->fts_info != FTS_F)
 		return false;
 	if (w->url && w->dropped < w->most && strncmp(w->name.text, w->url, strlen(w->url)) == 0) {
 		w->dropped++;
 		return false;
 	}
 	w->pieces++;
-	w->piece_bytes += blocks(bytes);
+	w->piece_bytes += blocks((uint64_t)f->fts_statp->st_size);
 	if (w->each)
 		return true;
 	if (cache->olds == w->room) {
@@ -403,7 +378,7 @@ static bool keeps(struct walk *w, const FTSENT *f)
 	}
 	struct old *old = &cache->old[cache->olds++];
 
-	*old = (struct old){read_ns(f->fts_statp), (uint32_t)number, ""};
+	*old = (struct old){read_ns(f->fts_statp), number, ""};
 	memcpy(old->dir, w->name.dir, DIR_BYTES);
 	return true;
 }
@@ -413,12 +388,12 @@ static void leave(struct walk *w, const FTSENT *f)
 {
 	char path[PATH_BYTES];
 
+	w->piece_bytes += blocks(w->name.n);
 	if (w->pieces > 0) {
-		w->count++;
-		w->bytes += w->piece_bytes + blocks(w->name.n);
+		w->objects++;
+		w->bytes += w->piece_bytes;
 		if (w->each)
-			w->each(w->context, w->name.text, w->pieces,
-				w->piece_bytes + blocks(w->name.n));
+			w->each(w->context, w->name.text, w->pieces, w->piece_bytes);
 	} else if (!w->each) {
 		snprintf(path, sizeof(path), "%s/name", f->fts_path + w->root);
 		unlinkat(w->cache->dir, path, 0);
@@ -437,11 +412,10 @@ static bool is_own(const FTSENT *f)
 static void walk(struct walk *w)
 {
 	char root[32], *const roots[] = {root, NULL};
-	int flags = FTS_PHYSICAL | FTS_NOCHDIR | (w->each ? FTS_NOSTAT : 0);
 	FTSENT *f;
 
 	w->root = (size_t)snprintf(root, sizeof(root), "/proc/self/fd/%d/", w->cache->dir);
-	FTS *files = fts_open(roots, flags, NULL);
+	FTS *files = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
 
 	/* dir/ab/HASH/FILE: levels 1 to 3 */
 	while (files && (f = fts_read(files)) && !w->cache->closing) {
@@ -466,7 +440,7 @@ static int by_read(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Finds all pieces. Removes files that are none, and up to @most pieces of objects whose URL begins
+/* Finds all pieces. Removes all other files, and up to @most pieces of objects whose URL begins
  * with @url. Returns how many. In the turn. */
 static uint64_t scan(struct store_cache *cache, const char *url, uint64_t most)
 {
@@ -480,7 +454,7 @@ static uint64_t scan(struct store_cache *cache, const char *url, uint64_t most)
 		qsort(cache->old, cache->olds, sizeof(cache->old[0]), by_read);
 	pthread_mutex_lock(&cache->lock);
 	cache->status.used_bytes = w.bytes;
-	cache->status.objects = w.count;
+	cache->status.objects = w.objects;
 	pthread_mutex_unlock(&cache->lock);
 	return w.dropped;
 }
@@ -646,45 +620,29 @@ static void *scan_thread(void *argument)
 	return NULL;
 }
 
-static int start_scan(struct store_cache *cache)
-{
-	sigset_t every, before;
-
-	sigfillset(&every);
-	pthread_sigmask(SIG_SETMASK, &every, &before);
-	int error = pthread_create(&cache->scanner, NULL, scan_thread, cache);
-
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return error;
-}
-
-struct store_cache *store_cache_open(const struct store_cache_options *options, struct fault *fault)
+struct store_cache *store_cache_open(const char *dir, uint64_t size,
+	void (*log)(void *context, const char *line), void *context, struct fault *fault)
 {
 	struct store_cache *cache = calloc(1, sizeof(*cache));
-	int error;
 
 	if (!cache) {
 		fault_memory(fault);
 		return NULL;
 	}
-	cache->dir = cache_dir_take(options->dir, options->size, fault);
+	cache->dir = cache_dir_take(dir, size, fault);
 	if (cache->dir < 0) {
 		free(cache);
 		return NULL;
 	}
-	if (getrandom(&cache->daemon, sizeof(cache->daemon), 0) != (ssize_t)sizeof(cache->daemon))
-		cache->daemon = (uint64_t)now_ms();
-	snprintf(cache->status.dir, sizeof(cache->status.dir), "%s", options->dir);
-	cache->status.size_bytes = options->size;
-	cache->log = options->log;
-	cache->log_context = options->log_context;
+	cache->daemon = (uint64_t)stores_random() << 32 | stores_random();
+	snprintf(cache->status.dir, sizeof(cache->status.dir), "%s", dir);
+	cache->status.size_bytes = size;
+	cache->log = log;
+	cache->log_context = context;
 	pthread_mutex_init(&cache->lock, NULL);
 	pthread_mutex_init(&cache->turn, NULL);
-	error = start_scan(cache);
-	if (!error)
+	if (stores_thread(&cache->scanner, scan_thread, cache, fault))
 		return cache;
-	fault_errno(
-		fault, error, "cache", "cannot start a thread of the cache: %s", strerror(error));
 	close(cache->dir);
 	free(cache);
 	return NULL;
@@ -705,7 +663,7 @@ void store_cache_close(struct store_cache *cache)
 
 void store_cache_state(struct store_cache *cache, struct store_cache_status *status)
 {
-	int64_t now = now_ms();
+	int64_t now = stores_now_ms();
 
 	pthread_mutex_lock(&cache->lock);
 	*status = cache->status;

@@ -1,5 +1,5 @@
 /* The directory of the cache: whether it suits, and whose it is. */
-#include "daemon/store/cache.h"
+#include "daemon/store/internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,17 +1,11 @@
-#include "daemon/store/credentials.h"
-
-#include "daemon/store/certificates.h"
 #include "daemon/store/internal.h"
-#include "daemon/store/providers.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,13 +19,13 @@ enum {
 };
 
 struct wallet {
-	struct wallets *all;
+	struct stores *stores;
 	struct wallet *next;
 	char scheme[CONFIG_SCHEME_BYTES];
 	struct seek search; /* the helper thread's */
 	pthread_t thread;
 
-	/* Below the lock of the wallets. */
+	/* The lock's. */
 	struct credentials now; /* serial 0: none */
 	int64_t expires;
 	char provider[sizeof(((struct seek *)0)->provider)];
@@ -40,17 +34,6 @@ struct wallet {
 	int64_t due_ms;	    /* the next search */
 	unsigned failures;  /* in a row */
 	int64_t offset_s;
-};
-
-struct wallets {
-	const struct config *config;
-	void (*news)(void *context);
-	void *context;
-	pthread_mutex_t lock;
-	pthread_cond_t wake; /* of all helpers */
-	atomic_bool stop;
-	uint64_t serial;
-	struct wallet *first;
 };
 
 /* ---- the entries of `stores:` ---- */
@@ -107,9 +90,9 @@ static bool is_loopback(const char *host)
 	       strncmp(host, "[::1]", 5) == 0;
 }
 
-/* Notes that others could read the secrets of a place. */
-static void note(
-	const struct url_place *place, void (*log)(void *context, const char *line), void *context)
+/* Notes that others could read the secrets of a place: they go over the network unencrypted, or
+ * other users may read their file. */
+static void note(const struct store_options *options, const struct url_place *place)
 {
 	const struct config_store *store = place->store;
 	bool names_file = store && (store->token_file || store->query_file);
@@ -121,7 +104,7 @@ static void note(
 			"%.300s: requests with credentials go to http://%.300s unencrypted; use "
 			"https://, or set anonymous: true",
 			place->name, place->host);
-		log(context, line);
+		options->log(options->log_context, line);
 	}
 	if (names_file)
 		snprintf(path, sizeof(path), "%s",
@@ -134,30 +117,20 @@ static void note(
 			"%.700s: other users may read the credentials in it (mode %03o); run chmod "
 			"600",
 			path, st.st_mode & 0777);
-		log(context, line);
+		options->log(options->log_context, line);
 	}
 }
 
 /* ---- the helper threads ---- */
 
-/* From 0 to @most - 1. */
-static int64_t random_below(int64_t most)
-{
-	uint64_t number = 0;
-
-	if (getrandom(&number, sizeof(number), 0) < 0)
-		return most / 2;
-	return most > 0 ? (int64_t)(number % (uint64_t)most) : 0;
-}
-
 /* When credentials that expire in @left_s seconds are renewed: after so many ms. */
 static int64_t renewal_ms(int64_t left_s)
 {
-	int64_t jitter = random_below(JITTER_S * 1000), half = left_s * 500;
+	int64_t jitter = stores_random() % (JITTER_S * 1000), half = left_s * 500;
 
 	if (left_s > 2 * EARLY_S)
 		return (left_s - EARLY_S) * 1000 - jitter;
-	half -= random_below(half / 4 + 1);
+	half -= stores_random() % (half / 4 + 1);
 	return half > AGAIN_MS ? half : AGAIN_MS;
 }
 
@@ -165,7 +138,7 @@ static int64_t retry_ms(unsigned failures)
 {
 	int64_t most = failures < 7 ? AGAIN_MS << failures : AGAIN_MOST_MS;
 
-	return most / 2 + random_below(most / 2 + 1);
+	return most / 2 + stores_random() % (most / 2 + 1);
 }
 
 static bool is_expired(const struct wallet *wallet)
@@ -173,7 +146,7 @@ static bool is_expired(const struct wallet *wallet)
 	return wallet->expires <= time(NULL) + wallet->offset_s;
 }
 
-/* Takes the credentials that were found. Below the lock. False: they are the same. */
+/* Takes the credentials that were found. False: they are the same. */
 static bool take(struct wallet *wallet)
 {
 	struct seek *search = &wallet->search;
@@ -183,13 +156,13 @@ static bool take(struct wallet *wallet)
 		memcmp(&search->found, &wallet->now, sizeof(wallet->now)) == 0)
 		return false;
 	memcpy(&wallet->now, &search->found, sizeof(wallet->now));
-	wallet->now.serial = ++wallet->all->serial;
+	wallet->now.serial = ++wallet->stores->serial;
 	wallet->expires = search->expires;
 	memcpy(wallet->provider, search->provider, sizeof(wallet->provider));
 	return true;
 }
 
-/* The search is over: publishes its result. Below the lock. True: there is something new. */
+/* The search is over: publishes its result, with the lock. True: there is something new. */
 static bool publish(struct wallet *wallet, enum provided provided)
 {
 	const struct config_store *store = wallet->search.store;
@@ -211,131 +184,118 @@ static bool publish(struct wallet *wallet, enum provided provided)
 	return news;
 }
 
+/* Readings that wait for credentials look for them now. */
+static void wake_waiting(struct stores *stores)
+{
+	struct reading *r;
+
+	TAILQ_FOREACH(r, &stores->readings, link)
+	{
+		if (r->renews)
+			r->due_ms = 0;
+		pthread_cond_signal(&r->wake);
+	}
+}
+
 /* Each wallet has its own, so that a provider that hangs delays no other store. */
 static void *help(void *argument)
 {
 	struct wallet *wallet = argument;
-	struct wallets *all = wallet->all;
+	struct stores *stores = wallet->stores;
 
 	pthread_setname_np(pthread_self(), "credentials");
-	pthread_mutex_lock(&all->lock);
-	while (!all->stop) {
+	pthread_mutex_lock(&stores->lock);
+	while (!stores->closing) {
 		struct timespec due = {wallet->due_ms / 1000, wallet->due_ms % 1000 * 1000000};
 
 		if (wallet->due_ms > stores_now_ms()) {
-			pthread_cond_clockwait(&all->wake, &all->lock, CLOCK_MONOTONIC, &due);
+			pthread_cond_clockwait(
+				&stores->helpers, &stores->lock, CLOCK_MONOTONIC, &due);
 			continue;
 		}
-		pthread_mutex_unlock(&all->lock);
+		pthread_mutex_unlock(&stores->lock);
 		enum provided provided = providers_search(&wallet->search);
 
-		pthread_mutex_lock(&all->lock);
-		bool news = publish(wallet, provided);
-
-		pthread_mutex_unlock(&all->lock);
-		if (news && !all->stop)
-			all->news(all->context);
-		pthread_mutex_lock(&all->lock);
+		pthread_mutex_lock(&stores->lock);
+		if (publish(wallet, provided))
+			wake_waiting(stores);
 	}
-	pthread_mutex_unlock(&all->lock);
+	pthread_mutex_unlock(&stores->lock);
 	return NULL;
 }
 
 /* ---- wallets ---- */
 
-struct wallets *wallets_open(const struct config *config, void (*news)(void *context),
-	void *context, struct fault *fault)
+bool wallets_check(const struct config *config, struct fault *fault)
 {
 	for (uint32_t i = 0; config && i < config->stores; i++)
 		if (!check_store(config, &config->store[i], fault))
-			return NULL;
-	struct wallets *all = calloc(1, sizeof(*all));
-
-	if (!all) {
-		fault_memory(fault);
-		return NULL;
-	}
-	*all = (struct wallets){.config = config, .news = news, .context = context};
-	pthread_mutex_init(&all->lock, NULL);
-	pthread_cond_init(&all->wake, NULL);
-	return all;
+			return false;
+	return true;
 }
 
-void wallets_close(struct wallets *all)
+void wallets_close(struct stores *stores)
 {
-	if (!all)
-		return;
-	pthread_mutex_lock(&all->lock);
-	all->stop = true;
-	pthread_cond_broadcast(&all->wake);
-	pthread_mutex_unlock(&all->lock);
-	while (all->first) {
-		struct wallet *wallet = all->first;
+	pthread_mutex_lock(&stores->lock);
+	stores->closing = true;
+	pthread_cond_broadcast(&stores->helpers);
+	pthread_mutex_unlock(&stores->lock);
+	while (stores->wallets) {
+		struct wallet *wallet = stores->wallets;
 
 		pthread_join(wallet->thread, NULL);
-		all->first = wallet->next;
+		stores->wallets = wallet->next;
 		free(wallet);
 	}
-	pthread_cond_destroy(&all->wake);
-	pthread_mutex_destroy(&all->lock);
-	free(all);
 }
 
-/* Adds the wallet of a store, and starts its helper. Below the lock. NULL: @fault. */
-static struct wallet *add(struct wallets *all, const struct url_place *place, struct fault *fault)
+/* Adds the wallet of a store, and starts its helper. NULL: @fault. */
+static struct wallet *add(struct stores *stores, const struct url_place *place, struct fault *fault)
 {
 	struct wallet *wallet = calloc(1, sizeof(*wallet));
-	sigset_t signals, before;
 
 	if (!wallet) {
 		fault_memory(fault);
 		return NULL;
 	}
-	wallet->all = all;
+	wallet->stores = stores;
 	wallet->last = PROVIDED_NOTHING;
 	wallet->search.store = place->store;
 	wallet->search.kind = place->kind;
-	wallet->search.stop = &all->stop;
+	wallet->search.stop = &stores->closing;
 	memcpy(wallet->search.region, place->region, sizeof(wallet->search.region));
 	memcpy(wallet->scheme, place->scheme, sizeof(wallet->scheme));
 	if (!place->store || !place->store->anonymous)
 		prctl(PR_SET_DUMPABLE, 0);
-	sigfillset(&signals);
-	pthread_sigmask(SIG_SETMASK, &signals, &before);
-	int error = pthread_create(&wallet->thread, NULL, help, wallet);
-
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (error) {
-		fault_errno(fault, error, "", "a thread cannot be started: %s", strerror(error));
-		free(wallet);
-		return NULL;
+	if (stores_thread(&wallet->thread, help, wallet, fault)) {
+		wallet->next = stores->wallets;
+		return stores->wallets = wallet;
 	}
-	wallet->next = all->first;
-	all->first = wallet;
-	return wallet;
+	free(wallet);
+	return NULL;
 }
 
-struct wallet *wallets_find(struct wallets *all, const struct url_place *place,
-	void (*log)(void *context, const char *line), void *context, struct fault *fault)
+struct wallet *wallet_find(
+	struct stores *stores, const struct url_place *place, struct fault *fault)
 {
 	const struct config_store *store = place->store;
 	bool secret = store && (store->token_file || store->query_file);
 
-	pthread_mutex_lock(&all->lock);
-	struct wallet *wallet = all->first;
+	pthread_mutex_lock(&stores->lock);
+	struct wallet *wallet = stores->wallets;
 
 	while (wallet && strcmp(wallet->scheme, place->scheme) != 0)
 		wallet = wallet->next;
 	if (!wallet)
-		wallet = add(all, place, fault);
-	pthread_mutex_unlock(&all->lock);
+		wallet = add(stores, place, fault);
+	pthread_mutex_unlock(&stores->lock);
 	secret |= place->kind != URL_HTTPS && !(store && store->anonymous);
-	if (wallet && log && secret)
-		note(place, log, context);
+	if (wallet && stores->options.log && secret)
+		note(&stores->options, place);
 	return wallet;
 }
 
-/* Searches now, but less and less often if that does not help. Below the lock. */
+/* Searches now, but less and less often if that does not help. */
 static void hurry(struct wallet *wallet)
 {
 	int64_t soon = stores_now_ms() + (wallet->failures ? retry_ms(wallet->failures) : 0);
@@ -343,14 +303,12 @@ static void hurry(struct wallet *wallet)
 	if (soon >= wallet->due_ms)
 		return;
 	wallet->due_ms = soon;
-	pthread_cond_broadcast(&wallet->all->wake);
+	pthread_cond_broadcast(&wallet->stores->helpers);
 }
 
 enum wallet_state wallet_get(struct wallet *wallet, struct credentials *mine, struct fault *fault)
 {
 	enum wallet_state state = WALLET_READY;
-
-	pthread_mutex_lock(&wallet->all->lock);
 	bool any = wallet->now.serial > 0, expired = any && is_expired(wallet);
 
 	if (!any || expired) {
@@ -365,31 +323,24 @@ enum wallet_state wallet_get(struct wallet *wallet, struct credentials *mine, st
 	} else if (mine->serial != wallet->now.serial) {
 		*mine = wallet->now;
 	}
-	pthread_mutex_unlock(&wallet->all->lock);
 	return state;
 }
 
 void wallet_refused(struct wallet *wallet, uint64_t serial)
 {
-	pthread_mutex_lock(&wallet->all->lock);
 	if (serial == wallet->now.serial)
 		hurry(wallet);
-	pthread_mutex_unlock(&wallet->all->lock);
 }
 
 void wallet_clock(struct wallet *wallet, int64_t offset_s)
 {
-	pthread_mutex_lock(&wallet->all->lock);
 	wallet->offset_s = offset_s;
-	pthread_mutex_unlock(&wallet->all->lock);
 }
 
-void wallet_status(struct wallet *wallet, char provider[64], int64_t *expires_s)
+void wallet_status(const struct wallet *wallet, char provider[64], int64_t *expires_s)
 {
-	pthread_mutex_lock(&wallet->all->lock);
 	memcpy(provider, wallet->provider, sizeof(wallet->provider));
 	*expires_s = wallet->now.serial == 0 || wallet->expires == INT64_MAX
 			     ? INT64_MAX
 			     : wallet->expires - (time(NULL) + wallet->offset_s);
-	pthread_mutex_unlock(&wallet->all->lock);
 }

@@ -250,7 +250,8 @@ static void add_signature(struct get *get, const struct ask *ask, const char *pa
 }
 
 /* Fills the URL and the headers, signed. */
-static void write_request(struct get *get, const struct ask *ask, char url[GET_URL_BYTES])
+static void write_request(
+	struct get *get, const char *key, const struct ask *ask, char url[GET_URL_BYTES])
 {
 	static char identity[] = "Accept-Encoding: identity", accept[] = "Accept:";
 	const struct store_bucket *bucket = get->bucket;
@@ -259,7 +260,7 @@ static void write_request(struct get *get, const struct ask *ask, char url[GET_U
 	add(get, identity);
 	add(get, accept);
 	add_range(get, ask);
-	url_path(&bucket->place, ask->key, path);
+	url_path(&bucket->place, key, path);
 	int n = snprintf(url, GET_URL_BYTES, "%s://%s%s%s%s", bucket->place.tls ? "https" : "http",
 		bucket->place.host, path, ask->query[0] ? "?" : "", ask->query);
 
@@ -279,12 +280,12 @@ static void write_request(struct get *get, const struct ask *ask, char url[GET_U
 	}
 }
 
-static void set_request(struct get *get, const struct ask *ask)
+static void set_request(struct get *get, const char *key, const struct ask *ask)
 {
 	const struct curl *curl = get->bucket->stores->curl;
 	char url[GET_URL_BYTES];
 
-	write_request(get, ask, url);
+	write_request(get, key, ask, url);
 	curl->easy_setopt(get->easy, CURLOPT_URL, url);
 	if (ask->asked.want == VERDICT_HEAD)
 		curl->easy_setopt(get->easy, CURLOPT_NOBODY, 1L);
@@ -390,8 +391,9 @@ static CURLcode perform(struct get *get)
 	return code;
 }
 
-struct get *get_make(struct reading *reading, const struct ask *ask)
+struct get *get_make(struct reading *reading)
 {
+	const struct ask *ask = &reading->ask;
 	struct store_bucket *bucket = reading->bucket;
 	struct stores *stores = bucket->stores;
 	char *body = malloc(ask->asked.n > 0 ? ask->asked.n : 1);
@@ -416,7 +418,7 @@ struct get *get_make(struct reading *reading, const struct ask *ask)
 		.first_byte_ms = ask->first_byte_ms,
 	};
 	get->deadline_ms = get->begun_ms + get->first_byte_ms;
-	set_request(get, ask);
+	set_request(get, reading->key, ask);
 	bucket->status.requests++;
 	reading->get = get;
 	pthread_mutex_unlock(&stores->lock);

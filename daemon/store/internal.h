@@ -8,25 +8,291 @@
 #ifndef TOKEND_STORE_INTERNAL_H
 #define TOKEND_STORE_INTERNAL_H
 
-#include "daemon/store/cache.h"
-#include "daemon/store/certificates.h"
-#include "daemon/store/credentials.h"
-#include "daemon/store/curl.h"
-#include "daemon/store/pace.h"
-#include "daemon/store/store.h"
-#include "daemon/store/url.h"
+#include "daemon/store/request.h"
+
+#include <curl/curl.h>
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/queue.h>
 
-struct get;
+/*
+ * ---- curl.c: libcurl, loaded when a process reads the first object
+ *
+ * It is not linked, so a process without objects does not load its 28 libraries, and a wheel runs
+ * where there is none.
+ */
 
-/* A thread that reads. It is on that thread's stack. */
+/* The macros of curl.h that check the types of arguments cannot be members' names. */
+#undef curl_easy_setopt
+#undef curl_easy_getinfo
+
+/* The functions that are used, without "curl_". */
+struct curl {
+	typeof(curl_global_init) *global_init;
+	typeof(curl_easy_init) *easy_init;
+	typeof(curl_easy_cleanup) *easy_cleanup;
+	typeof(curl_easy_perform) *easy_perform; /* only for threads that may block */
+	typeof(curl_easy_setopt) *easy_setopt;
+	typeof(curl_easy_getinfo) *easy_getinfo;
+	typeof(curl_easy_strerror) *easy_strerror;
+	typeof(curl_slist_append) *slist_append;
+	typeof(curl_slist_free_all) *slist_free_all;
+	typeof(curl_multi_init) *multi_init;
+	typeof(curl_multi_cleanup) *multi_cleanup;
+	typeof(curl_multi_add_handle) *multi_add_handle;
+	typeof(curl_multi_remove_handle) *multi_remove_handle;
+	typeof(curl_multi_perform) *multi_perform;
+	typeof(curl_multi_poll) *multi_poll;
+	typeof(curl_multi_wakeup) *multi_wakeup;
+	typeof(curl_multi_info_read) *multi_info_read;
+};
+
+/* Loads libcurl once per process; it stays. NULL: @fault. Any thread. */
+const struct curl *curl_load(struct fault *fault);
+
+/* PEM, of several files. Initialise with zeros; free `text`. */
+struct certificates {
+	char *text; /* NULL: none */
+	size_t n;
+};
+
+/* SSL_CERT_FILE, or the system's file. NULL: not found. */
+const char *certificates_system(void);
+/* The system's directory in which OpenSSL finds single certificates. NULL: none, or SSL_CERT_FILE
+ * is to be used. */
+const char *certificates_directory(void);
+/* False: the file cannot be read, and errno says why. */
+bool certificates_append(struct certificates *to, const char *path);
+
+/*
+ * ---- credentials.c: credentials of stores
+ *
+ * A wallet belongs to a store (a scheme), and all sessions share it. Its helper thread finds
+ * credentials and renews them before they expire. It may block; the functions below do not.
+ *
+ * Secrets are in no message. A process that has any leaves no core dump, and other processes of its
+ * user cannot read its memory (PR_SET_DUMPABLE).
+ */
+
+struct wallet; /* of a store; owned by the stores */
+
+enum { CREDENTIALS_BEARER_BYTES = 8192, CREDENTIALS_QUERY_BYTES = 4096 };
+
+enum credentials_kind {
+	CREDENTIALS_ANONYMOUS, /* requests are sent as they are */
+	CREDENTIALS_KEYS,      /* requests are signed with `keys` */
+	CREDENTIALS_BEARER,    /* requests get the header `bearer` */
+	CREDENTIALS_QUERY,     /* requests get `query` after their own */
+};
+
+/* A copy for one thread. Secret. */
+struct credentials {
+	uint64_t serial; /* 0: none yet. Other credentials have another one */
+	enum credentials_kind kind;
+	struct sign_keys keys;
+	char bearer[CREDENTIALS_BEARER_BYTES]; /* "Authorization: Bearer …" */
+	char query[CREDENTIALS_QUERY_BYTES];   /* encoded, without '?' */
+};
+
+/* Checks the entries of `stores:`: profiles exist, files can be read, `ca` has certificates.
+ * @config may be NULL. False: @fault. */
+bool wallets_check(const struct config *config, struct fault *fault);
+/* Ends the helper threads, within a second. */
+void wallets_close(struct stores *stores);
+/* The wallet for a bucket's store. The search begins with the first call. NULL: @fault. */
+struct wallet *wallet_find(
+	struct stores *stores, const struct url_place *place, struct fault *fault);
+
+enum wallet_state {
+	WALLET_READY,
+	WALLET_LATER, /* none yet, or they have expired and could not be renewed */
+	WALLET_NONE,  /* @fault: there are none, or the config is wrong */
+};
+
+/*
+ * Brings @mine up to date; nothing is copied if its serial is the current one. LATER sets @fault to
+ * what is waited for ("credentials: …"), if anything failed; readings are woken when that changes.
+ * This and the functions below: with the lock.
+ */
+enum wallet_state wallet_get(struct wallet *wallet, struct credentials *mine, struct fault *fault);
+/* A store rejected the credentials with this serial (expired, or unknown): they are found anew,
+ * unless newer ones are there. Until then wallet_get() returns the same ones. */
+void wallet_refused(struct wallet *wallet, uint64_t serial);
+/* The server's clock minus ours, in seconds: expiry is judged by it. */
+void wallet_clock(struct wallet *wallet, int64_t offset_s);
+/* Fills the provider's name ("web identity"; "": none yet) and the seconds until the credentials
+ * expire (INT64_MAX: never). */
+void wallet_status(const struct wallet *wallet, char provider[64], int64_t *expires_s);
+
+/*
+ * ---- providers.c: the environment, the shared AWS files, programs and servers
+ *
+ * A search may block. No message contains a secret.
+ */
+
+enum provided {
+	PROVIDED,	  /* the credentials are in `found` */
+	PROVIDED_NOTHING, /* this one is not set up here; the next one is asked */
+	PROVIDED_LATER,	  /* it is set up, and failed with `fault`; asked again later */
+	PROVIDED_WRONG,	  /* it is set up wrong, `fault`; nothing but a change helps */
+};
+
+struct seek {
+	/* Of what. */
+	const struct config_store *store; /* NULL: no entry */
+	enum url_kind kind;
+	char region[URL_REGION_BYTES];
+	const atomic_bool *stop; /* the search must end */
+	/* The result. */
+	struct credentials found; /* without its serial */
+	int64_t expires;	  /* INT64_MAX: never */
+	char provider[64];
+	struct fault fault;
+	/* The search's own. */
+	bool met; /* an earlier search found the instance's metadata */
+	struct seek_work *work;
+};
+
+/* Asks the providers of the store in turn. Never PROVIDED_NOTHING. */
+enum provided providers_search(struct seek *seek);
+/* Uses the JSON object of a program or server, whose members have AWS's names. @token: the member
+ * with the session token. @who: for messages. */
+enum provided provide_json(struct seek *seek, const char *text, const char *token, const char *who);
+
+/* ---- profile.c: sections of the shared AWS files ---- */
+
+enum { PROFILE_TEXT_BYTES = 4096, PROFILE_NAME_BYTES = 128 };
+
+/* What a section says; "": nothing. Secret. */
+struct profile {
+	bool found; /* in one of the files */
+	char name[PROFILE_NAME_BYTES];
+	char access[SIGN_ACCESS_BYTES], secret[SIGN_SECRET_BYTES], token[SIGN_TOKEN_BYTES];
+	char region[SIGN_REGION_BYTES];
+	char process[PROFILE_TEXT_BYTES];    /* credential_process */
+	char role[PROFILE_TEXT_BYTES];	     /* role_arn */
+	char token_file[PROFILE_TEXT_BYTES]; /* web_identity_token_file */
+	char session[PROFILE_NAME_BYTES];    /* role_session_name */
+	char source[PROFILE_NAME_BYTES];     /* source_profile, which is not supported */
+	char sso[PROFILE_NAME_BYTES];	     /* sso_session or sso_start_url: the same */
+};
+
+/*
+ * Reads a section of $AWS_SHARED_CREDENTIALS_FILE and then $AWS_CONFIG_FILE, otherwise of
+ * ~/.aws/credentials and ~/.aws/config; the first that has a setting counts. @name NULL:
+ * $AWS_PROFILE or "default". A missing file has no sections. False: @fault, without any of the
+ * file's text.
+ */
+bool profile_read(const char *name, struct profile *profile, struct fault *fault);
+/* Parses a file's text, which is changed. @prefixed: sections are "[profile NAME]". Returns 0, or
+ * the number of the line that is wrong. */
+int profile_parse(char *text, bool prefixed, struct profile *profile);
+/* The path of a file: @given, or below ~/.aws. False: there is no home. */
+bool profile_path(const char *given, const char *file, char *path, size_t path_bytes);
+/* Reads a file of fewer than @bytes into @text, with a zero after it. False: @fault. */
+bool profile_text(const char *path, char *text, size_t bytes, struct fault *fault);
+/* Cuts blanks off both ends of the @n bytes at @text, and ends it. Returns the new beginning. */
+char *profile_trim(char *text, size_t n);
+
+/*
+ * ---- cache.c: pieces of objects on a local disk, each in a file of its own:
+ *
+ *   dir/ab/HASH/name          the object: URL, ETag, server, size, size of its pieces
+ *   dir/ab/HASH/NUMBER.piece  a piece, then its XXH64 and which daemon compared them last
+ *   dir/lock                  pid of the daemon that has locked the directory
+ *
+ * HASH is the beginning of the SHA-256 of `name`, so a replaced object is another directory. There
+ * is no other index: who reads a piece opens its file.
+ *
+ * A piece is written to another file, which is renamed when it is whole. So a daemon that is killed
+ * leaves whole pieces or none. Nothing is synced: after a power cut a piece may have other bytes.
+ * So each piece is compared with its sum before a daemon first reads it. When there is no space
+ * left, the pieces that were not read for the longest time are removed, by their files' times; who
+ * reads one reads on.
+ *
+ * Functions may be called in any thread. Those that do not say so may wait for the disk.
+ */
+
+struct store_cache;
+
+enum {
+	CACHE_LEAST_PIECES = 64,
+	CACHE_BLOCK = 4096, /* of the disk, for counting */
+	CACHE_RETRY_S = 60, /* after a fault of the disk */
+};
+
+/* Takes the directory, for @size bytes, and starts a thread that adds up the pieces of earlier
+ * daemons. NULL: @fault, also if another daemon uses it. */
+struct store_cache *store_cache_open(const char *dir, uint64_t size,
+	void (*log)(void *context, const char *line), void *context, struct fault *fault);
+/* After every thread has left the functions below. NULL: does nothing. */
+void store_cache_close(struct store_cache *cache);
+/* Whether store_cache_put() takes pieces: not for CACHE_RETRY_S after a fault of the disk. Does not
+ * wait. */
+bool store_cache_takes(struct store_cache *cache);
+
+/* Reads bytes [at, at + n), which are in one piece. False: the piece is not there, or was damaged
+ * and is dropped. */
+bool store_cache_read(struct store_cache *cache, const struct url_place *place,
+	const struct object *object, uint64_t at, void *to, size_t n);
+/* Adds a piece, and removes others for it, unless it is there or cannot be written. */
+void store_cache_put(struct store_cache *cache, const struct url_place *place,
+	const struct object *object, uint64_t piece, const void *bytes);
+
+/* As store_uncache(). */
+uint64_t store_cache_drop(struct store_cache *cache, const char *url, uint64_t most);
+/* As store_cached(). */
+void store_cache_list(struct store_cache *cache,
+	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes),
+	void *context);
+/* Does not wait. */
+void store_cache_state(struct store_cache *cache, struct store_cache_status *status);
+
+static inline uint64_t cache_piece_bytes(uint64_t size, uint64_t piece, uint64_t number)
+{
+	uint64_t left = size - number * piece;
+
+	return left < piece ? left : piece;
+}
+
+/* ---- cache_dir.c, for cache.c ---- */
+
+/* Creates the directory, judges it, and locks it until its descriptor is closed, which is returned.
+ * -1: @fault. */
+int cache_dir_take(const char *path, uint64_t size, struct fault *fault);
+
+/* ---- what a process reads ---- */
+
+/* How many GETs may be in flight (AIMD), so that many nodes that begin together do not overload a
+ * store. It grows by one per answer until the store is first overloaded (slow start), then by one
+ * per limit answers. Overload halves it, at most once a second. */
+struct limit {
+	unsigned now, most;
+	unsigned answers; /* since the last increase */
+	bool halved;	  /* slow start is over */
+	int64_t halved_ms;
+};
+
+/* What a thread asks for. */
+struct ask {
+	const char *query; /* encoded and sorted; "": none */
+	struct verdict_asked asked;
+	bool no_match; /* without If-Match, so that the answer says the ETag */
+	bool fresh;    /* over a new connection */
+	int64_t first_byte_ms;
+};
+
+/* A thread that reads an object. It is on that thread's stack. */
 struct reading {
 	struct stores *stores;
 	uint32_t session;
 	struct store_bucket *bucket;
-	const char *key;
+	const char *key; /* "": the bucket */
+	struct ask ask;
+	bool once; /* what is missing is said at once */
+	struct tries tries;
+	int64_t denied_ms; /* when it was first denied; 0: never */
 	pthread_cond_t wake;
 	int64_t since_ms;
 	bool queued;	       /* waits until another GET ends, or for memory */
@@ -42,18 +308,17 @@ struct reading {
 
 /* Bytes that threads share: fetched by one of them, or kept for later ones. */
 struct shared {
+	uint64_t range[5]; /* number of the bucket, the object's size, offset, bytes, `piece` */
 	struct store_bucket *bucket;
-	const char *key, *etag; /* etag NULL: any */
-	uint64_t hash, size, at;
+	const char *key, *etag; /* etag "": any */
 	size_t n;
-	bool piece;	     /* for the cache: not kept in memory */
-	bool fetched;	     /* by a thread, now */
-	unsigned references; /* of threads */
-	char *body;	     /* NULL: not there yet */
-	struct fault *fault; /* final: nobody finds it any more */
-	bool failed;
+	bool piece;		  /* for the cache: not kept in memory */
+	bool fetched;		  /* by a thread, now */
+	unsigned references;	  /* of threads */
+	char *body;		  /* NULL: not there yet */
+	bool failed;		  /* nobody finds it any more */
+	struct fault *fault;	  /* why; NULL: out of memory, too */
 	TAILQ_ENTRY(shared) link; /* without references: in `kept` */
-	struct shared *next;	  /* of its chain */
 };
 
 struct store_bucket {
@@ -82,31 +347,35 @@ struct store_bucket {
 	struct get *spare;	/* handles */
 };
 
-enum { STORES_CHAINS = 1 << 14 };
-
 struct stores {
 	struct store_options options;
 	struct store_cache *cache; /* NULL: none */
-	struct wallets *wallets;
 	const struct curl *curl;
 	pthread_mutex_t adding; /* of buckets; taken before the lock */
 	pthread_mutex_t lock;
 
 	/* The lock's. */
+	struct wallet *wallets;
+	pthread_cond_t helpers; /* of the wallets; they wake for a search */
+	uint64_t serial;	/* of the newest credentials */
+	atomic_bool closing;
 	struct store_bucket *buckets;
 	unsigned bucket_count;
 	TAILQ_HEAD(, reading) readings; /* oldest first */
-	struct shared *chain[STORES_CHAINS];
+	void *shared;			/* a tree of all that can be found */
 	bool cancelled[LIMIT_SESSIONS];
 	uint64_t turn[LIMIT_SESSIONS + 1]; /* of a session, and of those without one */
 	uint64_t turns;
-	uint32_t random;
 	bool stopped;
 };
 
 /* ---- store.c ---- */
 
 int64_t stores_now_ms(void);
+uint32_t stores_random(void);
+/* Starts one without signals. False: @fault. */
+bool stores_thread(
+	pthread_t *thread, void *(*run)(void *argument), void *argument, struct fault *fault);
 /* A thread begins to read: to wait for one object. With the lock. */
 void reading_begin(struct reading *reading, struct stores *stores,
 	const struct store_bucket *bucket, const char *key);
@@ -126,17 +395,6 @@ enum {
 	GET_STALL_BYTES = 64 * 1024 * 10,
 	GET_LARGE_BYTES = 1024 * 1024, /* judged by its rate, not by its whole time */
 	GET_URL_BYTES = 16 + URL_HOST_BYTES + URL_PATH_BYTES + CREDENTIALS_QUERY_BYTES + 4096,
-};
-
-/* What a thread asks for. */
-struct ask {
-	const struct store_bucket *bucket;
-	const char *key;   /* "": the bucket */
-	const char *query; /* encoded and sorted; "": none */
-	struct verdict_asked asked;
-	bool no_match; /* without If-Match, so that the answer says the ETag */
-	bool fresh;    /* over a new connection */
-	int64_t first_byte_ms;
 };
 
 /* It and its handles, with an open connection, serve one GET after the other. */
@@ -166,8 +424,9 @@ struct get {
 	char error[CURL_ERROR_SIZE];
 };
 
-/* Makes a signed GET, and judges it. NULL: out of memory. With the lock, unlocked meanwhile. */
-struct get *get_make(struct reading *reading, const struct ask *ask);
+/* Makes a signed GET of what the reading asks for, and judges it. NULL: out of memory. With the
+ * lock, unlocked meanwhile. */
+struct get *get_make(struct reading *reading);
 /* Ends one in flight soon. With the lock. */
 void get_leave(struct get *get);
 /* Its handle can be used again. With the lock. */
@@ -185,8 +444,8 @@ struct asked {
 
 /* A request that is not shared with others. Blocks until the answer is there, for the calling
  * thread's session. False: @fault. */
-bool store_ask(
-	struct stores *stores, const struct ask *ask, struct asked *answer, struct fault *fault);
+bool store_ask(struct stores *stores, const struct store_bucket *bucket, const char *key,
+	const struct ask *ask, struct asked *answer, struct fault *fault);
 /* Frees what is kept until @bytes more fit. False: they do not. With the lock. */
 bool shared_make_room(struct store_bucket *bucket, uint64_t bytes);
 /* Frees all that is kept. */

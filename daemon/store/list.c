@@ -1,6 +1,4 @@
 /* Listings, for tools: pages of ListObjectsV2, one after the other. */
-#include "daemon/store/list.h"
-
 #include "daemon/store/internal.h"
 
 #include <errno.h>
@@ -35,16 +33,16 @@ void arc4random_buf(void *to, size_t n)
 
 /* ---- a page ---- */
 
-/* A page is parsed twice: <EncodingType>, which says how keys are read, may follow them. */
 struct parsing {
 	const struct store_bucket *bucket;
 	const char *prefix;
-	bool (*each)(void *context, const struct object *object); /* NULL: the first time */
+	bool (*each)(void *context, const struct object *object);
 	void *context;
 	struct list_page *page;
 	struct fault *fault;
 	XML_Parser parser;
-	bool failed, encoded;
+	bool failed;
+	bool encoded; /* keys are */
 	int depth;
 	char text[TEXT_BYTES]; /* of the innermost element */
 	size_t n;
@@ -104,8 +102,6 @@ static void give(struct parsing *r)
 
 	if (!r->has_key || !r->has_size)
 		FAIL(r, "the listing has an object without a key or a size; is this an S3 store?");
-	else if (!r->each)
-		return;
 	else if (r->encoded && !decode(r->key))
 		FAIL(r, "the listing has a key that is not percent-encoded: '%.200s'", r->key);
 	else if (strlen(r->key) > LIST_KEY_BYTES)
@@ -194,8 +190,6 @@ static void on_end(void *context, const char *name)
 		give(r);
 	} else if (r->depth == 1 && strcmp(name, "IsTruncated") == 0) {
 		r->page->truncated = strcmp(r->text, "true") == 0;
-	} else if (r->depth == 1 && strcmp(name, "EncodingType") == 0) {
-		r->encoded = strcmp(r->text, "url") == 0;
 	} else if (r->depth == 1 && strcmp(name, "NextContinuationToken") == 0) {
 		if (r->n >= sizeof(r->page->next))
 			FAIL(r, "the listing's continuation token has %zu bytes", r->n);
@@ -223,43 +217,39 @@ static void refuse_doctype(
 	FAIL(r, "the listing has a document type; is this an S3 store?");
 }
 
-static bool parse(struct parsing *r, const char *xml, size_t n)
-{
-	r->parser = XML_ParserCreate(NULL);
-	if (!r->parser)
-		return fault_memory(r->fault);
-	r->depth = 0;
-	XML_SetUserData(r->parser, r);
-	XML_SetElementHandler(r->parser, on_begin, on_end);
-	XML_SetCharacterDataHandler(r->parser, on_text);
-	XML_SetStartDoctypeDeclHandler(r->parser, refuse_doctype);
-	if (XML_Parse(r->parser, xml, (int)n, 1) == XML_STATUS_ERROR)
-		FAIL(r, "the listing is not XML: %s at byte %ld; is this an S3 store?",
-			XML_ErrorString(XML_GetErrorCode(r->parser)),
-			(long)XML_GetCurrentByteIndex(r->parser));
-	XML_ParserFree(r->parser);
-	return !r->failed;
-}
-
 bool list_page(const char *xml, size_t n, const struct store_bucket *bucket, const char *prefix,
 	bool (*each)(void *context, const struct object *object), void *context,
 	struct list_page *page, struct fault *fault)
 {
-	struct parsing r = {.bucket = bucket,
+	static const char encoding[] = "EncodingType>url</"; /* it may follow the keys */
+	struct parsing r = {
+		.bucket = bucket,
 		.prefix = prefix,
+		.each = each,
 		.context = context,
 		.page = page,
-		.fault = fault};
+		.fault = fault,
+		.encoded = memmem(xml, n, encoding, strlen(encoding)),
+	};
 
 	*page = (struct list_page){0};
 	if (n > LIST_PAGE_BYTES)
 		return fault_set(fault, FAULT_DATA, "",
 			"the listing's page has %zu bytes; must have at most %d", n,
 			LIST_PAGE_BYTES);
-	if (!parse(&r, xml, n))
-		return false;
-	r.each = each;
-	return parse(&r, xml, n);
+	r.parser = XML_ParserCreate(NULL);
+	if (!r.parser)
+		return fault_memory(fault);
+	XML_SetUserData(r.parser, &r);
+	XML_SetElementHandler(r.parser, on_begin, on_end);
+	XML_SetCharacterDataHandler(r.parser, on_text);
+	XML_SetStartDoctypeDeclHandler(r.parser, refuse_doctype);
+	if (XML_Parse(r.parser, xml, (int)n, 1) == XML_STATUS_ERROR)
+		FAIL(&r, "the listing is not XML: %s at byte %ld; is this an S3 store?",
+			XML_ErrorString(XML_GetErrorCode(r.parser)),
+			(long)XML_GetCurrentByteIndex(r.parser));
+	XML_ParserFree(r.parser);
+	return !r.failed;
 }
 
 /* ---- all pages ---- */
@@ -285,8 +275,6 @@ bool store_list(struct stores *stores, const struct store_bucket *bucket, const 
 	char query[QUERY_BYTES], token[LIST_TOKEN_BYTES] = "";
 	struct list_page page = {.truncated = true};
 	const struct ask ask = {
-		.bucket = bucket,
-		.key = "",
 		.query = query,
 		.asked = {VERDICT_WHOLE, NULL, STORE_SIZE_UNKNOWN, 0, LIST_PAGE_BYTES},
 	};
@@ -299,7 +287,7 @@ bool store_list(struct stores *stores, const struct store_bucket *bucket, const 
 		struct asked answer;
 
 		if (!write_query(token, prefix, query, fault) ||
-			!store_ask(stores, &ask, &answer, fault))
+			!store_ask(stores, bucket, "", &ask, &answer, fault))
 			return false;
 		bool good = list_page(
 			answer.body, answer.n, bucket, prefix, each, context, &page, fault);

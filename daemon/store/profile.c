@@ -1,4 +1,4 @@
-#include "daemon/store/providers.h"
+#include "daemon/store/internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

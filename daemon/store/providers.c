@@ -1,9 +1,5 @@
-#include "daemon/store/providers.h"
-
-#include "daemon/store/answer.h"
-#include "daemon/store/certificates.h"
-#include "daemon/store/curl.h"
 #include "daemon/store/internal.h"
+
 #include "proto/version.h"
 
 #include <errno.h>

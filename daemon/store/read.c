@@ -10,13 +10,11 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 enum {
 	READ_BYTES = 8 * 1024 * 1024,
@@ -27,6 +25,8 @@ enum {
 	RECOVERED_WITHIN_MS = 1000,
 	CLOCK_NEWS_S = 60,
 	TICK_MS = 1000,
+	LIMIT_LEAST = 4,
+	LIMIT_HALVED_MS = 1000,
 };
 
 /* Always false. */
@@ -41,18 +41,35 @@ static bool no_memory(struct fault *fault)
 	return fault_errno(fault, EREMOTEIO, "memory", PHRASE_MEMORY);
 }
 
-/* xorshift */
-static uint32_t draw(struct stores *stores)
-{
-	uint32_t x = stores->random;
+/* ---- one GET's consequences for its bucket; with the lock ---- */
 
-	x ^= x << 13;
-	x ^= x >> 17;
-	x ^= x << 5;
-	return stores->random = x;
+/* A GET was answered while @in_flight of them, itself included, were in flight. A limit that is not
+ * used does not grow. */
+static void limit_answered(struct limit *limit, unsigned in_flight)
+{
+	assert(limit->now >= 1 && limit->now <= limit->most);
+	if (limit->now == limit->most || 2 * in_flight < limit->now)
+		return;
+	limit->answers++;
+	if (limit->halved && limit->answers < limit->now)
+		return;
+	limit->now++;
+	limit->answers = 0;
 }
 
-/* ---- one GET's consequences for its bucket; with the lock ---- */
+/* The store asked to slow down, or did not answer in time. */
+static void limit_overload(struct limit *limit, int64_t now_ms)
+{
+	unsigned least = limit->most < LIMIT_LEAST ? limit->most : LIMIT_LEAST,
+		 half = limit->now / 2;
+
+	if (limit->halved && now_ms - limit->halved_ms < LIMIT_HALVED_MS)
+		return;
+	limit->now = half > least ? half : least;
+	limit->answers = 0;
+	limit->halved = true;
+	limit->halved_ms = now_ms;
+}
 
 static void count_first_byte(struct store_status *status, unsigned ms)
 {
@@ -97,7 +114,7 @@ static void wake_others(struct store_bucket *bucket, int64_t now)
 
 	TAILQ_FOREACH(r, &stores->readings, link)
 	{
-		int64_t due = now + draw(stores) % RECOVERED_WITHIN_MS;
+		int64_t due = now + stores_random() % RECOVERED_WITHIN_MS;
 
 		if (r->bucket != bucket || !r->heals || r->due_ms <= due)
 			continue;
@@ -169,16 +186,6 @@ static void failed(struct store_bucket *bucket, const char *key, const struct ge
 
 /* ---- one object's GETs; with the lock ---- */
 
-/* The GETs of one range so far. */
-struct trying {
-	struct reading *reading;
-	struct ask ask;
-	bool once; /* of store_ask(): what is missing is said at once */
-	struct tries tries;
-	bool denied;
-	int64_t denied_ms; /* when it was first denied */
-};
-
 /* Waits for credentials. False: @fault. */
 static bool wait_for_credentials(struct reading *r, struct fault *fault)
 {
@@ -224,19 +231,18 @@ static bool wait_for_turn(struct reading *r, uint64_t bytes)
 }
 
 /* Makes one GET. NULL: @fault: cancelled. */
-static struct get *try(struct trying *t, struct fault *fault)
+static struct get *try(struct reading *r, struct fault *fault)
 {
-	struct reading *r = t->reading;
 	struct get *get;
 
 	if (!wait_for_credentials(r, fault))
 		return NULL;
-	if (!wait_for_turn(r, t->ask.asked.n)) {
+	if (!wait_for_turn(r, r->ask.asked.n)) {
 		cancel(fault);
 		return NULL;
 	}
-	t->ask.first_byte_ms = retry_first_byte_ms(&t->tries);
-	get = get_make(r, &t->ask);
+	r->ask.first_byte_ms = retry_first_byte_ms(&r->tries);
+	get = get_make(r);
 	if (!get) {
 		r->bucket->status.in_flight--;
 		r->bucket->body_bytes -= r->bytes;
@@ -253,20 +259,20 @@ static struct get *try(struct trying *t, struct fault *fault)
 
 /* A fault that is final: "s3://corpus/x.bin: REASON; REMEDY". Always false. */
 static bool fail(
-	const struct trying *t, const struct verdict *v, const char *more, struct fault *fault)
+	const struct reading *r, const struct verdict *v, const char *more, struct fault *fault)
 {
-	const char *name = t->reading->bucket->place.name, *semicolon = v->remedy[0] ? "; " : "";
+	const char *name = r->bucket->place.name, *semicolon = v->remedy[0] ? "; " : "";
 
 	if (v->code == FAULT_IO)
-		return fault_errno(fault, EREMOTEIO, "", "%s/%s: %s%s%s%s", name, t->ask.key,
-			v->reason, more, semicolon, v->remedy);
-	return fault_set(fault, v->code, "", "%s/%s: %s%s%s%s", name, t->ask.key, v->reason, more,
+		return fault_errno(fault, EREMOTEIO, "", "%s/%s: %s%s%s%s", name, r->key, v->reason,
+			more, semicolon, v->remedy);
+	return fault_set(fault, v->code, "", "%s/%s: %s%s%s%s", name, r->key, v->reason, more,
 		semicolon, v->remedy);
 }
 
 /* What the words of a final fault lack: the credentials, or the manifest's side. */
 static void explain(
-	const struct trying *t, const struct get *get, bool others, char *more, size_t more_bytes)
+	const struct reading *r, const struct get *get, bool others, char *more, size_t more_bytes)
 {
 	char provider[64];
 	int64_t expires_s;
@@ -275,13 +281,13 @@ static void explain(
 		snprintf(more, more_bytes,
 			", while other objects are readable: it is missing, or may not be read");
 	} else if (get->verdict.kind == VERDICT_DENIED) {
-		wallet_status(t->reading->bucket->wallet, provider, &expires_s);
+		wallet_status(r->bucket->wallet, provider, &expires_s);
 		snprintf(more, more_bytes, " (credentials: %s)", provider[0] ? provider : "none");
 	} else if (get->verdict.kind == VERDICT_OTHER && get->answer.status >= 400 &&
-		   t->ask.asked.etag) {
+		   r->ask.asked.etag) {
 		snprintf(more, more_bytes,
 			"; the manifest has %" PRIu64 " bytes with the ETag \"%.128s\"",
-			t->ask.asked.size, t->ask.asked.etag);
+			r->ask.asked.size, r->ask.asked.etag);
 	}
 }
 
@@ -294,72 +300,68 @@ static int64_t waits_since(const struct reading *r, const struct verdict *v)
 }
 
 /* Judges a GET that failed. Returns when to try again; negative: @fault, it is final. */
-static int64_t judge(struct trying *t, const struct get *get, struct fault *fault)
+static int64_t judge(struct reading *r, const struct get *get, struct fault *fault)
 {
-	struct reading *r = t->reading;
 	struct store_bucket *bucket = r->bucket;
 	const struct verdict *v = &get->verdict;
 	int64_t patience = bucket->stores->options.patience_ms, now = stores_now_ms();
 	char more[300] = "";
 	struct retry_state state = {
 		/* Tools can be called again, so that an object is missing is said at once. */
-		.listed = t->ask.asked.etag && !t->once && patience == 0,
+		.listed = r->ask.asked.etag && !r->once && patience == 0,
 		.proven = bucket->successes > 0,
 		.retry_after_s = get->answer.retry_after_s,
-		.random = draw(bucket->stores),
+		.random = stores_random(),
 	};
 
-	if (v->kind == VERDICT_DENIED && !t->denied) {
-		t->denied = true;
-		t->denied_ms = now;
-	}
+	if (v->kind == VERDICT_DENIED && r->denied_ms == 0)
+		r->denied_ms = now;
 	/* GETs that began before prove nothing: the right to read all may have been lost then.
 	 * Wrong keys do not concern one object: servers may learn a new key one by one. */
-	state.others = t->denied && bucket->success_begun_ms > t->denied_ms && !get->verdict.keys;
+	state.others = r->denied_ms && bucket->success_begun_ms > r->denied_ms && !v->keys;
 	if (get->timed_out)
-		t->tries.timeouts++;
+		r->tries.timeouts++;
 	r->heals = v->kind == VERDICT_HEALS && get->answer.retry_after_s == 0;
 	r->renews = v->kind == VERDICT_DENIED || v->kind == VERDICT_EXPIRED;
-	t->ask.fresh = v->kind == VERDICT_TORN || get->timed_out || get->answer.status == 0;
+	r->ask.fresh = v->kind == VERDICT_TORN || get->timed_out || get->answer.status == 0;
 	if (get->answer.status == 412)
-		t->ask.no_match = true; /* the next answer names the ETag */
+		r->ask.no_match = true; /* the next answer names the ETag */
 	snprintf(r->reason, sizeof(r->reason), "%.95s", v->reason);
 
-	int64_t wait = retry_after(&t->tries, v, &state), end = waits_since(r, v) + patience;
+	int64_t wait = retry_after(&r->tries, v, &state), end = waits_since(r, v) + patience;
 
 	if (wait == RETRY_STOP) {
-		explain(t, get, state.others, more, sizeof(more));
-		fail(t, v, more, fault);
+		explain(r, get, state.others, more, sizeof(more));
+		fail(r, v, more, fault);
 		return -1;
 	}
 	if (patience > 0 && now >= end) {
 		snprintf(more, sizeof(more), ", for %" PRId64 " s", patience / 1000);
-		fail(t, v, more, fault);
+		fail(r, v, more, fault);
 		return -1;
 	}
 	return patience > 0 && now + wait > end ? end : now + wait;
 }
 
 /* Makes GETs until one succeeds, which the caller releases. NULL: @fault. */
-static struct get *fetch(struct trying *t, struct fault *fault)
+static struct get *fetch(struct reading *r, struct fault *fault)
 {
-	struct reading *r = t->reading;
 	struct store_bucket *bucket = r->bucket;
 	struct get *get;
 
-	while ((get = try(t, fault))) {
+	while ((get = try(r, fault))) {
 		count(bucket, get);
 		if (get->verdict.kind == VERDICT_GOOD) {
 			succeeded(bucket, get);
 			return get;
 		}
-		r->due_ms = judge(t, get, fault);
+		r->due_ms = judge(r, get, fault);
 		bool again = r->due_ms >= 0;
 
 		bucket->status.retries += again;
 		if (again && bucket->fails_since_ms == 0)
 			bucket->fails_since_ms = stores_now_ms();
-		failed(bucket, again ? t->ask.key : NULL, get);
+		failed(bucket, again ? r->key : NULL, get);
 		get_release(get);
 		if (!again)
 			return NULL;
@@ -372,30 +374,22 @@ static struct get *fetch(struct trying *t, struct fault *fault)
 
 /* ---- shared bytes; with the lock ---- */
 
-static struct shared **chain_of(struct stores *stores, uint64_t hash)
+/* Of the tree of all that can be found. */
+static int compare(const void *a, const void *b)
 {
-	return &stores->chain[hash % STORES_CHAINS];
-}
+	const struct shared *x = a, *y = b;
+	int order = memcmp(x->range, y->range, sizeof(x->range));
 
-static bool same_text(const char *a, const char *b)
-{
-	return a == b || (a && b && strcmp(a, b) == 0);
-}
-
-static void forget(struct shared *s)
-{
-	struct shared **at = chain_of(s->bucket->stores, s->hash);
-
-	while (*at && *at != s)
-		at = &(*at)->next;
-	if (*at)
-		*at = s->next;
+	if (order == 0)
+		order = strcmp(x->key, y->key);
+	return order ? order : strcmp(x->etag, y->etag);
 }
 
 static void shared_free(struct shared *s)
 {
 	assert(s->references == 0 && !s->fetched);
-	forget(s);
+	if (!s->failed)
+		tdelete(s, &s->bucket->stores->shared, compare);
 	if (s->body)
 		s->bucket->body_bytes -= s->n;
 	free(s->body);
@@ -431,50 +425,40 @@ void shared_drop(struct store_bucket *bucket)
 		continue;
 }
 
-static uint64_t hash_of(const struct object *object, uint64_t at, size_t n, bool piece)
-{
-	const uint64_t numbers[] = {(uintptr_t)object->bucket, object->size, at, n, piece};
-	XXH64_hash_t hash = XXH64(object->key, strlen(object->key), 0);
-
-	if (object->etag)
-		hash = XXH64(object->etag, strlen(object->etag), hash);
-	return XXH64(numbers, sizeof(numbers), hash);
-}
-
 /* Finds or makes it, with a reference. NULL: out of memory. */
 static struct shared *share(const struct object *object, uint64_t at, size_t n, bool piece)
 {
 	struct stores *stores = object->bucket->stores;
-	uint64_t hash = hash_of(object, at, n, piece);
-	struct shared **chain = chain_of(stores, hash), *s = *chain;
+	const char *etag = object->etag ? object->etag : "";
+	const struct shared wanted = {
+		.range = {object->bucket->number, object->size, at, n, piece},
+		.bucket = (struct store_bucket *)object->bucket,
+		.key = object->key,
+		.etag = etag,
+		.n = n,
+		.piece = piece,
+		.references = 1,
+	};
+	struct shared **found = tfind(&wanted, &stores->shared, compare), *s;
 
-	for (; s; s = s->next)
-		if (s->hash == hash && s->bucket == object->bucket && s->size == object->size &&
-			s->at == at && s->n == n && s->piece == piece &&
-			same_text(s->key, object->key) && same_text(s->etag, object->etag))
-			break;
-	if (s) {
+	if (found) {
+		s = *found;
 		if (s->references++ == 0)
 			TAILQ_REMOVE(&s->bucket->kept, s, link);
 		return s;
 	}
-	size_t key = strlen(object->key) + 1, etag = object->etag ? strlen(object->etag) + 1 : 0;
+	size_t key = strlen(object->key) + 1;
 
-	s = calloc(1, sizeof(*s) + key + etag);
+	s = malloc(sizeof(*s) + key + strlen(etag) + 1);
 	if (!s)
 		return NULL;
-	*s = (struct shared){.bucket = (struct store_bucket *)object->bucket,
-		.key = memcpy(s + 1, object->key, key),
-		.etag = etag ? memcpy((char *)(s + 1) + key, object->etag, etag) : NULL,
-		.hash = hash,
-		.size = object->size,
-		.at = at,
-		.n = n,
-		.piece = piece,
-		.references = 1,
-		.next = *chain};
-	*chain = s;
-	return s;
+	*s = wanted;
+	s->key = memcpy(s + 1, object->key, key);
+	s->etag = strcpy((char *)(s + 1) + key, etag);
+	if (tsearch(s, &stores->shared, compare))
+		return s;
+	free(s);
+	return NULL;
 }
 
 static void share_end(struct shared *s)
@@ -530,23 +514,21 @@ static void leave_share(struct shared *s)
 /* Fetches its body. False: @fault. */
 static bool fetch_share(struct reading *r, struct shared *s, struct fault *fault)
 {
-	struct trying t = {.reading = r,
-		.ask = {.bucket = s->bucket,
-			.key = s->key,
-			.query = "",
-			.asked = {VERDICT_RANGE, s->etag, s->size, s->at, s->n}}};
-	struct get *get = fetch(&t, fault);
+	r->ask = (struct ask){.query = "",
+		.asked = {VERDICT_RANGE, s->etag[0] ? s->etag : NULL, s->range[1],
+			.at = s->range[2], .n = s->n}};
+	struct get *get = fetch(r, fault);
 
 	if (get) {
 		s->body = get->body;
 		get->body = NULL;
 		get_release(get);
 	} else if (fault->error != ECANCELED) {
+		tdelete(s, &s->bucket->stores->shared, compare);
 		s->failed = true;
 		s->fault = malloc(sizeof(*fault));
 		if (s->fault)
 			*s->fault = *fault;
-		forget(s);
 	}
 	leave_share(s);
 	return get;
@@ -669,17 +651,18 @@ static uint64_t size_of(const struct answer *a)
 	return a->has_length ? a->length : STORE_SIZE_UNKNOWN;
 }
 
-bool store_ask(
-	struct stores *stores, const struct ask *ask, struct asked *answer, struct fault *fault)
+bool store_ask(struct stores *stores, const struct store_bucket *bucket, const char *key,
+	const struct ask *ask, struct asked *answer, struct fault *fault)
 {
 	struct reading r;
-	struct trying t = {.reading = &r, .ask = *ask, .once = true};
 	struct get *get;
 
 	*answer = (struct asked){.size = STORE_SIZE_UNKNOWN};
 	pthread_mutex_lock(&stores->lock);
-	reading_begin(&r, stores, ask->bucket, ask->key);
-	get = fetch(&t, fault);
+	reading_begin(&r, stores, bucket, key);
+	r.ask = *ask;
+	r.once = true;
+	get = fetch(&r, fault);
 	if (get) {
 		answer->n = get->answer.status == 416 ? 0 : get->n;
 		answer->size = size_of(&get->answer);
@@ -700,14 +683,10 @@ bool store_head(struct stores *stores, const struct store_bucket *bucket, const 
 	uint64_t *size, char etag[STORE_ETAG_BYTES], struct fault *fault)
 {
 	const struct ask ask = {
-		.bucket = bucket,
-		.key = key,
-		.query = "",
-		.asked = {.want = VERDICT_HEAD, .size = STORE_SIZE_UNKNOWN},
-	};
+		.query = "", .asked = {.want = VERDICT_HEAD, .size = STORE_SIZE_UNKNOWN}};
 	struct asked answer;
 
-	if (!store_ask(stores, &ask, &answer, fault))
+	if (!store_ask(stores, bucket, key, &ask, &answer, fault))
 		return false;
 	if (answer.size == STORE_SIZE_UNKNOWN)
 		return fault_errno(fault, EREMOTEIO, "",
@@ -721,21 +700,22 @@ bool store_head(struct stores *stores, const struct store_bucket *bucket, const 
 /* ---- small objects ---- */
 
 /* Its first part also says how long the object is. NULL: @fault. */
-static char *load_first(struct stores *stores, const struct ask *ask, uint64_t most,
-	struct asked *answer, struct fault *fault)
+static char *load_first(struct stores *stores, const struct store_bucket *bucket, const char *key,
+	uint64_t most, struct asked *answer, struct fault *fault)
 {
-	const char *name = ask->bucket->place.name;
-
-	if (!store_ask(stores, ask, answer, fault))
-		return NULL;
+	const struct ask ask = {
+		.query = "", .asked = {VERDICT_BEGIN, NULL, STORE_SIZE_UNKNOWN, 0, LOAD_BYTES}};
+	const char *name = bucket->place.name;
 	char *body = NULL;
 
+	if (!store_ask(stores, bucket, key, &ask, answer, fault))
+		return NULL;
 	if (answer->size == STORE_SIZE_UNKNOWN || answer->size < answer->n)
 		fault_errno(fault, EREMOTEIO, "",
-			"%s/%s: the server does not say how many bytes it has", name, ask->key);
+			"%s/%s: the server does not say how many bytes it has", name, key);
 	else if (answer->size > most)
 		fault_set(fault, FAULT_DATA, "",
-			"%s/%s: %" PRIu64 " bytes, at most %" PRIu64 " are allowed", name, ask->key,
+			"%s/%s: %" PRIu64 " bytes, at most %" PRIu64 " are allowed", name, key,
 			answer->size, most);
 	else if (!(body = realloc(answer->body, answer->size + 1)))
 		fault_memory(fault);
@@ -749,24 +729,18 @@ static char *load_first(struct stores *stores, const struct ask *ask, uint64_t m
 char *store_load(struct stores *stores, const struct store_bucket *bucket, const char *key,
 	uint64_t most, size_t *n, char etag[STORE_ETAG_BYTES], struct fault *fault)
 {
-	const struct ask ask = {.bucket = bucket,
-		.key = key,
-		.query = "",
-		.asked = {VERDICT_BEGIN, NULL, STORE_SIZE_UNKNOWN, 0, LOAD_BYTES}};
 	struct asked first;
-	bool done = false;
 
 	for (int i = 0; i < LOADS; i++) {
-		char *body = load_first(stores, &ask, most, &first, fault);
+		char *body = load_first(stores, bucket, key, most, &first, fault);
 		const struct object object = {.bucket = bucket,
 			.key = key,
 			.etag = first.etag[0] ? first.etag : NULL,
-			.size = first.size};
+			.size = first.size,
+			.block = LOAD_BYTES};
 
-		if (body)
-			done = store_read(stores, &object, first.n, body + first.n,
-				first.size - first.n, fault);
-		if (done) {
+		if (body && store_read(stores, &object, first.n, body + first.n,
+				    first.size - first.n, fault)) {
 			*n = first.size;
 			memcpy(etag, first.etag, STORE_ETAG_BYTES);
 			return body;

@@ -1,4 +1,4 @@
-#include "daemon/store/sign.h"
+#include "daemon/store/request.h"
 
 #include <nettle/hmac.h>
 #include <nettle/sha2.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { DAY_S = 86400, STAMP_BYTES = sizeof("20260101T000000Z"), HEX_BYTES = 65 };
+enum { STAMP_BYTES = sizeof("20260101T000000Z"), HEX_BYTES = 65 };
 
 #define ALGORITHM "AWS4-HMAC-SHA256"
 
@@ -36,38 +36,18 @@ static void hmac(
 	hmac_sha256_digest(&context, SHA256_DIGEST_SIZE, result);
 }
 
-/* Computes the signing key of @now's day. */
-static void derive(struct sign_keys *keys, const char *region, int64_t now)
+/* Computes the signing key of the day of @stamp. */
+static void derive(struct sign_keys *keys, const char *region, const char *stamp)
 {
 	char secret[sizeof("AWS4") + SIGN_SECRET_BYTES];
-	time_t time = now;
-	struct tm tm;
-
-	gmtime_r(&time, &tm);
-	strftime(keys->date, sizeof(keys->date), "%Y%m%d", &tm);
 	int n = snprintf(secret, sizeof(secret), "AWS4%s", keys->secret);
 
+	snprintf(keys->date, sizeof(keys->date), "%.8s", stamp);
+	snprintf(keys->region, sizeof(keys->region), "%s", region);
 	hmac(secret, (size_t)n, keys->date, keys->key);
 	hmac(keys->key, 32, region, keys->key);
 	hmac(keys->key, 32, "s3", keys->key);
 	hmac(keys->key, 32, "aws4_request", keys->key);
-	snprintf(keys->region, sizeof(keys->region), "%s", region);
-	keys->day = now / DAY_S;
-}
-
-/* "20260101T000000Z" */
-static void put_stamp(const struct sign_keys *keys, int64_t now, char stamp[STAMP_BYTES])
-{
-	int64_t second = now % DAY_S;
-	int64_t parts[] = {second / 3600, second / 60 % 60, second % 60};
-
-	memcpy(stamp, keys->date, 8);
-	stamp[8] = 'T';
-	for (int i = 0; i < 3; i++) {
-		stamp[9 + 2 * i] = (char)('0' + parts[i] / 10);
-		stamp[10 + 2 * i] = (char)('0' + parts[i] % 10);
-	}
-	memcpy(stamp + 15, "Z", 2);
 }
 
 /* The hash of the canonical request. @names: of the signed headers, in ascending order. */
@@ -103,39 +83,30 @@ static void hash_request(const struct sign_keys *keys, const struct sign_request
 	put_hex(digest, hex);
 }
 
-/* Appends @text and returns the new end. The buffers fit the longest fields. */
-static char *add(char *end, const char *text)
-{
-	return stpcpy(end, text);
-}
-
 void sign_request(
 	struct sign_keys *keys, const struct sign_request *r, struct sign_headers *headers)
 {
-	static const char *const names[2][2] = {
-		{"host;x-amz-content-sha256;x-amz-date",
-			"host;x-amz-content-sha256;x-amz-date;x-amz-security-token"},
-		{"host;x-amz-content-sha256;x-amz-date;x-amz-request-payer",
-			"host;x-amz-content-sha256;x-amz-date;x-amz-request-payer;"
-			"x-amz-security-token"},
-	};
-	const char *signed_names = names[r->payer][keys->token_header[0] != 0];
-	char stamp[STAMP_BYTES], hex[HEX_BYTES], scope[SIGN_REGION_BYTES + 32], text[256];
+	char names[128], stamp[STAMP_BYTES], hex[HEX_BYTES], scope[SIGN_REGION_BYTES + 32],
+		text[256];
 	uint8_t digest[SHA256_DIGEST_SIZE];
+	time_t now = r->now;
+	struct tm tm;
 
-	if (keys->day != r->now / DAY_S || strcmp(keys->region, r->region) != 0)
-		derive(keys, r->region, r->now);
-	put_stamp(keys, r->now, stamp);
-	hash_request(keys, r, stamp, signed_names, hex);
+	strftime(stamp, sizeof(stamp), "%Y%m%dT%H%M%SZ", gmtime_r(&now, &tm));
+	if (strncmp(keys->date, stamp, 8) != 0 || strcmp(keys->region, r->region) != 0)
+		derive(keys, r->region, stamp);
+	snprintf(names, sizeof(names), "host;x-amz-content-sha256;x-amz-date%s%s",
+		r->payer ? ";x-amz-request-payer" : "",
+		keys->token_header[0] ? ";x-amz-security-token" : "");
+	hash_request(keys, r, stamp, names, hex);
 
-	add(add(add(add(scope, keys->date), "/"), keys->region), "/s3/aws4_request");
-	add(add(add(add(add(add(text, ALGORITHM "\n"), stamp), "\n"), scope), "\n"), hex);
+	snprintf(scope, sizeof(scope), "%s/%s/s3/aws4_request", keys->date, keys->region);
+	snprintf(text, sizeof(text), ALGORITHM "\n%s\n%s\n%s", stamp, scope, hex);
 	hmac(keys->key, sizeof(keys->key), text, digest);
 	put_hex(digest, hex);
 
-	add(add(headers->date, "x-amz-date: "), stamp);
-	char *end = add(headers->authorization, "Authorization: " ALGORITHM " Credential=");
-
-	end = add(add(add(add(end, keys->access), "/"), scope), ", SignedHeaders=");
-	add(add(add(end, signed_names), ", Signature="), hex);
+	snprintf(headers->date, sizeof(headers->date), "x-amz-date: %s", stamp);
+	snprintf(headers->authorization, sizeof(headers->authorization),
+		"Authorization: " ALGORITHM " Credential=%s/%s, SignedHeaders=%s, Signature=%s",
+		keys->access, scope, names, hex);
 }

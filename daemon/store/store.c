@@ -3,12 +3,14 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 
-enum { CONNECTIONS = 128 };
+enum { CONNECTIONS = 128, LIMIT_START = 8 };
 
 static _Thread_local uint32_t behalf = STORE_NO_SESSION;
 
@@ -18,6 +20,29 @@ int64_t stores_now_ms(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+uint32_t stores_random(void)
+{
+	uint32_t number = 0;
+
+	if (getrandom(&number, sizeof(number), 0) < 0)
+		number = (uint32_t)stores_now_ms() * 2654435761u;
+	return number;
+}
+
+bool stores_thread(
+	pthread_t *thread, void *(*run)(void *argument), void *argument, struct fault *fault)
+{
+	sigset_t all, before;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int error = pthread_create(thread, NULL, run, argument);
+
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return !error || fault_errno(fault, error, "stores", "a thread cannot be started: %s",
+				 strerror(error));
 }
 
 /* ---- threads that read ---- */
@@ -166,22 +191,6 @@ void store_patience(struct stores *stores, int64_t patience_ms)
 	pthread_mutex_unlock(&stores->lock);
 }
 
-/* In a thread of the credentials. */
-static void on_credentials(void *context)
-{
-	struct stores *stores = context;
-	struct reading *r;
-
-	pthread_mutex_lock(&stores->lock);
-	TAILQ_FOREACH(r, &stores->readings, link)
-	{
-		if (r->renews)
-			r->due_ms = 0;
-		pthread_cond_signal(&r->wake);
-	}
-	pthread_mutex_unlock(&stores->lock);
-}
-
 /* ---- buckets ---- */
 
 static void bucket_free(struct store_bucket *bucket)
@@ -222,16 +231,15 @@ static struct store_bucket *bucket_new(
 	}
 	bucket->stores = stores;
 	bucket->place = *place;
-	bucket->limit =
-		limit_new(config && config->connections ? config->connections : CONNECTIONS);
+	bucket->limit.most = config && config->connections ? config->connections : CONNECTIONS;
+	bucket->limit.now = bucket->limit.most < LIMIT_START ? bucket->limit.most : LIMIT_START;
 	TAILQ_INIT(&bucket->kept);
 	snprintf(bucket->status.name, sizeof(bucket->status.name), "%.159s", place->name);
 	if (!bucket_trust(bucket, config ? config->ca : NULL, fault)) {
 		bucket_free(bucket);
 		return NULL;
 	}
-	bucket->wallet = wallets_find(
-		stores->wallets, place, stores->options.log, stores->options.log_context, fault);
+	bucket->wallet = wallet_find(stores, place, fault);
 	if (bucket->wallet)
 		return bucket;
 	bucket_free(bucket);
@@ -292,14 +300,8 @@ static bool open_cache(struct stores *stores, struct fault *fault)
 
 	if (!stores->options.cache || !config || !config->cache_dir)
 		return true;
-	stores->cache = store_cache_open(
-		&(struct store_cache_options){
-			.dir = config->cache_dir,
-			.size = config->cache_bytes,
-			.log = stores->options.log,
-			.log_context = stores->options.log_context,
-		},
-		&cause);
+	stores->cache = store_cache_open(config->cache_dir, config->cache_bytes,
+		stores->options.log, stores->options.log_context, &cause);
 	return stores->cache || config_refuse(fault, config->path, config->cache_line, cause.field,
 					"%s", cause.text);
 }
@@ -313,13 +315,11 @@ struct stores *store_open(const struct store_options *options, struct fault *fau
 		return NULL;
 	}
 	stores->options = *options;
-	stores->random = (uint32_t)stores_now_ms() ^ (uint32_t)(uintptr_t)stores ^ 0x9e3779b9u;
-	stores->random |= stores->random == 0;
 	pthread_mutex_init(&stores->adding, NULL);
 	pthread_mutex_init(&stores->lock, NULL);
 	TAILQ_INIT(&stores->readings);
-	stores->wallets = wallets_open(options->config, on_credentials, stores, fault);
-	if (stores->wallets && open_cache(stores, fault))
+	pthread_cond_init(&stores->helpers, NULL);
+	if (wallets_check(options->config, fault) && open_cache(stores, fault))
 		return stores;
 	store_close(stores);
 	return NULL;
@@ -330,7 +330,7 @@ void store_close(struct stores *stores)
 	if (!stores)
 		return;
 	assert(TAILQ_EMPTY(&stores->readings));
-	wallets_close(stores->wallets);
+	wallets_close(stores);
 	store_cache_close(stores->cache);
 	while (stores->buckets) {
 		struct store_bucket *bucket = stores->buckets;
@@ -340,6 +340,7 @@ void store_close(struct stores *stores)
 		get_free_spares(bucket);
 		bucket_free(bucket);
 	}
+	pthread_cond_destroy(&stores->helpers);
 	pthread_mutex_destroy(&stores->lock);
 	pthread_mutex_destroy(&stores->adding);
 	free(stores);
@@ -395,9 +396,9 @@ bool store_status(struct stores *stores, unsigned i, struct store_status *status
 		status->last_ago_s =
 			bucket->fault_ms ? (stores_now_ms() - bucket->fault_ms) / 1000 : 0;
 	}
-	pthread_mutex_unlock(&stores->lock);
 	if (bucket)
 		wallet_status(bucket->wallet, status->provider, &status->expires_s);
+	pthread_mutex_unlock(&stores->lock);
 	return bucket;
 }
 

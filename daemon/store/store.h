@@ -145,6 +145,10 @@ struct store_status {
 /* Fills @status for bucket number @i. False: the number is too large. */
 bool store_status(struct stores *stores, unsigned i, struct store_status *status);
 
+/* Whether @dir can be a cache of @size bytes; creates it. For a check next to a running daemon: it
+ * is not locked. False: @fault, whose text begins with @dir. */
+bool store_cache_suits(const char *dir, uint64_t size, struct fault *fault);
+
 struct store_cache_status {
 	char dir[256];
 	uint64_t size_bytes, used_bytes; /* of disk blocks */

@@ -1,6 +1,4 @@
-#include "daemon/store/url.h"
-
-#include "daemon/store/providers.h"
+#include "daemon/store/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

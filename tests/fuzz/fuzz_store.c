@@ -7,10 +7,7 @@
  * (what was asked for), numbers for size, offset and length, the sized body of an error, the
  * headers.
  */
-#include "daemon/store/list.h"
-#include "daemon/store/providers.h"
-#include "daemon/store/url.h"
-#include "daemon/store/verdict.h"
+#include "daemon/store/internal.h"
 #include "tests/fuzz/input.h"
 
 #include <assert.h>

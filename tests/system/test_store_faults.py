@@ -85,7 +85,7 @@ def served(shared, seed):
         assert daemon.stop() == 0
 
 
-@pytest.mark.tsan  # the thread that fetches, and those that wait for it
+@pytest.mark.tsan  # threads that fetch, and those that wait for them
 def test_a_store_that_is_busy_slow_or_cuts(served):
     daemon, proxy, rows, _ = served
     faults = {

@@ -2,7 +2,7 @@
  * The cache of pieces on a real directory: killed at any moment, flipped bits, lost data, eviction
  * under readers. It never returns a wrong byte, and never takes more space than it may.
  */
-#include "daemon/store/cache.h"
+#include "daemon/store/internal.h"
 #include "tests/unit/rng.h"
 
 #include <fcntl.h>
@@ -50,8 +50,7 @@ static void fill(uint8_t *to, unsigned i, uint64_t at, uint64_t n)
 static struct store_cache *open_cache(uint64_t size)
 {
 	struct fault fault = {0};
-	struct store_cache *cache =
-		store_cache_open(&(struct store_cache_options){.dir = root, .size = size}, &fault);
+	struct store_cache *cache = store_cache_open(root, size, NULL, NULL, &fault);
 
 	if (!cache)
 		fail_msg("%s", fault.text);

@@ -2,7 +2,8 @@
  * What no answer of a store shows within a test's time: how the pauses between GETs of one range
  * grow, and when a fault becomes final.
  */
-#include "daemon/store/pace.h"
+
+#include "daemon/store/request.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

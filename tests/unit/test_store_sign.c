@@ -2,7 +2,8 @@
  * Signatures: two of AWS's published examples of S3 (get bucket lifecycle, list objects), and
  * requests of botocore with a session token, a payer, a port, an IPv6 host, another region.
  */
-#include "daemon/store/sign.h"
+
+#include "daemon/store/request.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
