@@ -200,7 +200,7 @@ def test_an_edit_does_not_wait_for_memory_and_is_taken_back_without_it(daemon):
         for _ in range(3 * SLOTS):
             got += take(ours)
     assert got == list(range(len(got)))
-    assert ours.position() == len(got)
+    assert ours.position == len(got)
 
 
 def test_an_edit_without_memory_on_one_node_is_carried_out_on_none(daemon):

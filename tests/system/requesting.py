@@ -25,7 +25,9 @@ class Handle:
         keys = {"slots": 4, "deadline": 15, "framework": "numpy"}
         self.loader = Loader(stream, micro, **keys, **options)
         self.client = self.loader._client
-        self.number = self.client.request_number
+
+    def number(self):
+        return self.client.request_number
 
     def step(self, count):
         """Takes @count batches. Returns the position after them."""
@@ -48,7 +50,7 @@ class Handle:
         self.client.answer(number, outcome, text)
 
     def cursor(self):
-        return self.client.cursor().hex()
+        return self.client.cursor.hex()
 
 
 def trainer(options):

@@ -4,10 +4,29 @@
 #include <limits.h>
 #include <stdio.h>
 
+#define IGNORE (-100) /* torch's label for tokens without a loss */
+
 /* The fields of rows, as int64 [rows] each; -1 in padding rows. */
 enum { POSITION, DATASET, EPOCH, WINDOW, SHARD, OFFSET, FIELDS };
 
-static void copy_rows(const struct tokend_batch *b, int64_t *const to[], unsigned fields)
+/* The arguments of look_into() before the fields' addresses. */
+enum { TOKENS, TOKEN_BYTES, WIDTH, LABELS, LABEL_BYTES, IDS, STARTS, FIRST_FIELD };
+
+/* Destinations of look_into(). NULL: not wanted. */
+struct into {
+	char *tokens, *labels;
+	unsigned token_bytes, label_bytes;
+	uint32_t width, seq; /* tokens and labels of a row */
+	unsigned fields;
+	int64_t *field[FIELDS];
+	int64_t *ids;	 /* [rows × seq] */
+	int32_t *starts; /* [rows × seq + 1] */
+	uint32_t documents, longest;
+};
+
+/* ---- rows and documents ---- */
+
+static void copy_fields(const struct tokend_batch *b, const struct into *into)
 {
 	for (uint32_t i = 0; i < b->rows; i++) {
 		const struct tokend_row *row = &b->row[i];
@@ -15,9 +34,20 @@ static void copy_rows(const struct tokend_batch *b, int64_t *const to[], unsigne
 			row->window, row->shard, row->offset};
 		bool padding = row->position == TOKEND_PADDING;
 
-		for (unsigned f = 0; f < fields; f++)
-			to[f][i] = padding ? -1 : (int64_t)value[f];
+		for (unsigned f = 0; f < into->fields; f++)
+			into->field[f][i] = padding ? -1 : (int64_t)value[f];
 	}
+}
+
+static void pack_document(struct into *into, uint32_t at, uint32_t length)
+{
+	int64_t *ids = into->ids + at;
+
+	for (uint32_t i = 0; i < length; i++)
+		ids[i] = i;
+	into->starts[into->documents++] = (int32_t)at;
+	if (length > into->longest)
+		into->longest = length;
 }
 
 /*
@@ -26,274 +56,108 @@ static void copy_rows(const struct tokend_batch *b, int64_t *const to[], unsigne
  * ends at the end of its row. The last token of a window may be a label only: a document that
  * begins there is not part of the inputs.
  */
-struct packing {
-	int64_t *ids;	 /* [rows × seq] */
-	int32_t *starts; /* [rows × seq + 1] */
-	uint32_t n, longest;
-};
-
-static void pack_document(struct packing *p, uint32_t at, uint32_t length)
+static void pack(const struct tokend *t, const struct tokend_batch *b, struct into *into)
 {
-	int64_t *ids = p->ids + at;
-
-	for (uint32_t i = 0; i < length; i++)
-		ids[i] = i;
-	p->starts[p->n++] = (int32_t)at;
-	if (length > p->longest)
-		p->longest = length;
-}
-
-/* Sets the exception if the stream carries no document starts. */
-static bool has_documents(struct client *c)
-{
-	char why[300];
-
-	if (tokend_annotations(c->t) & TOKEND_DOCUMENTS)
-		return true;
-	snprintf(why, sizeof(why),
-		"documents: stream %s carries none; set documents: true and eos in the daemon's "
-		"config",
-		tokend_stream_name(c->t));
-	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
-	return false;
-}
-
-PyObject *client_need_documents(PyObject *self, PyObject *none)
-{
-	struct client *c = (struct client *)self;
-
-	(void)none;
-	if (!enter(c, false))
-		return NULL;
-
-	bool has = has_documents(c);
-
-	leave(c, false);
-	return has ? Py_NewRef(Py_None) : NULL;
-}
-
-static void pack(
-	struct packing *p, const struct tokend *t, const struct tokend_batch *b, uint32_t seq)
-{
-	p->n = p->longest = 0;
 	for (uint32_t r = 0; r < b->rows; r++) {
 		uint32_t begin = 0, count;
 		const uint32_t *start = tokend_documents(t, b, r, &count);
 
-		for (uint32_t i = 0; i < count && start[i] > begin && start[i] < seq; i++) {
-			pack_document(p, r * seq + begin, start[i] - begin);
+		for (uint32_t i = 0; i < count && start[i] > begin && start[i] < into->seq; i++) {
+			pack_document(into, r * into->seq + begin, start[i] - begin);
 			begin = start[i];
 		}
-		pack_document(p, r * seq + begin, seq - begin);
+		pack_document(into, r * into->seq + begin, into->seq - begin);
 	}
-	p->starts[p->n] = (int32_t)(b->rows * seq);
+	into->starts[into->documents] = (int32_t)(b->rows * into->seq);
 }
 
-static int64_t token_at(const struct tokend_batch *b, size_t i)
-{
-	return b->token_bytes == 2 ? ((const uint16_t *)b->tokens)[i]
-				   : ((const uint32_t *)b->tokens)[i];
-}
+/* ---- tokens and labels ---- */
 
-/* Destinations of look_into(), as addresses; 0: not wanted. */
-struct into {
-	unsigned long long tokens, labels, ids, starts;
-	unsigned token_bytes, label_bytes;
-	unsigned width; /* number of first tokens of each row */
-	unsigned fields;
-	int64_t *field[FIELDS];
-};
-
-/* Sets the exception: the requested dtype cannot hold token @i of row @r. */
-static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_t r, uint32_t i)
+/* Sets the exception: of row @r, a token from @first on does not fit into int32. */
+static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_t r, uint32_t first)
 {
+	const uint32_t *token = (const uint32_t *)b->tokens + (size_t)r * b->window_tokens;
 	const struct tokend_row *row = &b->row[r];
+	uint32_t i = first;
 	char why[400];
 
+	while (token[i] <= INT32_MAX)
+		i++;
 	snprintf(why, sizeof(why),
 		"dtype: token %lld does not fit into int32 (position %llu, dataset %s, shard %u, "
 		"offset %llu); use int64",
-		(long long)token_at(b, (size_t)r * b->window_tokens + i),
-		(unsigned long long)row->position, tokend_dataset(c->t, row->dataset), row->shard,
+		(long long)token[i], (unsigned long long)row->position,
+		tokend_dataset(c->t, row->dataset), row->shard,
 		(unsigned long long)(row->offset + i));
 	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
 }
 
-/* The first of @n tokens that does not fit into int32; @n: none. */
-static uint32_t first_wide(const uint32_t *token, uint32_t n)
+/* Copies @n tokens of row @r, from token @first on, as integers of @bytes. Returns false, with the
+ * exception set, if one does not fit. */
+static bool copy_tokens(struct client *c, const struct tokend_batch *b, uint32_t r, uint32_t first,
+	uint32_t n, void *to, unsigned bytes)
 {
-	uint32_t all = 0, i = 0;
+	const char *from =
+		(const char *)b->tokens + ((size_t)r * b->window_tokens + first) * b->token_bytes;
 
-	for (uint32_t k = 0; k < n; k++)
-		all |= token[k];
-	while (i < n && all > INT32_MAX && token[i] <= INT32_MAX)
-		i++;
-	return all > INT32_MAX ? i : n;
+	if (bytes == 8)
+		tokend_widen(to, from, n, b->token_bytes);
+	else if (tokend_widen_int32(to, from, n, b->token_bytes) < 0)
+		return raise_narrow(c, b, r, first), false;
+	return true;
 }
 
-static bool narrow_tokens(const struct into *into)
+static void ignore(char *labels, size_t i, unsigned bytes)
 {
-	return into->tokens && into->token_bytes == 4;
+	if (bytes == 8)
+		((int64_t *)(void *)labels)[i] = IGNORE;
+	else
+		((int32_t *)(void *)labels)[i] = IGNORE;
 }
 
-static bool narrow_labels(const struct into *into)
+/* Labels of row @r: the token after each input. IGNORE if there is none, in padding rows, and where
+ * the loss mask is 0. */
+static bool copy_labels(struct client *c, const struct tokend_batch *b, uint32_t r,
+	const struct into *into, char *to)
 {
-	return into->labels && into->label_bytes == 4;
+	uint32_t most = b->window_tokens > into->seq ? into->seq : b->window_tokens - 1;
+	uint32_t n = b->row[r].position == TOKEND_PADDING ? 0 : most;
+	const uint8_t *mask = tokend_loss_mask(c->t, b, r);
+
+	if (!copy_tokens(c, b, r, 1, n, to, into->label_bytes))
+		return false;
+	for (uint32_t i = 0; mask && i < n; i++)
+		if (!mask[i + 1])
+			ignore(to, i, into->label_bytes);
+	for (uint32_t i = n; i < into->seq; i++)
+		ignore(to, i, into->label_bytes);
+	return true;
 }
 
-/* Returns false, with the exception set, if a token of the batch does not fit into int32. */
-static bool fits(struct client *c, const struct tokend_batch *b, const struct into *into)
+/* Row by row: the second copy finds the tokens in the CPU's cache. */
+static bool copy_rows(struct client *c, const struct tokend_batch *b, const struct into *into)
 {
-	if (b->token_bytes != 4 || !(narrow_tokens(into) || narrow_labels(into)))
-		return true;
+	size_t tokens = (size_t)into->width * into->token_bytes;
+	size_t labels = (size_t)into->seq * into->label_bytes;
 
-	struct tokend_shape shape;
-
-	tokend_shape(c->t, &shape);
-
-	bool labels = narrow_labels(into);
-	uint32_t begin = narrow_tokens(into) ? 0 : 1, end = 0;
-	uint32_t last =
-		shape.seq_len < b->window_tokens ? (uint32_t)shape.seq_len + 1 : b->window_tokens;
-
-	if (narrow_tokens(into))
-		end = into->width;
-	for (uint32_t row = 0; row < b->rows; row++) {
-		/* padding rows have no labels */
-		bool both = labels && b->row[row].position != TOKEND_PADDING;
-		uint32_t to = both && last > end ? last : end;
-		const uint32_t *token =
-			(const uint32_t *)b->tokens + (size_t)row * b->window_tokens;
-		uint32_t i = begin < to ? begin + first_wide(token + begin, to - begin) : to;
-
-		if (i < to) {
-			raise_narrow(c, b, row, i);
+	for (uint32_t r = 0; r < b->rows; r++) {
+		if (into->tokens && !copy_tokens(c, b, r, 0, into->width, into->tokens + r * tokens,
+					    into->token_bytes))
 			return false;
-		}
+		if (into->labels && !copy_labels(c, b, r, into, into->labels + r * labels))
+			return false;
 	}
 	return true;
 }
 
-/* Copies @n tokens of row @r, from token @first on, as integers of @bytes. fits() was true. */
-static void copy_row(const struct tokend_batch *b, uint32_t r, uint32_t first, size_t n, void *to,
-	unsigned bytes)
-{
-	const uint8_t *from = (const uint8_t *)b->tokens +
-			      ((size_t)r * b->window_tokens + first) * b->token_bytes;
+/* ---- look_into() and takes ---- */
 
-	if (bytes == 8) {
-		tokend_widen(to, from, n, b->token_bytes);
-	} else {
-		int fit = tokend_widen_int32(to, from, n, b->token_bytes);
-
-		(void)fit;
-	}
-}
-
-static void copy_tokens(const struct tokend_batch *b, const struct into *into)
-{
-	char *to = (char *)(uintptr_t)into->tokens;
-
-	for (uint32_t r = 0; r < b->rows; r++, to += (size_t)into->width * into->token_bytes)
-		copy_row(b, r, 0, into->width, to, into->token_bytes);
-}
-
-#define IGNORE (-100) /* torch's label for tokens without a loss */
-
-static void ignore(void *labels, size_t i, unsigned bytes)
-{
-	if (bytes == 8)
-		((int64_t *)labels)[i] = IGNORE;
-	else
-		((int32_t *)labels)[i] = IGNORE;
-}
-
-/* Labels: the token after each input. IGNORE if there is none, in padding rows, and where the loss
- * mask is 0. */
-static void copy_labels(
-	struct client *c, const struct tokend_batch *b, const struct into *into, uint32_t seq)
-{
-	uint32_t most = b->window_tokens > seq ? seq : b->window_tokens - 1;
-	unsigned bytes = into->label_bytes;
-	char *to = (char *)(uintptr_t)into->labels;
-
-	for (uint32_t r = 0; r < b->rows; r++, to += (size_t)seq * bytes) {
-		const uint8_t *mask = tokend_loss_mask(c->t, b, r);
-		uint32_t n = b->row[r].position == TOKEND_PADDING ? 0 : most;
-
-		copy_row(b, r, 1, n, to, bytes);
-		for (uint32_t i = 0; mask && i < n; i++)
-			if (!mask[i + 1])
-				ignore(to, i, bytes);
-		for (uint32_t i = n; i < seq; i++)
-			ignore(to, i, bytes);
-	}
-}
-
-/* True if inputs and labels have one type, and there is no loss mask: copy_pair() can be used. */
-static bool is_pair(
-	const struct client *c, const struct tokend_batch *b, const struct into *into, uint32_t seq)
-{
-	return into->tokens && into->labels && into->token_bytes == into->label_bytes &&
-	       into->width == seq && b->window_tokens > seq &&
-	       !(tokend_annotations(c->t) & TOKEND_LOSS_MASK);
-}
-
-/* Inputs and labels in one pass over the slot. */
-static void copy_pair(const struct tokend_batch *b, const struct into *into, uint32_t seq)
-{
-	unsigned bytes = into->token_bytes;
-	char *tokens = (char *)(uintptr_t)into->tokens, *labels = (char *)(uintptr_t)into->labels;
-	size_t step = (size_t)seq * bytes;
-	int fit = 0; /* fits() was true */
-
-	for (uint32_t r = 0; r < b->rows; r++, tokens += step, labels += step) {
-		const uint8_t *row =
-			(const uint8_t *)b->tokens + (size_t)r * b->window_tokens * b->token_bytes;
-
-		if (bytes == 8)
-			tokend_widen_pair(
-				(int64_t *)tokens, (int64_t *)labels, row, seq, b->token_bytes);
-		else
-			fit = tokend_widen_pair_int32(
-				(int32_t *)tokens, (int32_t *)labels, row, seq, b->token_bytes);
-		for (uint32_t i = 0; b->row[r].position == TOKEND_PADDING && i < seq; i++)
-			ignore(labels, i, bytes);
-	}
-	(void)fit;
-}
-
-static void fill(
-	struct client *c, const struct tokend_batch *b, const struct into *into, struct packing *p)
-{
-	struct tokend_shape shape;
-
-	tokend_shape(c->t, &shape);
-
-	uint32_t seq = (uint32_t)shape.seq_len;
-
-	bool pair = is_pair(c, b, into, seq);
-
-	if (pair)
-		copy_pair(b, into, seq);
-	if (!pair && into->tokens)
-		copy_tokens(b, into);
-	copy_rows(b, into->field, into->fields);
-	if (!pair && into->labels)
-		copy_labels(c, b, into, seq);
-	if (into->ids)
-		pack(p, c->t, b, seq);
-}
-
-/* Reads the arguments, integers only: parsing must be fast, as it is done for every batch. */
 static bool read_into(struct into *into, PyObject *const *args, Py_ssize_t n)
 {
-	enum { FIRST_FIELD = 7, MOST = FIRST_FIELD + FIELDS };
-	unsigned long long number[MOST];
+	unsigned long long number[FIRST_FIELD + FIELDS];
 
-	if (n < FIRST_FIELD || n > MOST) {
-		PyErr_Format(PyExc_TypeError, "look_into: %zd arguments; must be %d to %d integers",
-			n, FIRST_FIELD, MOST);
+	if (n < FIRST_FIELD || n > FIRST_FIELD + FIELDS) {
+		PyErr_SetString(PyExc_TypeError, "look_into: 7 numbers, and up to 6 fields");
 		return false;
 	}
 	for (Py_ssize_t i = 0; i < n; i++) {
@@ -301,24 +165,28 @@ static bool read_into(struct into *into, PyObject *const *args, Py_ssize_t n)
 		if (number[i] == ULLONG_MAX && PyErr_Occurred())
 			return false;
 	}
-	*into = (struct into){.tokens = number[0],
-		.token_bytes = (unsigned)number[1],
-		.width = (unsigned)number[2],
-		.labels = number[3],
-		.label_bytes = (unsigned)number[4],
-		.ids = number[5],
-		.starts = number[6],
+	*into = (struct into){.tokens = (char *)(uintptr_t)number[TOKENS],
+		.token_bytes = (unsigned)number[TOKEN_BYTES],
+		.width = (uint32_t)number[WIDTH],
+		.labels = (char *)(uintptr_t)number[LABELS],
+		.label_bytes = (unsigned)number[LABEL_BYTES],
+		.ids = (int64_t *)(uintptr_t)number[IDS],
+		.starts = (int32_t *)(uintptr_t)number[STARTS],
 		.fields = (unsigned)n - FIRST_FIELD};
 	for (unsigned f = 0; f < into->fields; f++)
 		into->field[f] = (int64_t *)(uintptr_t)number[FIRST_FIELD + f];
 	return true;
 }
 
-/* Waits for the next batch, without taking it. 1, 0: the end, or an error with the exception set.
+/*
+ * Waits for the next batch, without taking it. 1, 0: the end, or an error with the exception set.
+ *
+ * A ready batch is found without releasing the interpreter's lock. The search for a lost daemon
+ * may call idle(), which takes that lock.
  */
 static int await_batch(struct client *c, struct tokend_batch *b)
 {
-	int r = UNLESS_LOST(c, tokend_peek(c->t, b, 0));
+	int r = tokend_lost(c->t) ? (int)TOKEND_EAGAIN : tokend_peek(c->t, b, 0);
 
 	if (r == TOKEND_EAGAIN) {
 		c->yields = true;
@@ -330,24 +198,25 @@ static int await_batch(struct client *c, struct tokend_batch *b)
 	return r;
 }
 
-static PyObject *copy_batch(struct client *c, const struct into *into)
+static PyObject *copy_batch(struct client *c, struct into *into)
 {
-	struct packing p = {.ids = (int64_t *)(uintptr_t)into->ids,
-		.starts = (int32_t *)(uintptr_t)into->starts};
+	struct tokend_shape shape;
 	struct tokend_batch b;
-
-	/* The stream may carry none after a seek to a daemon with another config. */
-	if (into->ids && !has_documents(c))
-		return NULL;
-
 	int r = await_batch(c, &b);
 
 	if (r == 0)
 		return Py_NewRef(Py_None);
-	if (r < 0 || !fits(c, &b, into))
+	if (r < 0)
 		return NULL;
-	fill(c, &b, into, &p);
-	return Py_BuildValue("IKII", b.rows_valid, (unsigned long long)b.next, p.n, p.longest);
+	tokend_shape(c->t, &shape);
+	into->seq = (uint32_t)shape.seq_len;
+	if (!copy_rows(c, &b, into))
+		return NULL;
+	copy_fields(&b, into);
+	if (into->ids)
+		pack(c->t, &b, into);
+	return Py_BuildValue("IKIII", b.rows_valid, (unsigned long long)b.next, into->documents,
+		into->longest, tokend_annotations(c->t));
 }
 
 PyObject *client_look_into(PyObject *self, PyObject *const *args, Py_ssize_t n)

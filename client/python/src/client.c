@@ -1,10 +1,351 @@
 /*
- * A handle of libtokend as a Python object, in the stable ABI. Users call the package's loader.py.
- * This code converts values and releases the interpreter's lock while a call waits.
+ * A handle of libtokend as a Python object, in the stable ABI. Users call the package's loader.py,
+ * which also checks integers. This code converts values and releases the interpreter's lock while
+ * a call waits.
  */
 #include "client/python/src/client.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+/* Unlocks after a call. Returns None, or NULL with the exception of @r < 0. */
+static PyObject *done(struct client *c, bool waits, int r)
+{
+	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
+
+	leave(c, waits);
+	return result;
+}
+
+/* The same for a call that succeeded, with its result. */
+static PyObject *gives(struct client *c, bool waits, PyObject *result)
+{
+	leave(c, waits);
+	return result;
+}
+
+/* ---- members ---- */
+
+static uint64_t (*const numbers[])(const struct tokend *t) = {
+	tokend_position, tokend_taken, tokend_contents, tokend_fingerprint, tokend_request_number};
+static const char *(*const texts[])(const struct tokend *t) = {
+	tokend_run, tokend_socket, tokend_config};
+
+static PyObject *get_number(PyObject *self, void *member)
+{
+	uint64_t (*const *of)(const struct tokend *t) = member;
+	struct client *c = (struct client *)self;
+
+	if (!enter(c, false))
+		return NULL;
+	return gives(c, false, PyLong_FromUnsignedLongLong((*of)(c->t)));
+}
+
+static PyObject *get_text(PyObject *self, void *member)
+{
+	const char *(*const *of)(const struct tokend *t) = member;
+	struct client *c = (struct client *)self;
+
+	if (!enter(c, false))
+		return NULL;
+
+	const char *text = (*of)(c->t);
+
+	return gives(c, false, text ? PyUnicode_DecodeFSDefault(text) : Py_NewRef(Py_None));
+}
+
+static PyObject *get_cursor(PyObject *self, void *none)
+{
+	struct client *c = (struct client *)self;
+	char *bytes = PyMem_Malloc(TOKEND_CURSOR_BYTES);
+	PyObject *result = NULL;
+
+	(void)none;
+	if (!bytes)
+		return PyErr_NoMemory();
+	if (enter(c, false)) {
+		int64_t n = tokend_cursor(c->t, bytes, TOKEND_CURSOR_BYTES);
+
+		result = n < 0 ? raise_last(c, (int)n)
+			       : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)n);
+		leave(c, false);
+	}
+	PyMem_Free(bytes);
+	return result;
+}
+
+static PyObject *get_datasets(PyObject *self, void *none)
+{
+	struct client *c = (struct client *)self;
+	PyObject *names = PyList_New(0);
+	const char *name;
+
+	(void)none;
+	if (!names || !enter(c, false)) {
+		Py_XDECREF(names);
+		return NULL;
+	}
+	for (uint32_t i = 0; names && (name = tokend_dataset(c->t, i)); i++) {
+		PyObject *text = PyUnicode_FromString(name);
+
+		if (!text || PyList_Append(names, text) < 0)
+			Py_CLEAR(names);
+		Py_XDECREF(text);
+	}
+	return gives(c, false, names);
+}
+
+static PyObject *client_shape(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+	struct tokend_shape s;
+
+	(void)none;
+	if (!enter(c, false))
+		return NULL;
+	tokend_shape(c->t, &s);
+
+	PyObject *batches = s.batches == TOKEND_ENDLESS ? Py_NewRef(Py_None)
+							: PyLong_FromUnsignedLongLong(s.batches);
+
+	return gives(c, false,
+		Py_BuildValue("{sIsIsIsIsKsKsKsNsKsKsdsKsKsI}", "rows", s.rows, "window_tokens",
+			s.window_tokens, "token_bytes", s.token_bytes, "slots", s.slots, "seq_len",
+			(unsigned long long)s.seq_len, "rank", (unsigned long long)s.rank, "world",
+			(unsigned long long)s.world, "batches_in_all", batches, "lost_wakes",
+			(unsigned long long)s.lost_wakes, "reattached",
+			(unsigned long long)s.reattached, "waited_s", (double)s.waited_ns / 1e9,
+			"batches", (unsigned long long)c->batches, "tokens",
+			(unsigned long long)c->tokens, "annotations", tokend_annotations(c->t)));
+}
+
+/* ---- position ---- */
+
+static PyObject *client_commit(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	unsigned long long next;
+
+	if (!PyArg_ParseTuple(args, "K", &next) || !enter(c, false))
+		return NULL;
+	return done(c, false, tokend_commit(c->t, next));
+}
+
+static PyObject *client_seek(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	unsigned long long rank, world;
+	const char *cursor;
+	unsigned rows;
+	int again = 0, r;
+	Py_ssize_t n;
+
+	if (!PyArg_ParseTuple(args, "z#KKI|p", &cursor, &n, &rank, &world, &rows, &again) ||
+		!enter(c, true))
+		return NULL;
+	WAITING(c, r = (again ? tokend_seek_pass : tokend_seek)(
+			   c->t, cursor, (size_t)n, rank, world, rows));
+
+	PyObject *result = done(c, true, r);
+
+	/* Python may turn a warning into an exception. */
+	if (result && !say_notice(c))
+		Py_CLEAR(result);
+	return result;
+}
+
+static PyObject *client_set_mix(PyObject *self, PyObject *by_name)
+{
+	struct client *c = (struct client *)self;
+	PyObject *result = NULL;
+	uint64_t acts_from = 0;
+	struct weights w;
+	int r;
+
+	if (read_weights(&w, by_name) && enter(c, true)) {
+		WAITING(c, r = tokend_set_mix(c->t, w.name, w.weight, w.n, &acts_from));
+		result = r < 0 ? raise_last(c, r) : PyLong_FromUnsignedLongLong(acts_from);
+		leave(c, true);
+	}
+	free_weights(&w);
+	return result;
+}
+
+static PyObject *client_checkpoint(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	char path[4096];
+	const char *tag;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "s", &tag) || !enter(c, true))
+		return NULL;
+	WAITING(c, r = tokend_checkpoint(c->t, tag, path, sizeof(path)));
+	return r < 0 ? done(c, true, r) : gives(c, true, PyUnicode_DecodeFSDefault(path));
+}
+
+static PyObject *client_record(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	PyObject *path, *result = NULL;
+
+	if (!PyArg_ParseTuple(args, "O&", PyUnicode_FSConverter, &path))
+		return NULL;
+	if (enter(c, true))
+		result = done(c, true, tokend_record(c->t, PyBytes_AsString(path)));
+	Py_DECREF(path);
+	return result;
+}
+
+/* ---- an operator's requests ---- */
+
+static PyObject *client_attend(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+
+	(void)none;
+	if (!enter(c, true))
+		return NULL;
+	WAITING(c, (void)tokend_attend(c->t));
+	leave(c, true);
+	/* The call that takes the next batch raises the library's errors. */
+	return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *client_request(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+	struct tokend_request request;
+	int r;
+
+	(void)none;
+	if (!enter(c, true))
+		return NULL;
+	WAITING(c, r = tokend_request(c->t, &request));
+	if (r < 0)
+		return done(c, true, r);
+	return gives(c, true,
+		Py_BuildValue(
+			"Kss", (unsigned long long)request.number, request.kind, request.args));
+}
+
+static PyObject *client_obey(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	const char *kind, *text;
+	uint64_t acts_from = 0;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "ss", &kind, &text) || !enter(c, true))
+		return NULL;
+	WAITING(c, r = tokend_obey(c->t, kind, text, &acts_from));
+	return r < 0 ? done(c, true, r) : gives(c, true, PyLong_FromUnsignedLongLong(acts_from));
+}
+
+static PyObject *client_undo(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+
+	(void)none;
+	if (!enter(c, true))
+		return NULL;
+	WAITING(c, (void)tokend_undo(c->t));
+	return done(c, true, 0);
+}
+
+static PyObject *client_answer(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	unsigned long long number;
+	const char *text;
+	int outcome, r;
+
+	if (!PyArg_ParseTuple(args, "Kis", &number, &outcome, &text) || !enter(c, true))
+		return NULL;
+	WAITING(c, r = tokend_answer(c->t, number, (enum tokend_outcome)outcome, text));
+	return done(c, true, r);
+}
+
+/* ---- the ring's memory, for device.py ---- */
+
+/* Libtokend unmaps a ring. @context: the callable of client_memory(), which must not use the
+ * client. */
+static void on_gone(void *context, void *base, uint64_t bytes)
+{
+	PyGILState_STATE state = PyGILState_Ensure();
+	PyObject *gone = context, *result, *type, *value, *trace;
+	bool interrupted = false;
+
+	PyErr_Fetch(&type, &value, &trace); /* that of the call */
+	/* It must complete: a Ctrl-C is delivered afterwards. */
+	while (!(result = PyObject_CallFunction(gone, "KK", (unsigned long long)(uintptr_t)base,
+			 (unsigned long long)bytes)) &&
+		PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+		PyErr_Clear();
+		interrupted = true;
+	}
+	if (!result)
+		PyErr_WriteUnraisable(gone);
+	if (interrupted)
+		PyErr_SetInterrupt();
+	Py_XDECREF(result);
+	Py_DECREF(gone);
+	PyErr_Restore(type, value, trace);
+	PyGILState_Release(state);
+}
+
+static PyObject *client_memory(PyObject *self, PyObject *gone)
+{
+	struct client *c = (struct client *)self;
+	uint64_t bytes;
+	void *base;
+
+	if (!enter(c, false))
+		return NULL;
+
+	int r = tokend_memory(c->t, &base, &bytes, on_gone, gone);
+
+	if (r != 1)
+		return done(c, false, r);
+	Py_INCREF(gone);
+	return gives(c, false,
+		Py_BuildValue(
+			"KK", (unsigned long long)(uintptr_t)base, (unsigned long long)bytes));
+}
+
+static PyObject *client_slot(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+	struct tokend_batch b;
+	int r;
+
+	(void)none;
+	if (!enter(c, true))
+		return NULL;
+	WAITING(c, r = tokend_peek(c->t, &b, 0));
+	if (r != 1) /* the call that takes the batch raises the error */
+		return done(c, true, 0);
+	return gives(c, true,
+		Py_BuildValue("KKK", (unsigned long long)(uintptr_t)b.tokens,
+			(unsigned long long)b.rows * b.window_tokens * b.token_bytes,
+			(unsigned long long)b.handle));
+}
+
+static PyObject *client_release(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	unsigned long long handle;
+
+	if (!PyArg_ParseTuple(args, "K", &handle) || !enter(c, true))
+		return NULL;
+
+	struct tokend_batch b = {.handle = handle};
+
+	WAITING(c, tokend_release(c->t, &b)); /* may call on_gone() */
+	return done(c, true, 0);
+}
+
+/* ---- attach and close ---- */
 
 /* Ends the session. */
 static void client_detach(struct client *c)
@@ -13,23 +354,27 @@ static void client_detach(struct client *c)
 	c->t = NULL;
 }
 
+/* An "O&" converter to PyObject *, a path as bytes, which the caller releases. None: NULL. */
+static int to_path(PyObject *object, void *out)
+{
+	return object == Py_None ? 1 : PyUnicode_FSConverter(object, out);
+}
+
 static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 {
 	static char *names[] = {"stream", "micro_batch", "socket", "run", "rank", "world", "peer",
 		"slots", "deadline_ms", "connect_ms", "cursor", "tag", "position", "helper",
 		"strict", "config", "max_wait_ms", NULL};
 	struct client *c = (struct client *)self;
-	struct tokend_options o = {.size = sizeof(o)};
-	struct integer micro_batch = INTEGER("micro_batch", UINT32_MAX),
-		       rank = INTEGER("rank", UINT64_MAX);
-	struct integer world = {"world", UINT64_MAX, 1, false};
-	struct integer peer = INTEGER("peer", UINT32_MAX), slots = INTEGER("slots", UINT32_MAX);
-	struct integer deadline = INTEGER("deadline", UINT32_MAX),
-		       patience = INTEGER("connect", UINT32_MAX);
-	struct integer position = INTEGER("start", UINT64_MAX),
-		       max_wait = INTEGER("max_wait", UINT64_MAX);
+	unsigned long long rank = 0, world = 1, max_wait = 0;
+	struct tokend_options o = {.size = sizeof(o),
+		.idle = on_idle,
+		.notice = on_notice,
+		.context = c,
+		.warn = on_warn,
+		.warn_context = c};
 	Py_ssize_t cursor_bytes = 0;
-	PyObject *config = NULL;
+	PyObject *config = NULL, *position = Py_None;
 	char why[1400];
 	int r;
 
@@ -37,28 +382,17 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 		raise_error(self, 0, "client: already attached; make a new one");
 		return -1;
 	}
-	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&ppO&O&", names,
-		    &o.stream, to_integer, &micro_batch, &o.socket, &o.run, to_integer, &rank,
-		    to_integer, &world, to_integer, &peer, to_integer, &slots, to_integer,
-		    &deadline, to_integer, &patience, &o.cursor, &cursor_bytes, &o.tag, to_integer,
-		    &position, &o.helper, &o.strict, to_path, &config, to_integer, &max_wait))
+	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sI|zzKKIIIIz#zOppO&K", names, &o.stream,
+		    &o.micro_batch, &o.socket, &o.run, &rank, &world, &o.peer, &o.slots,
+		    &o.deadline_ms, &o.connect_ms, &o.cursor, &cursor_bytes, &o.tag, &position,
+		    &o.helper, &o.strict, to_path, &config, &max_wait))
 		return -1;
-	o.rank = rank.value;
-	o.world = world.value;
-	o.micro_batch = (uint32_t)micro_batch.value;
-	o.peer = (uint32_t)peer.value;
-	o.slots = (uint32_t)slots.value;
-	o.deadline_ms = (uint32_t)deadline.value;
-	o.connect_ms = (uint32_t)patience.value;
+	o.rank = rank;
+	o.world = world;
 	o.cursor_bytes = (size_t)cursor_bytes;
-	o.position = position.value;
-	o.start_at_position = position.given;
-	o.idle = on_idle;
-	o.notice = on_notice;
-	o.context = c;
-	o.warn = on_warn;
-	o.warn_context = c;
-	o.max_wait_ms = max_wait.value;
+	o.start_at_position = position != Py_None;
+	o.position = o.start_at_position ? PyLong_AsUnsignedLongLong(position) : 0;
+	o.max_wait_ms = max_wait;
 	o.config = config ? PyBytes_AsString(config) : NULL;
 	WAITING(c, r = tokend_attach(&c->t, &o, why, sizeof(why)));
 	Py_XDECREF(config);
@@ -118,9 +452,10 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 	}
 	/* Waits for copies, which may wait for a thread that needs the interpreter's lock. */
 	WAITING(c, client_detach(c));
-	leave(c, true);
-	Py_RETURN_NONE;
+	return done(c, true, 0);
 }
+
+/* ---- the class ---- */
 
 static PyMethodDef client_methods[] = {
 	{"look_into", (PyCFunction)(void (*)(void))client_look_into, METH_FASTCALL,
@@ -133,36 +468,23 @@ static PyMethodDef client_methods[] = {
 		"cu_seqlens    int32 [rows * seq_len + 1]\n"
 		"fields        int64 [rows] each: position, dataset, epoch, window, shard, "
 		"offset\n\n"
-		"Returns (rows_valid, next, documents, longest), or None at the end of the stream. "
-		"Does not take the batch: set `takes` then."},
-	{"need_documents", client_need_documents, METH_NOARGS,
-		"Raises ArgumentError if the stream carries no document starts."},
-	{"cursor", client_cursor, METH_NOARGS, "The cursor, as bytes."},
-	{"position", client_position, METH_NOARGS, "Position of the cursor."},
-	{"taken", client_taken, METH_NOARGS, "Position after the last batch taken."},
-	{"contents", client_contents, METH_NOARGS, "A hash of the shards' sampled tokens."},
-	{"fingerprint", client_fingerprint, METH_NOARGS,
-		"A hash that is equal on all ranks at the same step."},
+		"Returns (rows_valid, next, documents, longest, annotations), or None at the end "
+		"of the stream. Does not take the batch: set `takes` then."},
+	{"shape", client_shape, METH_NOARGS, "Sizes and counters, as a dict."},
 	{"commit", client_commit, METH_VARARGS,
 		"commit(next)\n\nReports that the batches up to this position were trained on."},
-	{"shape", client_shape, METH_NOARGS, "Sizes and counters, as a dict."},
-	{"datasets", client_datasets, METH_NOARGS, "Names of the datasets, by index."},
-	{"socket", client_socket, METH_NOARGS, "Path of the daemon's socket."},
-	{"config", client_config, METH_NOARGS,
-		"Path of the config whose private daemon serves; None: it is not private."},
-	{"run", client_run, METH_NOARGS, "Name of the run; the daemon names an unnamed one."},
 	{"seek", client_seek, METH_VARARGS,
 		"seek(cursor or None, rank, world, micro_batch, again=False)\n\n"
 		"Moves to a cursor (None: the last batch taken). again: another pass over a finite "
 		"stream."},
-	{"set_mix", client_set_mix, METH_VARARGS,
-		"set_mix(names, weights)\n\nReturns the first position of the new mix."},
+	{"set_mix", client_set_mix, METH_O,
+		"set_mix(weights by name)\n\nReturns the first position of the new mix."},
 	{"checkpoint", client_checkpoint, METH_VARARGS,
 		"checkpoint(tag)\n\nThe daemon stores the cursor. Returns the path."},
+	{"record", client_record, METH_VARARGS,
+		"record(path)\n\nRecords the batches taken from now on in a file."},
 	{"attend", client_attend, METH_NOARGS,
-		"Checks the connection, looks for a lost daemon. True if connected."},
-	{"request_number", client_request_number, METH_NOARGS,
-		"Number of the operator's pending request, or 0."},
+		"Checks the connection, looks for a lost daemon for a moment."},
 	{"request", client_request, METH_NOARGS,
 		"The operator's pending request: (number, kind, args)."},
 	{"obey", client_obey, METH_VARARGS,
@@ -178,17 +500,31 @@ static PyMethodDef client_methods[] = {
 		"Address, bytes and handle of the next batch's tokens; None: it is not ready."},
 	{"release", client_release, METH_VARARGS,
 		"release(handle)\n\nReleases a batch that was taken with keep."},
-	{"record", client_record, METH_VARARGS,
-		"record(path or None)\n\nRecords the batches taken from now on in a file."},
 	{"close", client_close, METH_NOARGS, "Ends the session and frees everything."},
 	{0},
 };
 
-static PyGetSetDef client_attributes[] = {
+static PyGetSetDef client_members[] = {
 	{"takes", NULL, client_set_takes,
 		"Set it to a tuple (next, keep=False), with the next of look_into(): takes that "
 		"batch. keep: release() releases it. LookupError if another thread was faster.",
 		NULL},
+	{"cursor", get_cursor, NULL, "The cursor, as bytes.", NULL},
+	{"datasets", get_datasets, NULL, "Names of the datasets, by index.", NULL},
+	{"position", get_number, NULL, "Position of the cursor.", (void *)&numbers[0]},
+	{"taken", get_number, NULL, "Position after the last batch taken.", (void *)&numbers[1]},
+	{"contents", get_number, NULL, "A hash of the shards' sampled tokens.",
+		(void *)&numbers[2]},
+	{"fingerprint", get_number, NULL, "A hash that is equal on all ranks at the same step.",
+		(void *)&numbers[3]},
+	{"request_number", get_number, NULL, "Number of the operator's pending request, or 0.",
+		(void *)&numbers[4]},
+	{"run", get_text, NULL, "Name of the run; the daemon names an unnamed one.",
+		(void *)&texts[0]},
+	{"socket", get_text, NULL, "Path of the daemon's socket.", (void *)&texts[1]},
+	{"config", get_text, NULL,
+		"Path of the config whose private daemon serves; None: it is not private.",
+		(void *)&texts[2]},
 	{0},
 };
 
@@ -198,7 +534,7 @@ static PyType_Slot client_slots[] = {
 	{Py_tp_init, client_init},
 	{Py_tp_dealloc, client_dealloc},
 	{Py_tp_methods, client_methods},
-	{Py_tp_getset, client_attributes},
+	{Py_tp_getset, client_members},
 	{0},
 };
 

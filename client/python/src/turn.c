@@ -1,5 +1,5 @@
 /*
- * Threads and the interpreter's lock.
+ * Exceptions, threads and the interpreter's lock.
  *
  * Python code may save a loader's state in another thread than the one that reads, so calls are
  * serialised. A call that may wait holds `turn`. A call that uses the handle holds `state`. While
@@ -8,9 +8,43 @@
  */
 #include "client/python/src/client.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+PyObject *raise_error(PyObject *self, int code, const char *why)
+{
+	struct module *m = PyType_GetModuleState(Py_TYPE(self));
+	PyObject *kind = code < 0 && code >= -ERRORS ? m->kind[-code] : NULL;
+
+	/* If a signal's handler raised, its exception is already set. */
+	if (PyErr_Occurred())
+		return NULL;
+
+	/* A store chooses some of the words, and long texts are cut. */
+	PyObject *text = PyUnicode_DecodeUTF8(why, (Py_ssize_t)strlen(why), "replace");
+
+	if (text)
+		PyErr_SetObject(kind ? kind : m->error, text);
+	Py_XDECREF(text);
+	return NULL;
+}
+
+PyObject *raise_last(struct client *c, int code)
+{
+	const char *why = tokend_why(c->t);
+	char renamed[1400];
+
+	/* Loader's deadline= is also the library's max_wait. */
+	if (code == TOKEND_EWAIT && strncmp(why, "max_wait", 8) == 0) {
+		snprintf(renamed, sizeof(renamed), "deadline%s", why + 8);
+		why = renamed;
+	}
+	return raise_error((PyObject *)c, code, why);
+}
+
+/* ---- locks ---- */
 
 /* Returns false if this thread already holds @mutex. */
 static bool lock(pthread_mutex_t *mutex)
@@ -65,11 +99,7 @@ void leave(struct client *c, bool waits)
 		pthread_mutex_unlock(&c->turn);
 }
 
-static int check_signals(const struct client *c)
-{
-	(void)c;
-	return PyErr_CheckSignals();
-}
+/* ---- callbacks ---- */
 
 /* Warns, with the line of the user's code that called this package. */
 static int warn_user(const char *line)
@@ -82,19 +112,14 @@ static int warn_user(const char *line)
 	return done ? 0 : -1;
 }
 
-static int say_warning(const struct client *c)
-{
-	return warn_user(c->warning);
-}
-
-/* Runs Python code from a callback of the call that waits. */
-static int ask_python(struct client *c, int (*ask)(const struct client *c))
+/* From the call that waits: warns with @line; NULL: runs signal handlers. */
+static int ask_python(struct client *c, const char *line)
 {
 	if (c->yields)
 		pthread_mutex_unlock(&c->state);
 	PyEval_RestoreThread(c->thread);
 
-	int interrupted = ask(c);
+	int interrupted = line ? warn_user(line) : PyErr_CheckSignals();
 
 	c->thread = PyEval_SaveThread();
 	if (c->yields) {
@@ -109,15 +134,12 @@ static int ask_python(struct client *c, int (*ask)(const struct client *c))
 
 int on_idle(void *context)
 {
-	return ask_python(context, check_signals);
+	return ask_python(context, NULL);
 }
 
 int on_warn(void *context, const char *line)
 {
-	struct client *c = context;
-
-	c->warning = line;
-	return ask_python(c, say_warning);
+	return ask_python(context, line);
 }
 
 void on_notice(void *context, const char *line)

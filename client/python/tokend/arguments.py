@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from operator import index
 from typing import Any
 
 from . import _tokend, phrases
-from ._tokend import ArgumentError
-from .cursor import cursor_of, is_cursor
+from .cursor import cursor_of, integer, is_cursor
 
 DEADLINE_S = 300.0
 # how long a first attach without deadline= waits if nobody listens: the daemon may be started
@@ -19,17 +17,7 @@ MOST_MS = (1 << 32) - 1
 
 
 def micro_batch(value: Any) -> int:
-    """Any integer, also one of NumPy or a torch tensor."""
-    most = _tokend.MICRO_BATCH
-    try:
-        number = index(value)
-    except (TypeError, ValueError):
-        number = None
-    if number is None or isinstance(value, bool):
-        raise TypeError(phrases.is_not("micro_batch", value, f"an integer from 1 to {most}"))
-    if not 1 <= number <= most:
-        raise ArgumentError(f"micro_batch: {number}; must be 1 to {most}")
-    return number
+    return integer("micro_batch", value, _tokend.MICRO_BATCH, 1)
 
 
 def check_seconds(deadline: Any) -> None:
@@ -65,4 +53,4 @@ def where(start: Any) -> dict[str, Any]:
     if isinstance(start, bool) or not hasattr(start, "__index__"):
         what = "'begin', a position, the tag of a checkpoint, a cursor or a state_dict()"
         raise TypeError(phrases.kind_is_not("start", start, what))
-    return {"position": start}
+    return {"position": integer("start", start)}

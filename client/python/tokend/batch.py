@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from . import phrases
-from ._tokend import ArgumentError
+from ._tokend import DOCUMENTS, LOSS_MASK, ArgumentError
 from .cursor import Cursor
 
 IGNORE = -100  # a label that losses ignore
@@ -73,88 +73,62 @@ def unshifted(labels: Any, module: Any) -> Any:
 # ---- frameworks ----
 
 
-class Torch:
-    name = "torch"
+class Framework:
+    """torch or NumPy: makes the arrays that the extension fills."""
 
-    def __init__(self) -> None:
-        import torch
-
-        self.module: Any = torch
-        parts = str(torch.__version__).split("+")[0].split(".")[:2]
-        if tuple(int(part) for part in parts if part.isdigit()) < TORCH_AT_LEAST:
-            least = ".".join(map(str, TORCH_AT_LEAST))
-            raise ImportError(
-                f"torch: {torch.__version__} is older than {least}; {phrases.install('-U torch')}"
-            )
-        self._cpu = torch.device("cpu")
+    def __init__(self, module: Any) -> None:
+        self.module, self.name = module, module.__name__
+        # in the CPU's memory, whatever the program's default device
+        self._cpu = {"device": module.device("cpu")} if self.name == "torch" else {}
 
     def empty(self, shape: tuple[int, ...], dtype: str, pinned: bool = False) -> Any:
-        """In the CPU's memory, whatever the program's default device: the extension fills it."""
-        kind = getattr(self.module, dtype)
-        return self.module.empty(shape, dtype=kind, device=self._cpu, pin_memory=pinned)
+        more = {**self._cpu, "pin_memory": True} if pinned else self._cpu
+        return self.module.empty(shape, dtype=getattr(self.module, dtype), **more)
 
     def count(self, n: int) -> Any:
-        return self.module.arange(n, device="cpu")
+        return self.module.arange(n, **self._cpu)
 
     def has_gradients(self) -> bool:
-        return bool(self.module.is_grad_enabled())
+        return self.name == "torch" and self.module.is_grad_enabled()
 
-    @staticmethod
-    def address(array: Any) -> int:
-        return 0 if array is None else array.data_ptr()
-
-
-class Numpy:
-    name = "numpy"
-
-    def __init__(self) -> None:
-        import numpy
-
-        self.module: Any = numpy
-
-    def empty(self, shape: tuple[int, ...], dtype: str, pinned: bool = False) -> Any:
-        return self.module.empty(shape, dtype)
-
-    def count(self, n: int) -> Any:
-        return self.module.arange(n)
-
-    def has_gradients(self) -> bool:
-        return False
-
-    @staticmethod
-    def address(array: Any) -> int:
-        return 0 if array is None else array.__array_interface__["data"][0]
+    def address(self, array: Any) -> int:
+        if array is None:
+            return 0
+        found = array.data_ptr() if self._cpu else array.__array_interface__["data"][0]
+        return found  # type: ignore[no-any-return]
 
 
-def framework(name: str | None) -> Torch | Numpy:
+def _torch() -> Any:
+    import torch
+
+    parts = str(torch.__version__).split("+")[0].split(".")[:2]
+    if tuple(int(part) for part in parts if part.isdigit()) < TORCH_AT_LEAST:
+        least = ".".join(map(str, TORCH_AT_LEAST))
+        raise ImportError(
+            f"torch: {torch.__version__} is older than {least}; {phrases.install('-U torch')}"
+        )
+    return torch
+
+
+def framework(name: str | None) -> Framework:
     """The framework @name; None: torch if it is installed, otherwise NumPy."""
     if name not in (None, "torch", "numpy"):
         raise ValueError(phrases.is_not("framework", name, "'torch' or 'numpy'"))
-    if name != "numpy":
+    for module in (name,) if name else ("torch", "numpy"):
         try:
-            return Torch()
+            return Framework(_torch() if module == "torch" else __import__(module))
         except ModuleNotFoundError as error:
-            if error.name != "torch":  # torch is installed, but broken: report it
+            if error.name != module:  # it is installed, but broken: report it
                 raise
-            if name == "torch":
-                raise ImportError(
-                    f"framework: torch is not installed; {phrases.install('torch')}, or pass "
-                    "framework='numpy'"
-                ) from None
-    try:
-        return Numpy()
-    except ModuleNotFoundError:
-        missing = "numpy is not" if name else "neither torch nor numpy is"
-        raise ImportError(
-            f"framework: {missing} installed; {phrases.install(name or 'torch')}"
-        ) from None
+    missing = f"{name} is not" if name else "neither torch nor numpy is"
+    raise ImportError(f"framework: {missing} installed; {phrases.install(name or 'torch')}")
 
 
 # ---- what a loader was asked for ----
 
 
 class Wanted(NamedTuple):
-    make: Torch | Numpy
+    make: Framework
     types: dict[str, str]  # of input_ids and labels
     documents: bool
     loss_mask: bool
@@ -217,7 +191,7 @@ def chunks(seq: int, cp: tuple[int, int, str]) -> list[slice]:
 
 
 class Batches:
-    """Makes batches of one shape. A seek makes a new one.
+    """Makes batches.
 
     A signal's handler may raise wherever Python calls a function. So look() may be called again,
     and the batch is taken by an assignment, the last thing before next() returns it.
@@ -227,32 +201,55 @@ class Batches:
     """
 
     def __init__(self, client: Any, wanted: Wanted, source: Any, feed: Any) -> None:
-        shape = client.shape()
-        self._client, self._wanted, self._source, self._feed = client, wanted, source, feed
-        self.micro, self.seq, self._window = shape["rows"], shape["seq_len"], shape["window_tokens"]
-        self.begin = client.taken()
-        self.end: int | None = None  # of the stream
-        if shape["batches_in_all"] is not None:
-            self.end = Cursor(client.cursor()).end
-        self._cut = chunks(self.seq, wanted.cp) if wanted.cp else None
-        if wanted.loss_mask and not shape["masked"]:
-            raise ArgumentError(
-                "loss_mask: the stream carries no loss mask; set loss_mask: true in the daemon's "
-                "config, or omit loss_mask="
-            )
-        # The extension writes labels, unless they are the next tokens on a device. It always
-        # writes those that depend on more: on a loss mask, or on the window's end.
-        self._writes_labels = feed is None or shape["masked"] or self._window <= self.seq
-        # tokens of a row: a transform gets all of the window
-        self._width = self.seq if source is None else self._window
+        self._client, self.wanted, self._source, self._feed = client, wanted, source, feed
         self._fields = len(FIELDS) if wanted.provenance or source else 2
         self._shown = FIELDS if wanted.provenance else FIELDS[:2]
+        self.begin()
+
+    def begin(self) -> None:
+        """Adapts to the shape of the batches, after an attach or a seek; and when a restarted
+        daemon's config differs. If it fails, look() tries again.
+        """
+        self.stale = True
+        shape, wanted = self._client.shape(), self.wanted
+        self.micro, self.seq, window = shape["rows"], shape["seq_len"], shape["window_tokens"]
+        self.first = self._client.taken
+        self.end: int | None = None  # of the stream
+        if shape["batches_in_all"] is not None:
+            self.end = Cursor(self._client.cursor).end
+        self._cut = chunks(self.seq, wanted.cp) if wanted.cp else None
+        for asked, bit, name, lacks in (
+            (
+                wanted.documents,
+                DOCUMENTS,
+                "documents",
+                "document starts; set documents: true and eos",
+            ),
+            (wanted.loss_mask, LOSS_MASK, "loss_mask", "loss mask; set loss_mask: true"),
+        ):
+            if asked and not shape["annotations"] & bit:
+                raise ArgumentError(
+                    f"{name}: the stream carries no {lacks} in the daemon's config, or omit {name}="
+                )
+        # The extension writes labels, unless they are the next tokens on a device. It always
+        # writes those that depend on more: on a loss mask, or on the window's end.
+        masked = shape["annotations"] & LOSS_MASK
+        self._writes_labels = self._feed is None or masked or window <= self.seq
+        # tokens of a row: a transform gets all of the window
+        self._width = self.seq if self._source is None else window
+        self._annotations = shape["annotations"]
+        for of in self._source, self._feed:
+            if of is not None:
+                of.begin()
+        self.stale = False
 
     def look(self) -> tuple[Any, int, tuple[Any, ...]] | None:
         """The next batch, how many of its rows are not padding, and what to set `client.takes` to.
         None at the end.
         """
-        wanted, micro, seq = self._wanted, self.micro, self.seq
+        if self.stale:
+            self.begin()
+        wanted, micro, seq = self.wanted, self.micro, self.seq
         tokens = labels = ids = starts = None
         if self._feed is None:
             kind = "int64" if self._source else wanted.types["input_ids"]
@@ -275,7 +272,10 @@ class Batches:
             found = self._client.look_into(*into)
         if found is None:
             return None
-        valid, after, documents, longest = found
+        valid, after, documents, longest, annotations = found
+        if annotations != self._annotations:
+            self.begin()
+            return self.look()
         batch = self._tokens_and_labels(tokens, labels, valid)
         batch.update(zip(self._shown, fields, strict=False))
         if wanted.documents:
@@ -288,16 +288,16 @@ class Batches:
 
     def _empty(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Pinned if it is copied to a device: otherwise the copy could wait for the step."""
-        return self._wanted.make.empty(shape, dtype, self._wanted.device is not None)
+        return self.wanted.make.empty(shape, dtype, self.wanted.device is not None)
 
     def _there(self, array: Any) -> Any:
         """On the device, if there is one."""
-        device = self._wanted.device
+        device = self.wanted.device
         return array if device is None else array.to(device, non_blocking=True)
 
     def _tokens_and_labels(self, tokens: Any, labels: Any, valid: int) -> dict[str, Any]:
         """Contiguous input_ids and labels, of which none is a view of another."""
-        wanted, module, seq = self._wanted, self._wanted.make.module, self.seq
+        wanted, module, seq = self.wanted, self.wanted.make.module, self.seq
         if self._feed is not None:
             input_ids, *following = tokens.unbind()
             if labels is None:
@@ -324,7 +324,7 @@ class Batches:
 
     def _share(self, batch: dict[str, Any]) -> None:
         """Leaves the slice of this context-parallel rank."""
-        make = self._wanted.make
+        make = self.wanted.make
         if "position_ids" not in batch:
             ids = make.module.tile(make.count(self.seq), (self.micro, 1))
             batch["position_ids"] = self._there(ids)

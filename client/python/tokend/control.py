@@ -160,7 +160,7 @@ class Control:
         if now >= self._attend:
             self.client.attend()
             self._attend = now + EVERY_S
-        number = self.client.request_number()
+        number = self.client.request_number
         if number == self._handled:
             number = 0
         if self.group is None:
@@ -182,7 +182,7 @@ class Control:
         calls, when = self._round
         self._round = self._calls, time.monotonic()
         fits = int((self._calls - calls) * EVERY_S / max(self._round[1] - when, 1e-6))
-        here = self.client.position()
+        here = self.client.position
         spacing = max(1, min(EVERY_CALLS, fits))
         greatest, spacing, last, first = self.group.greatest(number, spacing, here, -here)
         if last != -first and not self._apart_before:
@@ -229,14 +229,14 @@ class Control:
 
     def _act(self, greatest: int, offered: int) -> Request | None:
         client, group = self.client, self.group
-        place = [client.position(), client.taken(), client.fingerprint()]
+        place = [client.position, client.taken, client.fingerprint]
         row = [offered == greatest, self.daemon, self._handled == greatest, *place]
         table = group.gather(row)
         source = next(i for i, row in enumerate(table) if row[0])
         fetched = group.gather(self._fetch(greatest) if source == group.index else None)[source]
         number, kind, args, error = fetched
         # the daemon announces it to all its sessions before one can fetch it
-        shown = client.request_number()
+        shown = client.request_number
         if shown in (greatest, number):
             self._handled = shown
         if error or not number:
@@ -269,7 +269,7 @@ class Control:
         """Carries it out on all or on none. Returns (acts_from, error)."""
         client, group = self.client, self.group
         acts_from, error = self._obey(kind, args)
-        table = group.gather([error, client.fingerprint(), acts_from])
+        table = group.gather([error, client.fingerprint, acts_from])
         failed = [i for i, row in enumerate(table) if row[0] is not None]
         differ = [i for i, row in enumerate(table) if row != table[0]]
         if not failed and not differ:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import types
 from collections.abc import Mapping
 from operator import index
 from typing import Any
@@ -11,16 +10,29 @@ from typing import Any
 from . import _tokend, phrases
 
 SEEK, SKIP, REWIND, MIX = range(4)  # enum tokend_edit_kind
+NUMBERS = ("position", "samples", "position", "at")  # what an edit's number is
+MOST = (1 << 64) - 1  # of 64 bits; as the number of a mix: the next possible one
+
+
+def integer(name: str, value: Any, most: int = MOST, least: int = 0) -> int:
+    """Any integer, also one of NumPy or a torch tensor. @name: the argument, for errors."""
+    try:
+        number = index(value)
+    except (TypeError, ValueError):
+        number = None
+    if number is None or isinstance(value, bool):
+        what = f"an integer from {least} to {most}"
+        raise TypeError(phrases.is_not(name, value, what))
+    if not least <= number <= most:
+        raise _tokend.ArgumentError(f"{name}: {number}; must be {least} to {most}")
+    return number
 
 
 def edited(
-    kind: int,
-    cursor: bytes,
-    number: int | None = None,
-    weights: Mapping[str, float] = types.MappingProxyType({}),
+    kind: int, cursor: bytes, number: int = MOST, weights: dict[str, float] | None = None
 ) -> bytes:
     """The cursor after an edit. The other arguments are those of struct tokend_edit."""
-    return _tokend.cursor_edit(kind, cursor, number, list(weights), list(weights.values()))
+    return _tokend.cursor_edit(kind, cursor, integer(NUMBERS[kind], number), weights or {})
 
 
 def named_weights(weights: Any) -> dict[str, float]:
@@ -82,7 +94,7 @@ class Cursor:
 
     def __init__(self, cursor: Cursor | bytes | bytearray | memoryview) -> None:
         self._bytes = bytes(memoryview(cursor)) if not isinstance(cursor, Cursor) else cursor._bytes
-        _tokend.cursor_position(self._bytes)  # raises if this is not a cursor
+        self.to_dict()  # raises if this is not a cursor
 
     def __bytes__(self) -> bytes:
         return self._bytes
@@ -97,7 +109,8 @@ class Cursor:
     @property
     def position(self) -> int:
         """The first sample of the run that no rank has taken."""
-        return _tokend.cursor_position(self._bytes)
+        position: int = self.to_dict()["next"]
+        return position
 
     @property
     def datasets(self) -> list[str]:
@@ -138,7 +151,7 @@ class Cursor:
         Raises:
             ArgumentError: the position is before the cursor's oldest mix, or after the end.
         """
-        return Cursor(edited(SEEK, self._bytes, index(position)))
+        return Cursor(edited(SEEK, self._bytes, position))
 
     def skip(self, samples: int) -> Cursor:
         """Returns the cursor @samples further on. Those in between are never served.
@@ -146,7 +159,7 @@ class Cursor:
         Raises:
             ArgumentError: that is after the end.
         """
-        return Cursor(edited(SKIP, self._bytes, index(samples)))
+        return Cursor(edited(SKIP, self._bytes, samples))
 
     def rewind(self, position: int) -> Cursor:
         """Returns the cursor at an earlier position.
@@ -154,7 +167,7 @@ class Cursor:
         Raises:
             ArgumentError: the position is ahead, or before the oldest mix that the cursor knows.
         """
-        return Cursor(edited(REWIND, self._bytes, index(position)))
+        return Cursor(edited(REWIND, self._bytes, position))
 
     def mix(self, weights: Mapping[str, float], at: int | None = None) -> Cursor:
         """Returns the cursor with new weights by dataset name. Planned mixes are replaced.
@@ -168,7 +181,7 @@ class Cursor:
             ArgumentError: an unknown dataset, an impossible weight or position, a stream with
                 epochs.
         """
-        return Cursor(edited(MIX, self._bytes, at, named_weights(weights)))
+        return Cursor(edited(MIX, self._bytes, MOST if at is None else at, named_weights(weights)))
 
     # ---- as a value ----
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import phrases
-from ._tokend import ArgumentError, Error
+from ._tokend import LOSS_MASK, ArgumentError, Error
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 PORTABLE = 1  # cudaHostRegisterPortable
@@ -210,7 +210,7 @@ class Feed:
         shape = self._client.shape()
         rows, window, seq = shape["rows"], shape["window_tokens"], shape["seq_len"]
         width = shape["token_bytes"]
-        parts = 1 if shape["masked"] or window <= seq else 2
+        parts = 1 if shape["annotations"] & LOSS_MASK or window <= seq else 2
         if (rows, window, width, seq, parts) == self._shape:
             return
         if width == 4 and "int32" in self._types.values():

@@ -204,7 +204,7 @@ def compare(group: Any, place: dict[str, Any], client: Any = None, error: Any = 
     if error is not None:
         row["error"] = str(error)
     elif client is not None:
-        row |= {"contents": client.contents(), "cursor": client.cursor().hex()}
+        row |= {"contents": client.contents, "cursor": client.cursor.hex()}
     rows = group.gather(row)
     found = _fault(rows)
     if found is None:

@@ -20,11 +20,12 @@ from . import transform as transforms
 from ._tokend import ArgumentError, Error
 from .batch import Batch, Batches, Wanted
 from .control import Control, Request
-from .cursor import SEEK, Cursor, cursor_of, edited, is_cursor, named_weights
+from .cursor import SEEK, Cursor, cursor_of, edited, integer, is_cursor, named_weights
 from .workers import Workers
 
 ENDLESS = "the stream has no end; set epochs: or samples: in its config"
 COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes")
+MOST_32 = (1 << 32) - 1
 SAME: Any = object()  # seek(group=): not given
 
 
@@ -148,6 +149,7 @@ class Loader:
     _client: Any = None
     _source: Any = None  # transform.InProcess or workers.Workers
     _feed: Any = None  # device.Feed
+    _batches: Batches
 
     def __init__(
         self,
@@ -180,7 +182,6 @@ class Loader:
         if rank is None:
             parallel.refuse_workers()
         self._stream, self._rank, self._world, self._peer, self._micro = stream, 0, 1, peer, 0
-        self._batches: Batches | None = None
         self._inside = 0.0  # seconds in next()
         self._ended = False  # next() has raised StopIteration
         self._pass: weakref.ref[_Pass] | None = None  # the last one that took a batch
@@ -211,8 +212,8 @@ class Loader:
             session = {
                 "stream": stream,
                 "run": name,
-                "peer": self._peer,
-                "slots": slots,
+                "peer": integer("peer", self._peer, MOST_32),
+                "slots": integer("slots", slots, MOST_32),
                 **arguments.reach(socket, config, deadline),
             }
             self._client = _tokend.Client(
@@ -221,18 +222,17 @@ class Loader:
                 world=self._world,
                 # a second process of this rank is refused: it is a mistake, or left over
                 strict=group is not False and bool(name) and parallel.launched() is not None,
-                max_wait_ms=None if wait is None else arguments.milliseconds(wait),
+                max_wait_ms=0 if wait is None else arguments.milliseconds(wait),
                 **arguments.where(start),
                 **session,
             )
             # for the workers, even if the file is edited meanwhile
-            session |= {"socket": self._client.socket(), "config": self._client.config()}
+            session |= {"socket": self._client.socket, "config": self._client.config}
             node, path = os.uname().nodename, os.path.realpath(session["socket"])
             self._daemon = zlib.crc32(f"{node} {path}".encode(errors="surrogateescape")) | 1 << 32
-            if documents:
-                self._client.need_documents()
-            if record is not None:
-                self._client.record(self._record_path(record))
+            wanted = Wanted(
+                make, types, documents, loss_mask, shift_labels, provenance, part, there
+            )
             if transform is not None:
                 seed = self.cursor.to_dict()["seed"]
                 made = transforms.Transform(transform, seed, transforms.greatest(types))
@@ -243,10 +243,9 @@ class Loader:
                 )
             elif there is not None:
                 self._feed = devices.Feed(self._client, there, types)
-            self._wanted = Wanted(
-                make, types, documents, loss_mask, shift_labels, provenance, part, there
-            )
-            self._measure()
+            self._batches = Batches(self._client, wanted, self._source, self._feed)
+            if record is not None:
+                self._client.record(self._record_path(record))
 
         # a deadline that is impossible is reported by attach(), when the others have come
         usable = isinstance(deadline, (int, float)) and deadline > 0
@@ -308,17 +307,6 @@ class Loader:
         self._agreed(together, lambda: None, self._patience)
         self._control.begin(together)
 
-    def _measure(self) -> Batches:
-        """Adapts to the shape of the batches, which an attach or a seek may change."""
-        for source in self._source, self._feed:
-            if source is not None:
-                source.begin()
-        self._batches = Batches(self._client, self._wanted, self._source, self._feed)
-        return self._batches
-
-    def _measured(self) -> Batches:
-        return self._batches or self._measure()  # a seek succeeded, and _measure() after it did not
-
     # ---- batches ----
 
     def __iter__(self) -> Iterator[Batch]:
@@ -357,13 +345,13 @@ class Loader:
             if made.check(self._rank, self._world):
                 self._meet_late()
             self._made = None
-        found = self._measured().look()
+        found = self._batches.look()
         self._inside += time.perf_counter() - begin
         if found is None:
             self._ended = True
             raise StopIteration
         batch, valid, takes = found
-        if valid == 0 and not self._said_padding and self._wanted.make.has_gradients():
+        if valid == 0 and not self._said_padding and self._batches.wanted.make.has_gradients():
             self._warn_of_padding()
         return batch, takes
 
@@ -380,15 +368,15 @@ class Loader:
 
     def _is_over(self) -> bool:
         """Whether the next `for` begins at position 0, because every batch was taken."""
-        now = self._measured()
-        return self._ended or (now.end is not None and now.begin < now.end <= self.taken)
+        first, end = self._batches.first, self._batches.end
+        return self._ended or (end is not None and first < end <= self.taken)
 
     def _begin_again(self) -> None:
         """Begins another pass, for its first batch. No other process is asked, because all of them
         come here at the same step.
         """
         self._control.finish()
-        cursor = edited(SEEK, self._client.cursor(), 0)
+        cursor = edited(SEEK, self._client.cursor, 0)
         self._go_alone(cursor, self._rank, self._world, self._micro, True)
 
     def __len__(self) -> int:
@@ -404,7 +392,7 @@ class Loader:
         Raises:
             TypeError: the stream has no end.
         """
-        end = self._measured().end
+        end = self._batches.end
         if end is None:
             raise TypeError(
                 f"len: {ENDLESS}; a Loader replaces a DataLoader, and is not a dataset for one"
@@ -424,7 +412,7 @@ class Loader:
         Raises:
             TypeError: the stream has no end.
         """
-        end = self._measured().end
+        end = self._batches.end
         if end is None:
             raise TypeError(f"batches_per_pass: {ENDLESS}")
         return -(-end // (self._world * self._micro))
@@ -445,7 +433,7 @@ class Loader:
         Raises:
             Error: the loader is closed.
         """
-        return {"cursor": self._client.cursor()}
+        return {"cursor": self._client.cursor}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes to where state_dict() was called, on any rank of any world.
@@ -487,7 +475,7 @@ class Loader:
         if state is not None:
             self.load_state_dict(state)
         else:
-            self._go(lambda: edited(SEEK, self._client.cursor(), 0), again=True)
+            self._go(lambda: edited(SEEK, self._client.cursor, 0), again=True)
 
     def commit(self, next: int | None = None) -> None:
         """Says that all batches up to a value of `taken` have been trained on.
@@ -512,7 +500,7 @@ class Loader:
             ArgumentError: `taken` never had this value since the last commit, or the record cannot
                 be written.
         """
-        self._client.commit(self.taken if next is None else next)
+        self._client.commit(self.taken if next is None else integer("next", next))
 
     def checkpoint(self, tag: str) -> str:
         """Has the daemon write the cursor durably; returns the path of the file.
@@ -571,7 +559,7 @@ class Loader:
             if cursor is not None and position is not None:
                 raise ValueError(f"cursor, position: {phrases.PASS_ONE}")
             if position is not None:
-                return edited(SEEK, self._client.cursor(), position)
+                return edited(SEEK, self._client.cursor, position)
             if cursor is None or is_cursor(cursor):
                 return None if cursor is None else bytes(cursor)
             raise TypeError(
@@ -603,10 +591,11 @@ class Loader:
 
         def go() -> None:
             cursor, place = to(), self._place()
-            micro = None if micro_batch is None else arguments.micro_batch(micro_batch)
-            for name, value in (("rank", rank), ("world", world), ("micro_batch", micro)):
+            for name, value in (("rank", rank), ("world", world)):
                 if value is not None:
-                    place[name] = value
+                    place[name] = integer(name, value)
+            if micro_batch is not None:
+                place["micro_batch"] = arguments.micro_batch(micro_batch)
             if self._compares(together):  # the others may be making their loaders
                 groups.compare(together, place)
             # even if the others fail, this process is there
@@ -623,15 +612,15 @@ class Loader:
         """Without asking other processes. @cursor None: stays here, and batches that are taken but
         not trained on stay uncommitted.
         """
-        former, self._batches = self._batches, None  # batches may have another shape now
+        before, self._batches.stale = self._batches.stale, True
         try:
             self._client.seek(cursor, rank, world, micro, again)
         except Error:
-            self._batches = former
+            self._batches.stale = before
             raise
         self._rank, self._world, self._micro = rank, world, micro
         self._ended, self._pass_begin = False, self.taken
-        self._measure()
+        self._batches.begin()
 
     def set_mix(self, weights: Mapping[str, float]) -> int:
         """Sets new weights by dataset name; returns the position from which they act.
@@ -651,8 +640,8 @@ class Loader:
             ConnectError: no daemon answers within `deadline`.
         """
         weights = named_weights(weights)
-        acts_from: int = self._client.set_mix(list(weights), list(weights.values()))
-        self._measure()
+        acts_from: int = self._client.set_mix(weights)
+        self._batches.begin()
         return acts_from
 
     # ---- where it is ----
@@ -660,7 +649,7 @@ class Loader:
     @property
     def run(self) -> str:
         """The run's name, also if the launcher gave it."""
-        return self._client.run()  # type: ignore[no-any-return]
+        return self._client.run  # type: ignore[no-any-return]
 
     @property
     def stream(self) -> str:
@@ -680,7 +669,7 @@ class Loader:
     @property
     def seq_len(self) -> int:
         """The stream's seq_len: the inputs of a row. With cp a batch has a part of them."""
-        return self._measured().seq  # type: ignore[no-any-return]
+        return self._batches.seq
 
     @property
     def rank(self) -> int:
@@ -695,27 +684,27 @@ class Loader:
     @property
     def cursor(self) -> Cursor:
         """The state as a Cursor, to look at and to edit."""
-        return Cursor(self._client.cursor())
+        return Cursor(self._client.cursor)
 
     @property
     def position(self) -> int:
         """The first sample of the run that no rank has taken yet (committed, after commit())."""
-        return self._client.position()  # type: ignore[no-any-return]
+        return self._client.position  # type: ignore[no-any-return]
 
     @property
     def taken(self) -> int:
         """The position after the last batch taken, over all ranks: an argument for commit()."""
-        return self._client.taken()  # type: ignore[no-any-return]
+        return self._client.taken  # type: ignore[no-any-return]
 
     @property
     def fingerprint(self) -> int:
         """A number that is equal on all ranks at the same step of one job."""
-        return self._client.fingerprint()  # type: ignore[no-any-return]
+        return self._client.fingerprint  # type: ignore[no-any-return]
 
     @property
     def datasets(self) -> list[str]:
         """Names of the datasets, by the index in batches."""
-        return self._client.datasets()  # type: ignore[no-any-return]
+        return self._client.datasets  # type: ignore[no-any-return]
 
     @property
     def mix(self) -> dict[str, float]:
@@ -758,7 +747,7 @@ class Loader:
             Error: the loader is closed.
         """
         if self._control.group is None and not self._alone:
-            self._client.position()  # raises if the loader is closed, or in a forked child
+            self._client.shape()  # raises if the loader is closed, or in a forked child
             raise ArgumentError(
                 f"control: rank {self._rank} of {self._world} in a job of "
                 f"{max(self._world, groups.processes())} processes has no group of them; pass "
@@ -767,7 +756,7 @@ class Loader:
             )
         request = self._control.step()
         if request is not None:
-            self._measure()
+            self._batches.begin()
         return request
 
     @property

@@ -51,6 +51,7 @@ from typing import Any, NamedTuple
 from . import group as groups
 from . import phrases
 from ._tokend import ArgumentError
+from .cursor import integer
 
 # ---- launchers ----
 
@@ -75,7 +76,7 @@ def coordinate(rank: int | None, world: int | None) -> tuple[int, int]:
     if rank is not None or world is not None:
         if rank is None or world is None:
             raise ValueError("rank, world: pass both or neither")
-        return rank, world
+        return integer("rank", rank), integer("world", world)
     found = launched()
     if found is not None:
         return found.rank, found.world

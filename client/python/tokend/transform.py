@@ -141,7 +141,7 @@ class InProcess:
 
     def begin(self) -> None:
         """Called after an attach or a seek."""
-        self._names = self._client.datasets()
+        self._names = self._client.datasets
 
     def look(self, tokens: Any, fields: Any, into: list[int]) -> Any:
         """look_into(*into), with the transformed rows in @tokens, int64 [b, window], and their

@@ -34,7 +34,8 @@ LOOK_S = 0.1  # between two looks whether to end
 class Task(NamedTuple):
     generation: int
     number: int  # of the batch, since the seek
-    cursor: bytes  # that of batch 0
+    cursor: bytes
+    position: int  # of batch 0
     rank: int
     world: int
     micro: int
@@ -80,12 +81,12 @@ class Session:
             return None, None
         self._client.takes = (found[1],)
         rows = [field.tolist() for field in fields]
-        self._transform.apply(tokens.numpy(), rows, self._client.datasets())
+        self._transform.apply(tokens.numpy(), rows, self._client.datasets)
         return rows[0][0], tokens
 
     def _seek(self, task: Task, n: int) -> None:
         turn, j = divmod(task.number, n)
-        position = _tokend.cursor_position(task.cursor) + turn * n * task.world * task.micro
+        position = task.position + turn * n * task.world * task.micro
         cursor = edited(SEEK, task.cursor, position)
         rank, world = j * task.world + task.rank, n * task.world
         if self._client is None:
@@ -173,12 +174,11 @@ class Workers:
         if self._amid:  # a call was interrupted, and the DataLoader may have lost a result
             self._results = None
         self._newest += 1
-        cursor = edited(SEEK, client.cursor(), client.taken())
+        self._at = client.taken  # when a result was taken from the DataLoader
         place = shape["rank"], shape["world"], shape["rows"], shape["window_tokens"]
-        self._task = Task(int(self._newest[0]), 0, cursor, *place)
+        self._task = Task(int(self._newest[0]), 0, client.cursor, self._at, *place)
         self._failed: Exception | None = None
         self._held: tuple[Any, Any] | None = None  # position and tokens of a result
-        self._at = client.taken()  # when it was taken from the DataLoader
         if self._results is None:
             self._results = iter(self._data)
         self._amid = False
@@ -188,7 +188,7 @@ class Workers:
     def look(self, tokens: Any, fields: Any, into: list[int]) -> Any:
         """As transform.InProcess.look()."""
         client = self._client
-        here = client.taken()  # raises in a forked child, or if the loader is closed
+        here = client.taken  # raises in a forked child, or if the loader is closed
         if self._amid:
             self.begin()
         if self._failed is not None:
