@@ -6,9 +6,12 @@ only, so an interrupted run skips those that are done by counting them.
 
 import codecs
 import dataclasses
+import glob
 import gzip
 import json
 import os
+import re
+import sys
 import zlib
 
 from .._tokend import Error
@@ -17,7 +20,8 @@ PIECE_BYTES = 512 << 10
 DOCUMENT_BYTES = 32 << 20  # tokenizers need up to a hundred times that
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
 PACKINGS = (".gz", ".zst")
-TABLES = ("parquet", "arrow")
+TEXTS, TABLES = ("text", "jsonl", "parquet"), ("parquet", "arrow")
+TOKENIZERS = re.compile(r"tokenizer\.json|.*\.tiktoken")
 
 
 @dataclasses.dataclass
@@ -50,8 +54,8 @@ def package(name, path):
 # ---- sources ----
 
 
-def source_of(path):
-    """Returns the Source; its kind is None if the name's ending is unknown."""
+def _source(path):
+    """The Source; its kind is None if the name's ending is unknown."""
     status = os.stat(path)
     name, packing = os.path.splitext(path)
     if packing not in PACKINGS:
@@ -66,8 +70,10 @@ def _raise(error):
     raise error
 
 
-def below(path):
-    """The files below a directory, sorted, without hidden ones."""
+def _files(path):
+    """The files that a directory or a pattern has, sorted, without hidden ones."""
+    if not os.path.isdir(path):
+        return sorted(filter(os.path.isfile, glob.glob(path)))
     files = []
     for at, directories, names in os.walk(path, onerror=_raise):
         directories[:] = [name for name in directories if name[0] != "."]
@@ -75,35 +81,45 @@ def below(path):
     return sorted(files)
 
 
-def sources_of(paths, kinds, any_text=False):
-    """Returns the sources at @paths, and {path: why} of the files of directories that are left out.
+def is_pattern(path):
+    return bool(set(path) & set("*?[")) and not os.path.exists(path)
 
-    @any_text: files with another ending are text if they are UTF-8.
+
+def sources_of(paths, kinds, any_text=False, most=sys.maxsize):
+    """Returns the sources at @paths, the bytes of all, and {path: why} of the files of directories
+    and patterns that are left out.
+
+    @any_text: files with any ending are text if they are UTF-8. @most: after so many bytes, the
+    other sources are only counted.
     """
-    sources, left_out = [], {}
+    sources, left_out, size = [], {}, 0
     for path in paths:
-        named = not os.path.isdir(path)
-        for source in map(source_of, [path] if named else below(path)):
-            why = "is empty" if source.size == 0 else ""
-            if not why and source.kind not in kinds:
+        several = os.path.isdir(path) or is_pattern(path)
+        for source in map(_source, _files(path) if several else [path]):
+            if several and any_text and TOKENIZERS.fullmatch(os.path.basename(source.path)):
+                continue
+            if any_text and source.kind not in kinds:
+                source.kind = "text"
+            why = ""
+            if source.size == 0:
+                why = "is empty"
+            elif source.kind not in kinds:
                 why = "its name ends in none of " + ", ".join(k for k in KINDS if KINDS[k] in kinds)
-                if any_text:
-                    why = "" if is_text(source) else "is not UTF-8 text"
-                    source.kind = "text"
-            if why and named:
+            elif any_text and source.kind not in TABLES and size < most:
+                why = "" if _is_text(source, most - size) else "is not UTF-8 text"
+            if why and not several:
                 raise Error(f"{source.path}: {why}; leave it out")
             if why:
                 left_out[source.path] = why
-            else:
+                continue
+            if size < most:
                 sources.append(source)
-    if not sources:
-        why = next((f" ({path}: {why})" for path, why in left_out.items()), "")
-        raise Error(f"{', '.join(paths)}: has no documents{why}; name other files")
-    return sources, left_out
+            size += source.size
+    return sources, size, left_out
 
 
-def is_text(source, most=None):
-    """Is it UTF-8 without NULs? @most: look only at so many bytes."""
+def _is_text(source, most):
+    """Is it UTF-8 without NULs? Looks at @most bytes."""
     decoder, length = codecs.getincrementaldecoder("utf-8")(), 0
     try:
         with open(source.path, "rb") as file:
@@ -112,7 +128,7 @@ def is_text(source, most=None):
                     return False
                 decoder.decode(block)
                 length += len(block)
-                if most is not None and length >= most:
+                if length >= most:
                     return True
         decoder.decode(b"", True)
     except (Error, UnicodeDecodeError):  # Error: it is damaged

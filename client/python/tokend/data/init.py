@@ -12,7 +12,6 @@ dataset, which the other stream does not have.
 
 import argparse
 import dataclasses
-import glob
 import json
 import os
 import re
@@ -31,13 +30,11 @@ SCANNED_BYTES = 1 << 30  # of shards, for the largest token: a second or two
 BYTES_A_WORKER = 8 << 20
 SHORTEST = 8  # tokens of a sample
 LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
-KEYWORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}  # of YAML
 LISTED = 4  # files of a line
 RUN = 64  # windows: a part of a dataset consists of such runs
 LEAST = 4 * RUN  # windows of a dataset, to hold out some of them
 SHARES = ("0.999", "0.99", "0.9", "0.8", "0.7")  # of a dataset, for training: the first that fits
 HELD_OUT = {"val", "valid", "validation", "test", "dev", "eval", "held", "heldout"}
-TOKENIZERS = re.compile(r"tokenizer\.json|.*\.tiktoken")
 
 YAML = """\
 # Written by `python -m tokend init`. `man tokend.yaml` describes every key.
@@ -126,14 +123,7 @@ class Dataset:
     column: str = ""
     sample_tokens: int = 0  # 0: the shards have no samples
     files: list = dataclasses.field(default_factory=list)
-    notes: list = dataclasses.field(default_factory=list)
     share: str = ""  # of it for training; the rest of it is for validation
-
-
-def _quoted(text):
-    """As YAML: plain if that is safe."""
-    plain = re.fullmatch(r"(\.\./|/)?[A-Za-z][\w/.-]*", text) and text.lower() not in KEYWORDS
-    return text if plain else json.dumps(text, ensure_ascii=False)
 
 
 def _count(number, unit):
@@ -149,9 +139,8 @@ def _names(paths):
     """Unlike names of datasets, by path."""
     names = {}
     for path in paths:
-        base = os.path.basename(os.path.realpath(path))
-        if set(base) & set("*?["):
-            base = os.path.basename(os.path.dirname(os.path.realpath(path)))
+        whole = os.path.realpath(path)
+        base = os.path.basename(os.path.dirname(whole) if documents.is_pattern(path) else whole)
         base = os.path.splitext(base)[0] if os.path.isfile(path) else base
         name = unlike = tokenize.label(base)
         number = 2
@@ -166,9 +155,21 @@ def _refuse_twice(files):
     seen = {}
     for path, of_one in files.items():
         for file in map(os.path.realpath, of_one):
-            if file in seen:
+            if seen.setdefault(file, path) != path:
                 raise Error(f"{file}: is in {seen[file]} and in {path}; name it once")
-        seen |= dict.fromkeys(map(os.path.realpath, of_one), path)
+
+
+def _tokenizer(given, directories):
+    """The tokenizer's file: as given, otherwise one next to the data. None: there is none."""
+    if given.tokenizer:
+        return given.tokenizer
+    for directory in directories:
+        directory = directory or "."
+        near = sorted(filter(documents.TOKENIZERS.fullmatch, os.listdir(directory)))
+        found = os.path.join(directory, near[0]) if near else tokenize.noted_tokenizer(directory)
+        if found:
+            return found
+    return None
 
 
 # ---- shards ----
@@ -214,7 +215,6 @@ def _of_shards(path, name, reports):
         column=column,
         sample_tokens=max(report.get("sample_tokens", 0) for report in reports),
         files=[report["path"] for report in reports],
-        notes=[f"{report['path']}: {note}" for report in reports for note in report["notes"]],
     )
 
 
@@ -236,6 +236,7 @@ def _largest_token(datasets):
 def _shards(looked, given):
     """Returns (datasets, facts for the templates)."""
     datasets = [_of_shards(*each) for each in looked]
+    noted = [f"{r['path']}: {note}" for *_, of in looked for r in of for note in r["notes"]]
     _refuse_twice({d.path: d.files for d in datasets})
     largest, whole = _largest_token(datasets)
     vocab, ends, by = largest + 1, {}, "set your tokenizer's"
@@ -254,7 +255,7 @@ def _shards(looked, given):
         "vocab": vocab,
         "eos": f"    {eos:<20} # the token that ends a document\n",
         "about_vocab": f"the largest {where} is {largest}; {by}",
-        "notes": [f"look at {note}" for dataset in datasets for note in dataset.notes[:LISTED]],
+        "notes": [f"look at {note}" for note in noted[:LISTED]],
     }
     return datasets, facts
 
@@ -262,55 +263,8 @@ def _shards(looked, given):
 # ---- text ----
 
 
-def _tokenizer(given, directories):
-    """The tokenizer's file: as given, otherwise one next to the data. None: there is none."""
-    if given.tokenizer:
-        return given.tokenizer
-    for directory in directories:
-        directory = directory or "."
-        near = sorted(filter(TOKENIZERS.fullmatch, os.listdir(directory)))
-        if near:
-            return os.path.join(directory, near[0])
-        if noted := tokenize.noted_tokenizer(directory):
-            return noted
-    return None
-
-
-def _chosen(path, most):
-    """Returns the sources of about @most bytes, the bytes of all, and {path: why} of those left
-    out.
-    """
-    kinds = ("text", "jsonl", "parquet")
-    if os.path.isfile(path):
-        sources = documents.sources_of([path], kinds, True)[0]
-        return sources, sources[0].size, {}
-    if os.path.isdir(path):
-        files = documents.below(path)
-    else:
-        files = sorted(filter(os.path.isfile, glob.glob(path)))
-    files = [file for file in files if not TOKENIZERS.fullmatch(os.path.basename(file))]
-    left_out, sources, size = {}, [], 0
-    for source in map(documents.source_of, files):
-        source.kind = source.kind if source.kind in kinds else "text"
-        if size < most:
-            progress(f"{source.path}: is it text?")
-            if source.size == 0:
-                left_out[source.path] = "is empty"
-                continue
-            if source.kind != "parquet" and not documents.is_text(source, most - size):
-                left_out[source.path] = "is not UTF-8 text"
-                continue
-            sources.append(source)
-        size += source.size
-    if not sources:
-        why = next((f" ({file}: {why})" for file, why in left_out.items()), "")
-        raise Error(f"{path}: has neither shards nor text{why}; name a directory that does")
-    return sources, size, left_out
-
-
-def _convert(path, name, file, given, chosen):
+def _convert(path, name, file, given, sources, size):
     """Makes shards of an argument's texts. Returns (Dataset, tokenize.Made)."""
-    sources, size, _ = chosen
     most = given.most << 20
     workers = min(size, most) // BYTES_A_WORKER
     options = argparse.Namespace(
@@ -330,38 +284,40 @@ def _convert(path, name, file, given, chosen):
     part = "all text"
     if made.read < size:
         part = f"the first {made.read >> 20} of {size >> 20} MiB (--most converts more)"
-    done, held_out = made.done, _is_held_out(path)
+    done = made.done
     counts = [_count(done.documents, "document")] if done.documents else []  # not a part of one
     counts.append(_count(done.tokens, "token"))
     about = f"{part} in {os.path.abspath(path)}: {', '.join(counts)}"
     return Dataset(
-        name, options.output, about, done.tokens, done.shards, made.how.dtype, held_out
+        name, options.output, about, done.tokens, done.shards, made.how.dtype, _is_held_out(path)
     ), made
 
 
 def _texts(paths, given):
     """Returns (datasets, facts for the templates)."""
-    names = _names(paths)
+    names, notes = _names(paths), []
     directories = [path if os.path.isdir(path) else os.path.dirname(path) for path in paths]
     file = _tokenizer(given, directories) or tokenizer.BYTES
-    chosen = {path: _chosen(path, given.most << 20) for path in paths}
+    chosen = {}
+    for path in paths:
+        *found, left_out = documents.sources_of([path], documents.TEXTS, True, given.most << 20)
+        left = [f"{name}: {why}" for name, why in left_out.items()]
+        if not found[0]:
+            raise Error(f"{path}: has neither shards nor text ({'; '.join(left[:1])})")
+        chosen[path] = found
+        more = f"; and {len(left) - LISTED} more" if len(left) > LISTED else ""
+        notes += [f"left out: {'; '.join(left[:LISTED])}{more}"] if left else []
     _refuse_twice({path: [source.path for source in chosen[path][0]] for path in paths})
-    made = [_convert(path, names[path], file, given, chosen[path]) for path in paths]
-    notes = [f"added to each document: {made[0][1].ends()}"]
+    made = [_convert(path, names[path], file, given, *chosen[path]) for path in paths]
     by = f"tokenizer: {file}"
     if file == tokenizer.BYTES:
         by = "a token is a byte"
         notes.append("no tokenizer found, so a token is a byte; pass --tokenizer FILE for others")
-    for _, _, left_out in chosen.values():
-        for why in sorted(set(left_out.values())):
-            left = [path for path in left_out if left_out[path] == why]
-            more = f" and {len(left) - LISTED} more files" if len(left) > LISTED else ""
-            notes.append(f"left out: {', '.join(left[:LISTED])}{more}: {why}")
     facts = {
         "vocab": made[0][1].vocab,
         "eos": f"    eos: {made[0][1].how.eos:<15} # the token that ends a document\n",
         "about_vocab": f"{by}; a token not below it stops the stream",
-        "notes": notes,
+        "notes": [f"added to each document: {made[0][1].ends()}", *notes],
     }
     return [dataset for dataset, _ in made], facts
 
@@ -395,14 +351,14 @@ def _samples(datasets):
 def _entry(dataset, total, part):
     facts = {
         "dtype": dataset.dtype,
-        "column": dataset.column and _quoted(dataset.column),
+        "column": dataset.column and json.dumps(dataset.column),
         "part": part,
         "weight": total and f"{max(dataset.tokens / total, 0.0001):.4g}",
     }
     return DATASET.format(
         about=printable(dataset.about),
-        name=_quoted(dataset.name),
-        path=_quoted(dataset.path),
+        name=json.dumps(dataset.name),
+        path=json.dumps(dataset.path),
         facts="".join(f"        {key}: {value}\n" for key, value in facts.items() if value),
     )
 
@@ -489,7 +445,7 @@ def _check(text):
 def _datasets(paths, given):
     names, looked, texts = _names(paths), [], []
     for path in paths:
-        if not set(path) & set("*?["):
+        if not documents.is_pattern(path):
             os.stat(path)
         if reports := _inspected(path):
             looked.append((path, names[path], reports))

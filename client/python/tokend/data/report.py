@@ -6,6 +6,7 @@ All facts are those of `tokctl verify --json`. The page needs no network and no 
 """
 
 import html
+import itertools
 import json
 import math
 import subprocess
@@ -16,8 +17,7 @@ from .._tokend import Error, program, version
 from .parser import Parser
 
 ROWS = 200  # of a table
-PASSES = 16  # and peers on the page; all are verified
-# Distinct also for people who see few colours; the last is for all others.
+# Distinct also for people who see few colours. They repeat.
 COLOURS = "4477aa ee6677 228833 ccbb44 66ccee aa3377 999933 882255 44aa99 bbbbbb".split()
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 220, 56, 12, 8, 34
 STYLE = """
@@ -71,118 +71,85 @@ def short(value):
 def round_up(value):
     """The least number at or above it that has round quarters."""
     unit = 10 ** math.floor(math.log10(value))
-    return (
-        next(s for s in (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10) if s * unit >= value * 0.999) * unit
+    steps = (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10)
+    return next(step for step in steps if step * unit >= value * 0.999) * unit
+
+
+def chart(title, axis, span, top, lines=(), areas=(), marks=()):
+    """An SVG. @span: the first and the last x; y is from 0 to @top. @lines, @areas: points (x, y)
+    of each dataset; @marks: x of vertical lines.
+    """
+    first, last = span
+
+    def at(x, y):
+        wide = (x - first) / (last - first) * (WIDTH - LEFT - RIGHT)
+        return LEFT + wide, HEIGHT - BOTTOM - y / top * (HEIGHT - TOP - BOTTOM)
+
+    yield (
+        f"<figure><figcaption>{title}</figcaption>\n"
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role=img aria-label="{title}">\n'
     )
+    for part in (0, 0.25, 0.5, 0.75, 1):
+        value = first + part * (last - first)
+        x, y = at(value, part * top)
+        yield (
+            f'<path class=g d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/><text class=r x={LEFT - 5} '
+            f"y={y + 4:.1f}>{short(part * top)}</text><text class={'m' if part < 1 else 'r'} "
+            f"x={x:.1f} y={HEIGHT - BOTTOM + 15}>{short(value)}</text>\n"
+        )
+    yield f"<text class=m x={WIDTH // 2} y={HEIGHT - 4}>{axis}</text>\n"
+    for shapes, tag, style in ((areas, "polygon", "fill"), (lines, "polyline", "stroke")):
+        for points, colour in zip(shapes, itertools.cycle(COLOURS), strict=False):
+            placed = " ".join("{:.1f},{:.1f}".format(*at(*point)) for point in points)
+            yield f'<{tag} style="{style}:#{colour}" points="{placed}"/>\n'
+    for x in marks:
+        yield f'<path class=k d="M{at(x, 0)[0]:.1f} {TOP}V{HEIGHT - BOTTOM}"/>\n'
+    yield "</svg></figure>\n"
 
 
-class Chart:
-    """An SVG. x: from @first to @last; y: from 0 to @top."""
-
-    def __init__(self, title, axis, first, last, top):
-        self.first, self.last, self.top = first, last, top
-        self.parts = [
-            f"<figure><figcaption>{title}</figcaption>\n"
-            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role=img aria-label="{title}">\n'
-        ]
-        for part in (0, 0.25, 0.5, 0.75, 1):
-            value = first + part * (last - first)
-            x, y = self.at(value, part * top)
-            self.parts.append(
-                f'<path class=g d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/><text class=r x={LEFT - 5} '
-                f"y={y + 4:.1f}>{short(part * top)}</text><text class={'m' if part < 1 else 'r'} "
-                f"x={x:.1f} y={HEIGHT - BOTTOM + 15}>{short(value)}</text>\n"
-            )
-        self.parts.append(f"<text class=m x={WIDTH // 2} y={HEIGHT - 4}>{axis}</text>\n")
-
-    def at(self, x, y):
-        wide = (x - self.first) / (self.last - self.first) * (WIDTH - LEFT - RIGHT)
-        return LEFT + wide, HEIGHT - BOTTOM - y / self.top * (HEIGHT - TOP - BOTTOM)
-
-    def _points(self, points):
-        return " ".join("{:.1f},{:.1f}".format(*self.at(x, y)) for x, y in points)
-
-    def line(self, colour, points):
-        points = self._points(points)
-        self.parts.append(f'<polyline style="stroke:#{COLOURS[colour]}" points="{points}"/>\n')
-
-    def area(self, colour, points):
-        points = self._points(points)
-        self.parts.append(f'<polygon style="fill:#{COLOURS[colour]}" points="{points}"/>\n')
-
-    def mark(self, x):
-        self.parts.append(f'<path class=k d="M{self.at(x, 0)[0]:.1f} {TOP}V{HEIGHT - BOTTOM}"/>\n')
-
-    def __str__(self):
-        return "".join([*self.parts, "</svg></figure>\n"])
-
-
-def coloured(datasets):
-    """Groups of names, one for each colour. The last one has all that are left."""
-    names = [d["name"] for d in datasets]
-    most = len(COLOURS)
-    groups = [[name] for name in names]
-    return groups if len(names) <= most else [*groups[: most - 1], names[most - 1 :]]
-
-
-def stretches(said):
-    """(from, to, shares) of each mix in the range."""
-    starts = [mix["from"] for mix in said["mixes"]]
-    ends = [*starts[1:], said["to"]]
-    return list(zip(starts, ends, (mix["shares"] for mix in said["mixes"]), strict=True))
-
-
-def draw_mix(said, groups):
-    chart = Chart("Mix, % of the samples", "position", said["from"], said["to"], 100)
-    below = [0.0] * len(said["mixes"])
-    for colour, names in enumerate(groups):
-        upper, lower, above = [], [], []
-        for (first, last, shares), base in zip(stretches(said), below, strict=True):
-            top = base + 100 * sum(shares.get(name, 0) for name in names)
-            above.append(top)
-            upper += [(first, top), (last, top)]
+def draw_datasets(said, datasets):
+    """The mix, and the epochs that were served of each dataset, over the positions."""
+    mixes, span = said["mixes"], (said["from"], said["to"])
+    starts = [mix["from"] for mix in mixes]
+    stretches = list(zip(starts, [*starts[1:], said["to"]], mixes, strict=True))
+    areas, lines, below = [], [], [0.0] * len(mixes)
+    for dataset in datasets:
+        upper, lower, above, total = [], [], [], 0.0
+        points = [(said["from"], 0.0)]
+        for (first, last, mix), base in zip(stretches, below, strict=True):
+            share = mix["shares"].get(dataset["name"], 0)
+            above.append(base + 100 * share)
+            upper += [(first, above[-1]), (last, above[-1])]
             lower += [(first, base), (last, base)]
-        chart.area(colour, upper + lower[::-1])
-        below = above
-    for mix in said["mixes"][1:]:
-        chart.mark(mix["from"])
-    return chart
-
-
-def draw_epochs(said, groups, windows):
-    lines = []
-    for names in groups:
-        total, points = 0.0, [(said["from"], 0.0)]
-        for first, last, shares in stretches(said):
-            total += sum(shares.get(name, 0) * (last - first) / windows[name] for name in names)
+            total += share * (last - first) / dataset["windows"]
             points.append((last, total))
+        areas.append(upper + lower[::-1])
         lines.append(points)
-    top = max(points[-1][1] for points in lines)
-    chart = Chart("Epochs served", "position", said["from"], said["to"], round_up(top or 1))
-    for colour, points in enumerate(lines):
-        chart.line(colour, points)
-    for mix in said["mixes"][1:]:
-        chart.mark(mix["from"])
-    return chart
+        below = above
+    top = round_up(max(points[-1][1] for points in lines) or 1)
+    yield from chart("Mix, % of the samples", "position", span, 100, (), areas, starts[1:])
+    yield from chart("Epochs served", "position", span, top, lines, (), starts[1:])
+    yield "<p>"
+    for dataset, colour in zip(datasets, itertools.cycle(COLOURS), strict=False):
+        name = text(dataset["name"])
+        yield f'<span class=key><i style="background:#{colour}"></i>{name}</span> '
+    yield "</p>\n"
 
 
 def draw_lives(lives):
-    """Lines from where processes began to the position that was reached when others did."""
-    seconds = (lives[-1]["time_ns"] - lives[0]["time_ns"]) / 1e9
+    """A line from where processes began to the position that was reached when others did."""
+    begin, seconds = lives[0]["time_ns"], (lives[-1]["time_ns"] - lives[0]["time_ns"]) / 1e9
     if seconds <= 0:
-        return ""
+        return
     days, hours = seconds > 2 * 86400, seconds > 2 * 3600
     unit, name = (86400, "days") if days else (3600, "hours") if hours else (1, "seconds")
     points = []
     for i, life in enumerate(lives):
-        x = (life["time_ns"] - lives[0]["time_ns"]) / 1e9 / unit
+        x = (life["time_ns"] - begin) / 1e9 / unit
         points += [(x, life["reached"] if i else life["position"]), (x, life["position"])]
-    top = max(y for _, y in points)
-    chart = Chart(
-        "Positions reached when processes began", name, 0, seconds / unit, round_up(top or 1)
-    )
-    chart.line(0, points)
-    return chart
+    top = round_up(max(y for _, y in points) or 1)
+    title = "Positions reached when processes began"
+    yield from chart(title, name, (0, seconds / unit), top, [points])
 
 
 # ---- the page ----
@@ -203,9 +170,8 @@ def put_served(said, seq_len):
     yield "<h2>Served</h2>\n"
     yield from table(("", "#", ""), rows)
     if said["skips"]:
-        skips = ", ".join(f"{first} to {last - 1}" for first, last in said["skips"][:ROWS])
-        more = len(said["skips"]) - ROWS
-        yield f"<p>Skipped: positions {skips}{f' and {more} more' if more > 0 else ''}.</p>\n"
+        skips = ", ".join(f"{first} to {last - 1}" for first, last in said["skips"])
+        yield f"<p>Skipped: positions {skips}.</p>\n"
 
 
 def put_datasets(said, datasets):
@@ -221,14 +187,7 @@ def put_datasets(said, datasets):
     yield "<h2>Datasets</h2>\n"
     yield from table(head, rows)
     if said["mixes"]:
-        groups = coloured(datasets)
-        yield str(draw_mix(said, groups))
-        yield str(draw_epochs(said, groups, {d["name"]: d["windows"] for d in datasets}))
-        yield "<p>"
-        for colour, names in zip(COLOURS, groups, strict=False):
-            name = text(names[0]) if len(names) == 1 else "all others"
-            yield f'<span class=key><i style="background:#{colour}"></i>{name}</span> '
-        yield "</p>\n"
+        yield from draw_datasets(said, datasets)
 
 
 def describe(life, before):
@@ -255,7 +214,7 @@ def put_lives(lives):
         "of them at a position that had been passed. Waits are not in records: see the daemon's "
         "metrics.</p>\n"
     )
-    yield str(draw_lives(lives))
+    yield from draw_lives(lives)
     rows = [
         (
             utc(life["time_ns"] // 10**9), life["position"], life["world"], life["micro_batch"],
@@ -271,9 +230,8 @@ def put_mixes(said):
     rows = []
     for mix in said["mixes"]:
         shares = sorted(mix["shares"].items(), key=lambda item: -item[1])
-        named = ", ".join(f"{name} {100 * share:.3g} %" for name, share in shares[:12])
-        more = f" and {len(shares) - 12} more" if len(shares) > 12 else ""
-        rows.append((mix["from"], named + more))
+        named = ", ".join(f"{name} {100 * share:.3g} %" for name, share in shares)
+        rows.append((mix["from"], named))
     yield "<h2>Mixes</h2>\n"
     yield from table(("#from position", "mix"), rows)
 
@@ -289,7 +247,7 @@ def put_page(stream, passes):
         f"<style>{STYLE}</style>\n<h1>{title}</h1>\n<p>Windows of {passes[0]['seq_len']} tokens. "
         f"Written by tokend {version} on {utc(time.time())}.</p>\n"
     )
-    for said in passes[:PASSES]:
+    for said in passes:
         datasets = sorted(said["datasets"], key=lambda d: -d["samples"])
         if len(passes) > 1:
             yield f"<h2>Peer {said['peer']}, pass {said['pass']}</h2>\n"
@@ -299,8 +257,6 @@ def put_page(stream, passes):
         yield from put_datasets(said, datasets)
         yield from put_lives(said["lives"])
         yield from put_mixes(said)
-    if len(passes) > PASSES:
-        yield f"<p>{len(passes) - PASSES} more passes and peers are not shown.</p>\n"
     yield "</html>\n"
 
 

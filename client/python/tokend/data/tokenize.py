@@ -214,14 +214,12 @@ class Output:
         data = memoryview(data)[(self._written - before.tokens) * self._width :]
         while data:
             if self._part is None:
-                self._part = open(os.path.join(self.path, self._part_name()), "wb", buffering=0)
+                self._part = open(os.path.join(self.path, self._part_name()), "wb")
             left = self.run["shard_tokens"] - self._written % self.run["shard_tokens"]
-            count = min(len(data) // self._width, left)
-            end = self._part.tell() + count * self._width
-            while self._part.tell() < end:
-                data = data[self._part.write(data[: end - self._part.tell()]) :]
-            self._written += count
-            if count == left:
+            now, data = data[: left * self._width], data[left * self._width :]
+            self._part.write(now)
+            self._written += len(now) // self._width
+            if len(now) == left * self._width:
                 self._close(before)
 
     def _part_name(self):
@@ -229,6 +227,7 @@ class Output:
 
     def _close(self, before, finished=False):
         if self._part:
+            self._part.flush()
             os.fsync(self._part.fileno())
             self._part.close()
             self._rename(self._part_name(), _name(self.done.shards))
@@ -452,8 +451,11 @@ def _arguments(argv):
 def main(argv):
     given = _arguments(argv)
     begin = time.monotonic()
-    kinds = documents.TABLES if given.column else ("text", "jsonl", "parquet")
-    sources, left_out = documents.sources_of(given.inputs, kinds, given.text)
+    kinds = documents.TABLES if given.column else documents.TEXTS
+    sources, _, left_out = documents.sources_of(given.inputs, kinds, given.text)
+    if not sources:
+        why = next((f" ({path}: {why})" for path, why in left_out.items()), "")
+        raise Error(f"{', '.join(given.inputs)}: has no documents{why}; name other files")
     for path, why in left_out.items():
         say(f"left out: {path}: {why}")
     try:

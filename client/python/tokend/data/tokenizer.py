@@ -28,7 +28,11 @@ ENDS_OF_TEXT = (
 
 
 class Tokenizer:
-    """The base of all kinds. A special token's name in a text is encoded as ordinary characters."""
+    """The base of all kinds. A special token's name in a text is encoded as ordinary characters.
+
+    A kind has encode(texts): a sequence of tokens per text, with one thread; number(text): the
+    token of exactly this text, or None; is_known(token); and decode(tokens), which are all known.
+    """
 
     vocab = 0  # all tokens are below
     made_by = "tokend"  # name and version of the package that encodes
@@ -36,21 +40,6 @@ class Tokenizer:
     pattern = None  # of a .tiktoken file, which does not contain it
     note = None  # a line for the user about this file
     begin = ()  # tokens that the file puts before each text
-
-    def encode(self, texts):
-        """Returns a sequence of tokens per text. Uses one thread."""
-        raise NotImplementedError
-
-    def number(self, text):
-        """Returns the token of exactly this text, or None."""
-        raise NotImplementedError
-
-    def is_known(self, token):
-        raise NotImplementedError
-
-    def decode(self, tokens):
-        """@tokens: all known."""
-        raise NotImplementedError
 
     def text(self, tokens):
         """Returns the text of tokens. One without text is shown as <|NUMBER|>."""
@@ -101,12 +90,22 @@ class HuggingFace(Tokenizer):
 
 class Tiktoken(Tokenizer):
     def __init__(self, path, data, pattern):
-        self._ranks = dict(self._lines(path, data))
+        self._ranks = {}
+        for number, line in enumerate(data.splitlines(), 1):
+            try:
+                if line:
+                    token, rank = line.split()
+                    self._ranks[base64.b64decode(token, validate=True)] = int(rank)
+            except ValueError:
+                raise Error(
+                    f"--tokenizer {path}:{number}: not a token in base64 and its rank; name "
+                    "another file"
+                ) from None
         self._tokens = {rank: token for token, rank in self._ranks.items()}
-        missing = next((b for b in range(256) if bytes([b]) not in self._ranks), None)
-        if missing is not None or len(self._tokens) != len(self._ranks):
-            what = "no token for some bytes" if missing is not None else "a rank twice"
-            raise Error(f"--tokenizer {path}: has {what}; name another file")
+        if any(bytes([byte]) not in self._ranks for byte in range(256)):
+            raise Error(f"--tokenizer {path}: has no token for some bytes; name another file")
+        if len(self._tokens) != len(self._ranks):
+            raise Error(f"--tokenizer {path}: has a rank twice; name another file")
         self.vocab = max(self._tokens) + 1
         self.pattern = pattern or GPT2_PATTERN
         self._encoding = package("tiktoken", path).Encoding(
@@ -118,19 +117,6 @@ class Tiktoken(Tokenizer):
                 f"{path}: does not contain its pattern, and is not GPT-2's; GPT-2's pattern is "
                 "used: pass --pattern if that is wrong"
             )
-
-    @staticmethod
-    def _lines(path, data):
-        for number, line in enumerate(data.splitlines(), 1):
-            try:
-                if line:
-                    token, rank = line.split()
-                    yield base64.b64decode(token, validate=True), int(rank)
-            except ValueError:
-                raise Error(
-                    f"--tokenizer {path}:{number}: not a token in base64 and its rank; name "
-                    "another file"
-                ) from None
 
     def encode(self, texts):
         made = [self._encoding.encode_ordinary(text) for text in texts]
