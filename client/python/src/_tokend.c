@@ -198,28 +198,6 @@ static int execute(PyObject *module)
 	return PyModule_AddStringConstant(module, "version", tokend_version());
 }
 
-static int traverse(PyObject *module, visitproc visit, void *arg)
-{
-	struct module *m = PyModule_GetState(module);
-
-	Py_VISIT(m->error);
-	Py_VISIT(m->client);
-	for (int i = 0; i <= ERRORS; i++)
-		Py_VISIT(m->kind[i]);
-	return 0;
-}
-
-static int clear(PyObject *module)
-{
-	struct module *m = PyModule_GetState(module);
-
-	Py_CLEAR(m->error);
-	Py_CLEAR(m->client);
-	for (int i = 0; i <= ERRORS; i++)
-		Py_CLEAR(m->kind[i]);
-	return 0;
-}
-
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0}};
 
 static struct PyModuleDef definition = {
@@ -228,8 +206,6 @@ static struct PyModuleDef definition = {
 	.m_size = sizeof(struct module),
 	.m_methods = functions,
 	.m_slots = module_slots,
-	.m_traverse = traverse,
-	.m_clear = clear,
 };
 
 PyMODINIT_FUNC PyInit__tokend(void)

@@ -457,6 +457,7 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 
 /* ---- the class ---- */
 
+/* Without a description: as the function of tokend.h with this name. */
 static PyMethodDef client_methods[] = {
 	{"look_into", (PyCFunction)(void (*)(void))client_look_into, METH_FASTCALL,
 		"look_into(tokens, token_bytes, width, labels, label_bytes, position_ids, "
@@ -471,28 +472,21 @@ static PyMethodDef client_methods[] = {
 		"Returns (rows_valid, next, documents, longest, annotations), or None at the end "
 		"of the stream. Does not take the batch: set `takes` then."},
 	{"shape", client_shape, METH_NOARGS, "Sizes and counters, as a dict."},
-	{"commit", client_commit, METH_VARARGS,
-		"commit(next)\n\nReports that the batches up to this position were trained on."},
+	{"commit", client_commit, METH_VARARGS, NULL},
 	{"seek", client_seek, METH_VARARGS,
 		"seek(cursor or None, rank, world, micro_batch, again=False)\n\n"
 		"Moves to a cursor (None: the last batch taken). again: another pass over a finite "
 		"stream."},
 	{"set_mix", client_set_mix, METH_O,
 		"set_mix(weights by name)\n\nReturns the first position of the new mix."},
-	{"checkpoint", client_checkpoint, METH_VARARGS,
-		"checkpoint(tag)\n\nThe daemon stores the cursor. Returns the path."},
-	{"record", client_record, METH_VARARGS,
-		"record(path)\n\nRecords the batches taken from now on in a file."},
-	{"attend", client_attend, METH_NOARGS,
-		"Checks the connection, looks for a lost daemon for a moment."},
-	{"request", client_request, METH_NOARGS,
-		"The operator's pending request: (number, kind, args)."},
+	{"checkpoint", client_checkpoint, METH_VARARGS, "checkpoint(tag)\n\nReturns the path."},
+	{"record", client_record, METH_VARARGS, NULL},
+	{"attend", client_attend, METH_NOARGS, NULL},
+	{"request", client_request, METH_NOARGS, "Returns (number, kind, args)."},
 	{"obey", client_obey, METH_VARARGS,
-		"obey(kind, args)\n\nCarries out a mix or a skip. Returns the first position at "
-		"which the order differs."},
-	{"undo", client_undo, METH_NOARGS, "Reverts the last mix or skip that was carried out."},
-	{"answer", client_answer, METH_VARARGS,
-		"answer(number, outcome, text)\n\nReports NOTED, DONE or FAILED to the operator."},
+		"obey(kind, args)\n\nReturns the first position at which the order differs."},
+	{"undo", client_undo, METH_NOARGS, NULL},
+	{"answer", client_answer, METH_VARARGS, "answer(number, outcome, text)"},
 	{"memory", client_memory, METH_O,
 		"memory(gone)\n\nAddress and bytes of the ring's slots; None: the same ring as in "
 		"the former call. gone(address, bytes) is called before it is unmapped."},
@@ -504,27 +498,22 @@ static PyMethodDef client_methods[] = {
 	{0},
 };
 
+/* The same. */
 static PyGetSetDef client_members[] = {
 	{"takes", NULL, client_set_takes,
 		"Set it to a tuple (next, keep=False), with the next of look_into(): takes that "
 		"batch. keep: release() releases it. LookupError if another thread was faster.",
 		NULL},
-	{"cursor", get_cursor, NULL, "The cursor, as bytes.", NULL},
-	{"datasets", get_datasets, NULL, "Names of the datasets, by index.", NULL},
-	{"position", get_number, NULL, "Position of the cursor.", (void *)&numbers[0]},
-	{"taken", get_number, NULL, "Position after the last batch taken.", (void *)&numbers[1]},
-	{"contents", get_number, NULL, "A hash of the shards' sampled tokens.",
-		(void *)&numbers[2]},
-	{"fingerprint", get_number, NULL, "A hash that is equal on all ranks at the same step.",
-		(void *)&numbers[3]},
-	{"request_number", get_number, NULL, "Number of the operator's pending request, or 0.",
-		(void *)&numbers[4]},
-	{"run", get_text, NULL, "Name of the run; the daemon names an unnamed one.",
-		(void *)&texts[0]},
-	{"socket", get_text, NULL, "Path of the daemon's socket.", (void *)&texts[1]},
-	{"config", get_text, NULL,
-		"Path of the config whose private daemon serves; None: it is not private.",
-		(void *)&texts[2]},
+	{"cursor", get_cursor, NULL, "Bytes.", NULL},
+	{"datasets", get_datasets, NULL, "Their names, by index.", NULL},
+	{"position", get_number, NULL, NULL, (void *)&numbers[0]},
+	{"taken", get_number, NULL, NULL, (void *)&numbers[1]},
+	{"contents", get_number, NULL, NULL, (void *)&numbers[2]},
+	{"fingerprint", get_number, NULL, NULL, (void *)&numbers[3]},
+	{"request_number", get_number, NULL, NULL, (void *)&numbers[4]},
+	{"run", get_text, NULL, NULL, (void *)&texts[0]},
+	{"socket", get_text, NULL, NULL, (void *)&texts[1]},
+	{"config", get_text, NULL, NULL, (void *)&texts[2]},
 	{0},
 };
 

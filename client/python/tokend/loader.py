@@ -21,7 +21,6 @@ from ._tokend import ArgumentError, Error
 from .batch import Batch, Batches, Wanted
 from .control import Control, Request
 from .cursor import SEEK, Cursor, cursor_of, edited, integer, is_cursor, named_weights
-from .workers import Workers
 
 ENDLESS = "the stream has no end; set epochs: or samples: in its config"
 COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes")
@@ -181,7 +180,9 @@ class Loader:
     ) -> None:
         if rank is None:
             parallel.refuse_workers()
-        self._stream, self._rank, self._world, self._peer, self._micro = stream, 0, 1, peer, 0
+        self._stream = stream
+        # as compared with that of the other processes
+        self._place = {"rank": 0, "peer": peer, "world": 1, "micro_batch": 0}
         self._inside = 0.0  # seconds in next()
         self._ended = False  # next() has raised StopIteration
         self._pass: weakref.ref[_Pass] | None = None  # the last one that took a batch
@@ -196,30 +197,34 @@ class Loader:
             make = batches.framework(framework)
             there = devices.cuda(device, make.name)
             types = batches.types(dtype)
-            of_mesh = None
             if mesh is None:
-                self._rank, self._world = parallel.coordinate(rank, world)
+                at = parallel.Place(*parallel.coordinate(rank, world), peer, None)
             elif rank is not None or world is not None or peer != 0:
                 raise ValueError("mesh, rank, world, peer: the mesh has them; pass mesh= alone")
             else:
-                self._rank, self._world, self._peer, of_mesh = parallel.place(mesh)
-            part = batches.cp_slice(cp, of_mesh)
-            self._micro = arguments.micro_batch(micro_batch)
+                at = parallel.place(mesh)
+            part = batches.cp_slice(cp, at.cp)
+            self._place = {
+                "rank": at.rank,
+                "peer": integer("peer", at.peer, MOST_32),
+                "world": at.world,
+                "micro_batch": arguments.micro_batch(micro_batch),
+            }
             if self._compares(together):
-                groups.compare(together, self._place())
+                groups.compare(together, self._place)
             name = run or parallel.token()
             wait = None if deadline in (None, math.inf) else deadline
             session = {
                 "stream": stream,
                 "run": name,
-                "peer": integer("peer", self._peer, MOST_32),
+                "peer": self._place["peer"],
                 "slots": integer("slots", slots, MOST_32),
                 **arguments.reach(socket, config, deadline),
             }
             self._client = _tokend.Client(
-                micro_batch=self._micro,
-                rank=self._rank,
-                world=self._world,
+                micro_batch=self.micro_batch,
+                rank=self.rank,
+                world=self.world,
                 # a second process of this rank is refused: it is a mistake, or left over
                 strict=group is not False and bool(name) and parallel.launched() is not None,
                 max_wait_ms=0 if wait is None else arguments.milliseconds(wait),
@@ -236,11 +241,10 @@ class Loader:
             if transform is not None:
                 seed = self.cursor.to_dict()["seed"]
                 made = transforms.Transform(transform, seed, transforms.greatest(types))
-                self._source = (
-                    Workers(self._client, workers, made, session, wait)
-                    if workers
-                    else transforms.InProcess(self._client, made)
-                )
+                if workers:
+                    self._source = _workers()(self._client, workers, made, session, wait)
+                else:
+                    self._source = transforms.InProcess(self._client, made)
             elif there is not None:
                 self._feed = devices.Feed(self._client, there, types)
             self._batches = Batches(self._client, wanted, self._source, self._feed)
@@ -259,24 +263,16 @@ class Loader:
             raise
         self._control = Control(self._client, together, self._daemon)
         # used by control() if there is no group
-        self._alone = group not in (None, False) or max(self._world, groups.processes()) == 1
+        self._alone = group not in (None, False) or max(self.world, groups.processes()) == 1
         assumed = mesh is None and rank is None
         self._made: parallel.Made | None  # until the first batch
-        self._made = parallel.Made(assumed, stream, self.run, self._rank, self._world)
+        self._made = parallel.Made(assumed, stream, self.run, self.rank, self.world)
 
     # ---- the other processes of the job ----
 
     @staticmethod
     def _compares(together: Any) -> bool:
         return together is not None and not together.gone()
-
-    def _place(self) -> dict[str, Any]:
-        return {
-            "rank": self._rank,
-            "peer": self._peer,
-            "world": self._world,
-            "micro_batch": self._micro,
-        }
 
     def _agreed(
         self, together: Any, go: Callable[[], None], patience: float = groups.PATIENCE_S
@@ -295,9 +291,9 @@ class Loader:
         except Exception as error:
             # the others raise it; here the cause is raised
             with contextlib.suppress(groups.DisagreementError):
-                groups.compare(together, self._place(), error=error)
+                groups.compare(together, self._place, error=error)
             raise
-        groups.compare(together, self._place(), self._client)
+        groups.compare(together, self._place, self._client)
 
     def _meet_late(self) -> None:
         """Before the first batch: a group that was initialised since the loader was made."""
@@ -342,7 +338,7 @@ class Loader:
         """The next batch, and what the caller then sets _client.takes to."""
         begin = time.perf_counter()
         if (made := self._made) is not None:  # another thread may be faster
-            if made.check(self._rank, self._world):
+            if made.check(self.rank, self.world):
                 self._meet_late()
             self._made = None
         found = self._batches.look()
@@ -357,10 +353,10 @@ class Loader:
 
     def _warn_of_padding(self) -> None:
         self._said_padding = True
-        rows = self._micro * self._world
+        rows = self.micro_batch * self.world
         phrases.warn(
-            f"the last batch of stream {self._stream!r} is padding only on rank {self._rank} of "
-            f"{self._world}, so the mean of its losses is NaN; divide the sum of losses, "
+            f"the last batch of stream {self._stream!r} is padding only on rank {self.rank} of "
+            f"{self.world}, so the mean of its losses is NaN; divide the sum of losses, "
             'cross_entropy(…, reduction="sum"), by the number of labels other than -100 on all '
             "ranks; or leave that batch out on all ranks, with samples: "
             f"{self.taken // rows * rows} in the config"
@@ -377,7 +373,7 @@ class Loader:
         """
         self._control.finish()
         cursor = edited(SEEK, self._client.cursor, 0)
-        self._go_alone(cursor, self._rank, self._world, self._micro, True)
+        self._go_alone(cursor, self._place, True)
 
     def __len__(self) -> int:
         """Returns how many batches of this rank `for batch in loader` gives.
@@ -402,7 +398,7 @@ class Loader:
             begin = self._pass_begin
         else:
             begin = 0 if self._is_over() else self.taken
-        return -(-(end - begin) // (self._world * self._micro))
+        return -(-(end - begin) // (self.world * self.micro_batch))
 
     @property
     def batches_per_pass(self) -> int:
@@ -415,7 +411,7 @@ class Loader:
         end = self._batches.end
         if end is None:
             raise TypeError(f"batches_per_pass: {ENDLESS}")
-        return -(-end // (self._world * self._micro))
+        return -(-end // (self.world * self.micro_batch))
 
     def __bool__(self) -> bool:
         """True, because bool() would otherwise call len()."""
@@ -586,11 +582,11 @@ class Loader:
         if group is not SAME:
             together = groups.over(group)
             alone = group not in (None, False) or world == 1
-        elif world is not None and world != self._world:
+        elif world is not None and world != self.world:
             together, alone = None, max(world, groups.processes()) == 1
 
         def go() -> None:
-            cursor, place = to(), self._place()
+            cursor, place = to(), dict(self._place)
             for name, value in (("rank", rank), ("world", world)):
                 if value is not None:
                     place[name] = integer(name, value)
@@ -599,26 +595,25 @@ class Loader:
             if self._compares(together):  # the others may be making their loaders
                 groups.compare(together, place)
             # even if the others fail, this process is there
-            self._go_alone(cursor, place["rank"], place["world"], place["micro_batch"], again)
+            self._go_alone(cursor, place, again)
 
         self._agreed(together, go)
         if together is not self._control.group or self._control.stopping:
             self._control.begin(together)
         self._alone = alone
 
-    def _go_alone(
-        self, cursor: bytes | None, rank: int, world: int, micro: int, again: bool
-    ) -> None:
+    def _go_alone(self, cursor: bytes | None, place: dict[str, int], again: bool) -> None:
         """Without asking other processes. @cursor None: stays here, and batches that are taken but
         not trained on stay uncommitted.
         """
         before, self._batches.stale = self._batches.stale, True
         try:
-            self._client.seek(cursor, rank, world, micro, again)
+            to = place["rank"], place["world"], place["micro_batch"]
+            self._client.seek(cursor, *to, again)
         except Error:
             self._batches.stale = before
             raise
-        self._rank, self._world, self._micro = rank, world, micro
+        self._place = place
         self._ended, self._pass_begin = False, self.taken
         self._batches.begin()
 
@@ -659,12 +654,12 @@ class Loader:
     @property
     def micro_batch(self) -> int:
         """The rows of a batch."""
-        return self._micro
+        return self._place["micro_batch"]
 
     @property
     def batch_size(self) -> int:
         """The same, by PyTorch's name."""
-        return self._micro
+        return self.micro_batch
 
     @property
     def seq_len(self) -> int:
@@ -674,12 +669,12 @@ class Loader:
     @property
     def rank(self) -> int:
         """This process's data-parallel rank."""
-        return self._rank
+        return self._place["rank"]
 
     @property
     def world(self) -> int:
         """The number of data-parallel ranks."""
-        return self._world
+        return self._place["world"]
 
     @property
     def cursor(self) -> Cursor:
@@ -749,8 +744,8 @@ class Loader:
         if self._control.group is None and not self._alone:
             self._client.shape()  # raises if the loader is closed, or in a forked child
             raise ArgumentError(
-                f"control: rank {self._rank} of {self._world} in a job of "
-                f"{max(self._world, groups.processes())} processes has no group of them; pass "
+                f"control: rank {self.rank} of {self.world} in a job of "
+                f"{max(self.world, groups.processes())} processes has no group of them; pass "
                 "group=, a gloo group of all processes that read this stream (in JAX "
                 "tokend.integrations.jax.group())"
             )
@@ -831,8 +826,8 @@ class Loader:
             cursor, seq_len = self.cursor, self._client.shape()["seq_len"]
         except (AttributeError, Error):
             return "<tokend.Loader, not attached>"
-        place = f"rank {self._rank} of {self._world}"
-        return f"<tokend.Loader {self._micro} × {seq_len}, {place}; {cursor!r}>"
+        place = f"rank {self.rank} of {self.world}"
+        return f"<tokend.Loader {self.micro_batch} × {seq_len}, {place}; {cursor!r}>"
 
     def _record_path(self, directory: Any) -> str:
         try:
@@ -841,8 +836,19 @@ class Loader:
             raise ArgumentError(
                 f"record: {directory}: {error.strerror}; pass a directory that you can write to"
             ) from None
-        name = f"{self.run}.{self._rank}-{self._peer}.{os.getpid()}-{time.time_ns()}.record"
+        name = f"{self.run}.{self.rank}-{self._place['peer']}.{os.getpid()}-{time.time_ns()}.record"
         return os.path.join(directory, name)
+
+
+def _workers() -> Any:
+    """The class Workers, which imports torch."""
+    try:
+        from .workers import Workers
+    except ModuleNotFoundError:
+        raise ImportError(
+            f"workers: torch is not installed; {phrases.install('torch')}, or pass workers=0"
+        ) from None
+    return Workers
 
 
 class _Pass:

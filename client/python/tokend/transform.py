@@ -42,43 +42,26 @@ class TransformError(_tokend.Error):
     """Its first token in the shard."""
 
 
-class Row:
-    """The origin of a row."""
-
-    def __init__(self, position: int, dataset: str, shard: int, offset: int) -> None:
-        self.position, self.dataset, self.shard, self.offset = position, dataset, shard, offset
-
-    def error(self, why: str) -> TransformError:
-        error = TransformError(
-            f"transform: {why} (position {self.position}, dataset {self.dataset}, shard "
-            f"{self.shard} of its sorted list, offset {self.offset}); the cursor is before this "
-            "batch"
-        )
-        for name, value in vars(self).items():
-            setattr(error, name, value)
-        return error
-
-
-def needs_numpy() -> Any:
-    try:
-        import numpy
-    except ImportError:
-        raise ImportError(
-            f"transform: NumPy is not installed; {phrases.install('numpy')}"
-        ) from None
-    return numpy
+class NotARow(Exception):
+    """What a transform returned is not a row."""
 
 
 class Transform:
     """Applies @function. @greatest: the largest token that may come out."""
 
     def __init__(self, function: Any, seed: int, greatest: int) -> None:
-        numpy = needs_numpy()
+        try:
+            import numpy
+        except ImportError:
+            raise ImportError(
+                f"transform: NumPy is not installed; {phrases.install('numpy')}"
+            ) from None
         if not callable(function):
             raise TypeError(
                 phrases.is_not("transform", function, "a function of (tokens, position, rng)")
             )
-        self.numpy, self._function, self._seed, self._greatest = numpy, function, seed, greatest
+        self.numpy: Any = numpy
+        self._function, self._seed, self._greatest = function, seed, greatest
         self._bits = numpy.random.Philox(key=0)
         self._rng = numpy.random.Generator(self._bits)
         self._state = self._bits.state
@@ -87,42 +70,44 @@ class Transform:
         self._state["state"]["key"][0] = _tokend.derive(self._seed, TAG, position)
         self._bits.state = self._state
 
-    def _checked(self, made: Any, like: Any) -> Any:
-        """@made as a row, or a text that says why it is not one."""
+    def _apply(self, tokens: Any, position: int) -> None:
+        """Transforms a row in place. Raises what the function raises, or NotARow."""
         numpy = self.numpy
+        self._begin(position)
+        made = self._function(tokens, position, self._rng)
         if made is None:
-            return "returned None instead of the row"
+            raise NotARow("returned None instead of the row")
         made = numpy.asarray(made)
-        if made.shape != like.shape:
-            return f"returned shape {list(made.shape)} instead of {list(like.shape)}"
+        if made.shape != tokens.shape:
+            raise NotARow(f"returned shape {list(made.shape)} instead of {list(tokens.shape)}")
         if made.dtype.kind not in "iu":
-            return f"returned {made.dtype} instead of integers"
+            raise NotARow(f"returned {made.dtype} instead of integers")
         made = made.astype(numpy.int64, copy=False)
         # as unsigned, numbers below 0 are too great as well
         if int(numpy.maximum.reduce(made.view(numpy.uint64))) > self._greatest:
-            return f"returned a token outside of 0 … {self._greatest}"
-        return made
+            raise NotARow(f"returned a token outside of 0 … {self._greatest}")
+        if made is not tokens:
+            tokens[:] = made
 
     def apply(self, tokens: Any, fields: list[list[int]], names: list[str]) -> None:
         """Transforms each row of @tokens, int64 [b, window], in place. @fields: as batch.FIELDS."""
-        position, dataset, _, _, shard, offset = fields
-        for i, at in enumerate(position):
-            if at >= 0:  # not padding
-                self._apply(tokens[i], Row(at, names[dataset[i]], shard[i], offset[i]))
-
-    def _apply(self, tokens: Any, row: Row) -> None:
-        self._begin(row.position)
-        try:
-            made = self._function(tokens, row.position, self._rng)
-        except (Exception, SystemExit) as error:
-            raise row.error(
-                f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
-            ) from error
-        made = self._checked(made, tokens)
-        if isinstance(made, str):
-            raise row.error(made)
-        if made is not tokens:
-            tokens[:] = made
+        positions, datasets, _, _, shards, offsets = fields
+        for i, position in enumerate(positions):
+            if position < 0:
+                continue  # padding
+            try:
+                self._apply(tokens[i], position)
+            except (Exception, SystemExit) as error:
+                kind = "" if isinstance(error, NotARow) else f"{type(error).__name__}: "
+                why = (kind + " ".join(str(error).split())).removesuffix(": ")
+                dataset, shard, offset = names[datasets[i]], shards[i], offsets[i]
+                failed = TransformError(
+                    f"transform: {why} (position {position}, dataset {dataset}, shard {shard} of "
+                    f"its sorted list, offset {offset}); the cursor is before this batch"
+                )
+                failed.position, failed.dataset = position, dataset
+                failed.shard, failed.offset = shard, offset
+                raise failed from error
 
 
 def greatest(types: dict[str, str]) -> int:

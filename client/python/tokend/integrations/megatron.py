@@ -34,14 +34,8 @@ from .shared import check_seq_len, positions, shifted
 
 def _kept(directory: str, iteration: str) -> list[str]:
     """Returns the files of an iteration that contain a cursor: the same one on all data ranks."""
-    return glob.glob(
-        os.path.join(
-            glob.escape(directory),
-            f"iter_{iteration}",
-            "mp_rank_00*",
-            "train_dataloader_dprank000.pt",
-        )
-    )
+    at = f"iter_{iteration}/mp_rank_00*/train_dataloader_dprank000.pt"
+    return glob.glob(os.path.join(glob.escape(directory), at))
 
 
 @functools.cache  # a process with several model chunks asks for each
@@ -54,36 +48,30 @@ def _begin(stream: str, args: Any) -> bytes | int:
     """Returns where to start: the cursor or position of Megatron's checkpoint. Prints which.
     Raises ValueError if they contradict each other.
     """
-    consumed, directory, iteration = (
-        args.consumed_train_samples,
-        getattr(args, "dataloader_save", None),
-        f"{args.iteration:07d}",
-    )
+    consumed, directory = args.consumed_train_samples, getattr(args, "dataloader_save", None)
     where, why = consumed, "Megatron's consumed_train_samples"
-    kept = _kept(directory, iteration) if directory and args.iteration else []
-    if kept:
-        where, why = (
-            torch.load(kept[0], weights_only=True)["dataloader_state_dict"]["cursor"],
-            f"the cursor in {kept[0]}",
-        )
-        if Cursor(where).position < consumed:
-            raise ValueError(
-                f"dataloader_save: the cursor in {kept[0]} is at sample {Cursor(where).position}, "
-                f"but the checkpoint of iteration {args.iteration} has consumed {consumed}, so it "
-                "is from another run; name this run's directory, or omit --dataloader-save"
-            )
-    elif directory and args.iteration:
-        if others := _kept(directory, "*"):
+    if directory and args.iteration:
+        kept = _kept(directory, f"{args.iteration:07d}")
+        others = _kept(directory, "*")
+        if kept:
+            where = torch.load(kept[0], weights_only=True)["dataloader_state_dict"]["cursor"]
+            why = f"the cursor in {kept[0]}"
+        elif others:
             raise ValueError(
                 f"dataloader_save: {directory} has no cursor of the checkpoint's iteration, "
                 f"{args.iteration}, but of other iterations ({others[0]}); load one of those, or "
                 "name an empty directory to continue from the samples consumed"
             )
-        why += f" ({directory} has no cursor); right if no mix was changed and nothing skipped"
-    _say(
-        f"tokend: stream {stream!r} begins at sample {Cursor(where).position if kept else where}: "
-        f"{why}"
-    )
+        else:
+            why += f" ({directory} has no cursor); right if no mix was changed and nothing skipped"
+    at = where if where is consumed else Cursor(where).position
+    if at < consumed:
+        raise ValueError(
+            f"dataloader_save: {why} is at sample {at}, but the checkpoint of iteration "
+            f"{args.iteration} has consumed {consumed}, so it is from another run; name this run's "
+            "directory, or omit --dataloader-save"
+        )
+    _say(f"tokend: stream {stream!r} begins at sample {at}: {why}")
     return where
 
 
@@ -92,9 +80,7 @@ def _document_starts(starts: torch.Tensor, rows: int, seq_len: int) -> torch.Ten
     row = starts[:-1] // seq_len
     count = torch.bincount(row, minlength=rows)
     padded = torch.full((rows, seq_len + 1), seq_len, dtype=torch.int32)
-    padded[torch.arange(seq_len + 1) < count[:, None]] = starts[:-1] - (row * seq_len).to(
-        torch.int32
-    )
+    padded[torch.arange(seq_len + 1) < count[:, None]] = (starts[:-1] - row * seq_len).int()
     return padded
 
 
@@ -144,18 +130,11 @@ class TokendIterator:
             from megatron.core import parallel_state as groups
 
             rank, world = groups.get_data_parallel_rank(), groups.get_data_parallel_world_size()
-            stage = (
-                groups.get_pipeline_model_parallel_rank() * groups.get_context_parallel_world_size()
-            )
-            self._peer = stage + groups.get_context_parallel_rank()
-        self._stream, self._micro, self._rank, self._world, self._options = (
-            stream,
-            micro_batch,
-            rank,
-            world,
-            options,
-        )
-        self._start = start
+            peers = groups.get_context_parallel_world_size()
+            self._peer = groups.get_pipeline_model_parallel_rank() * peers
+            self._peer += groups.get_context_parallel_rank()
+        self._stream, self._micro, self._start = stream, micro_batch, start
+        self._rank, self._world, self._options = rank, world, options
         self._seq, self._mask, self._documents = seq_len, attention_mask, documents
         self._loader: Loader | None = None
 
@@ -224,9 +203,8 @@ class TokendIterator:
             starts = _document_starts(taken["cu_seqlens"], rows, seq_len)
             batch |= {"cu_seqlens": starts, "max_seqlen": starts.diff().amax(1)}
         if self._mask:
-            batch["attention_mask"] = torch.ones(rows, 1, seq_len, seq_len, dtype=torch.bool).triu(
-                1
-            )
+            mask = torch.ones(rows, 1, seq_len, seq_len, dtype=torch.bool)
+            batch["attention_mask"] = mask.triu(1)
         return batch
 
 
