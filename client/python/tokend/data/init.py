@@ -126,6 +126,11 @@ class Dataset:
     share: str = ""  # of it for training; the rest of it is for validation
 
 
+def _quoted(text):
+    """As YAML."""
+    return json.dumps(text, ensure_ascii=False)
+
+
 def _count(number, unit):
     return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
@@ -303,7 +308,8 @@ def _texts(paths, given):
         *found, left_out = documents.sources_of([path], documents.TEXTS, True, given.most << 20)
         left = [f"{name}: {why}" for name, why in left_out.items()]
         if not found[0]:
-            raise Error(f"{path}: has neither shards nor text ({'; '.join(left[:1])})")
+            why = f" ({left[0]})" if left else ""
+            raise Error(f"{path}: has neither shards nor text{why}; name a directory that does")
         chosen[path] = found
         more = f"; and {len(left) - LISTED} more" if len(left) > LISTED else ""
         notes += [f"left out: {'; '.join(left[:LISTED])}{more}"] if left else []
@@ -351,14 +357,14 @@ def _samples(datasets):
 def _entry(dataset, total, part):
     facts = {
         "dtype": dataset.dtype,
-        "column": dataset.column and json.dumps(dataset.column),
+        "column": dataset.column and _quoted(dataset.column),
         "part": part,
         "weight": total and f"{max(dataset.tokens / total, 0.0001):.4g}",
     }
     return DATASET.format(
         about=printable(dataset.about),
-        name=json.dumps(dataset.name),
-        path=json.dumps(dataset.path),
+        name=_quoted(dataset.name),
+        path=_quoted(dataset.path),
         facts="".join(f"        {key}: {value}\n" for key, value in facts.items() if value),
     )
 
