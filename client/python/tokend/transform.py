@@ -43,7 +43,7 @@ class TransformError(_tokend.Error):
 
 
 class NotARow(Exception):
-    """What a transform returned is not a row."""
+    """The result of a transform is not a row."""
 
 
 class Transform:

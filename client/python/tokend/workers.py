@@ -35,7 +35,7 @@ LOOK_S = 0.1  # between two looks whether to end
 
 
 class Rows(IterableDataset):  # type: ignore[type-arg]
-    """What a worker makes: (position, tokens) of each batch, or (None, error) at last. @place: the
+    """The batches of a worker: (position, tokens) of each, or (None, error) at last. @place: the
     trainer's arguments of _tokend.Client. @ended: a shared tensor, not 0 when workers are to end.
     """
 

@@ -75,9 +75,9 @@ def round_up(value):
     return next(step for step in steps if step * unit >= value * 0.999) * unit
 
 
-def chart(title, axis, span, top, lines=(), areas=(), marks=()):
+def chart(title, axis, span, top, lines=(), areas=(), bars=()):
     """An SVG. @span: the first and the last x; y is from 0 to @top. @lines, @areas: points (x, y)
-    of each dataset; @marks: x of vertical lines.
+    of each dataset; @bars: x of vertical lines.
     """
     first, last = span
 
@@ -102,7 +102,7 @@ def chart(title, axis, span, top, lines=(), areas=(), marks=()):
         for points, colour in zip(shapes, itertools.cycle(COLOURS), strict=False):
             placed = " ".join("{:.1f},{:.1f}".format(*at(*point)) for point in points)
             yield f'<{tag} style="{style}:#{colour}" points="{placed}"/>\n'
-    for x in marks:
+    for x in bars:
         yield f'<path class=k d="M{at(x, 0)[0]:.1f} {TOP}V{HEIGHT - BOTTOM}"/>\n'
     yield "</svg></figure>\n"
 
