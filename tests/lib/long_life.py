@@ -19,7 +19,7 @@ from .process import REPO, child_environment
 
 TOKENS = 1 << 20  # in the only shard; windows of one token
 SLOTS = 1024
-GROWTH_KIB = 256  # of a process, after the first third of its samples
+GROWTH_KIB = 256  # of a process, after the first third of its batches
 
 
 def look(pid):
@@ -65,7 +65,7 @@ class LongLife:
             if time.monotonic() >= due and trainer.poll() is None:
                 samples.append((look(self.daemon.pid), look(trainer.pid), last))
                 self._compare()
-                due = time.monotonic() + (0 if len(samples) < 20 else 1)
+                due = time.monotonic() + (0 if len(samples) < 20 else 0.5)
         code = trainer.wait()
         assert code == 0, (code, open(self.place.file("trainer.log")).read())
         assert last["position"] == self.begin + last["batches"], "batches and position agree"
@@ -83,12 +83,14 @@ class LongLife:
 
     @staticmethod
     def _flat(samples):
-        """Asserts that nothing grows after the first third of the samples."""
-        assert len(samples) >= 9, ("too few samples", samples)
+        """Asserts that nothing grows after the first third of the batches."""
+        third = samples[-1][2]["batches"] / 3
+        early = sum(batches["batches"] <= third for _, _, batches in samples)
+        assert early >= 3 and len(samples) >= early + 6, ("too few samples", samples)
         totals = {}
         for which, name in enumerate(("daemon", "trainer")):
             seen = numpy.array([s[which] for s in samples if s[which]])
-            warm, rest = seen[: len(seen) // 3], seen[len(seen) // 3 :]
+            warm, rest = seen[:early], seen[early:]
             grown = rest[:, 0].max() - warm[:, 0].max()
             assert grown <= GROWTH_KIB, (f"RSS of the {name} grew by {grown} KiB", seen[:, 0])
             # the daemon may not have closed the connection of the last status
