@@ -51,8 +51,8 @@ class Store:
         manifests. The daemon never lists.
         """
         signed = ["curl", "-fsS", "--noproxy", "*", "--aws-sigv4", f"aws:amz:{REGION}:s3"]
-        signed += ["--user", f"{KEY}:{SECRET}"]
-        run(*signed, "-X", "PUT", f"{self.endpoint}/{BUCKET}")
+        signed += ["--user", f"{KEY}:{SECRET}", "-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]
+        run(*signed, "-X", "PUT", f"{self.endpoint}/{BUCKET}/")
         for name in names:
             for path in sorted((data / name).glob("*.bin")):
                 run(*signed, "-T", path, f"{self.endpoint}/{BUCKET}/{name}/{path.name}")
