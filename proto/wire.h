@@ -33,13 +33,6 @@
  *   ← status{after: next page or 0, args, path?}
  *         args: a page of the status, a JSON array of items (daemon/control/status.c). public:
  *         without directories, pids and hosts. path: of the config, if not public.
- *   → cache{kind, dataset?}
- *   ← cache{kind, args}
- *         kind "ls": args is {"datasets": [{"stream", "dataset", "url", "objects", "pieces",
- *         "bytes", "all"}, …], "other": {"objects", "pieces", "bytes"}, "cache": as in a status,
- *         "more": bool} in JSON; all: pieces of the dataset, 0 if it is read by window. kind
- *         "drop", of a dataset: args is {"pieces": n, "more": bool}. more, of a drop: ask again
- *         for the rest.
  *   → request{stream, run?, kind, args}
  *   ← asked{number, run, sessions, cursor?}
  *   ← answer{number, outcome, waiting, run, rank, world, micro, peer, pid, host, text, same?,
@@ -89,7 +82,7 @@ enum { WIRE_SOCKET_BYTES = 108 }; /* of a socket's path, with its 0 */
 	X(SAVED, "saved") X(PENDING, "pending") X(REQUEST, "request") X(ASKED, "asked") \
 	X(ANSWER, "answer") X(CANCEL, "cancel") X(CANCELLED, "cancelled") \
 	X(DESCRIBE, "describe") X(DESCRIBED, "described") X(STATUS, "status") \
-	X(CACHE, "cache") X(ERROR, "error") X(WARNING, "warning")
+	X(ERROR, "error") X(WARNING, "warning")
 #define WIRE_EACH_NUMBER(X) \
 	X(VERSION_KEY, "version") X(RANK, "rank") X(WORLD, "world") X(MICRO, "micro") \
 	X(PEER, "peer") X(SLOTS, "slots") X(BEGIN, "begin") X(POSITION, "position") \
@@ -110,8 +103,7 @@ enum { WIRE_SOCKET_BYTES = 108 }; /* of a socket's path, with its 0 */
 	X(AGAIN, "again") /* 1: the session's connection was lost */
 #define WIRE_EACH_TEXT(X) \
 	X(STREAM, "stream") X(RUN, "run") X(TAG, "tag") X(CURSOR, "cursor") X(PATH, "path") \
-	X(KIND, "kind") X(ARGS, "args") X(FIELD, "field") X(TEXT, "text") X(HOST, "host") \
-	X(DATASET, "dataset")
+	X(KIND, "kind") X(ARGS, "args") X(FIELD, "field") X(TEXT, "text") X(HOST, "host")
 /* clang-format on */
 
 #define WIRE_MEMBER(member, name) WIRE_##member,

@@ -281,7 +281,6 @@ static const struct {
 	[WIRE_REQUEST] = {request_new, FAULT_NONE, false},
 	[WIRE_CANCEL] = {request_cancel, FAULT_NONE, false},
 	[WIRE_STATUS] = {status_reply, FAULT_NONE, false},
-	[WIRE_CACHE] = {cached_query, FAULT_NONE, true},
 };
 
 static bool may_handle(const struct connection *c, const struct wire *w, struct fault *fault)

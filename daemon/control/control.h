@@ -407,7 +407,6 @@ void session_attach(struct connection *c, const struct wire *w);
 void request_new(struct connection *c, const struct wire *w);
 void request_cancel(struct connection *c, const struct wire *w);
 void status_reply(struct connection *c, const struct wire *w);
-void cached_query(struct connection *c, const struct wire *w);
 
 void connection_close(struct connection *c);
 /* Frees a closed connection that has no handle, job or session left. Call it when one of them ends.
@@ -607,8 +606,6 @@ struct store_report {
 	struct store_sample older, newer;
 };
 
-/* The state of the cache, or null. The caller owns it. @public: without its directory. */
-json_t *status_cache(const struct control *control, bool public);
 /* Sends systemd the status line if it has changed. Call once a second. @ready: sends READY=1, too.
  */
 void status_notify(struct control *control, bool ready);
@@ -625,7 +622,6 @@ struct control {
 	struct data_thread *data_thread;
 	uint64_t turns, turned_ms; /* of the data thread: the number, and when it last changed */
 	struct state state;
-	struct state_jobs cache_jobs; /* wait for the cache's disk */
 	struct users users;
 	struct counts counts;
 	struct comparison comparison[LIMIT_STREAMS];	  /* by slot */

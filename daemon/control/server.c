@@ -174,8 +174,7 @@ static void on_second(uv_timer_t *timer)
 		if (c->session) {
 			session_clock(c->session, now);
 			twins_clock(c->session, now);
-		} else if (now - c->since_ms > SILENCE_MS && c->jobs == 0 && !c->request &&
-			   !c->errand)
+		} else if (now - c->since_ms > SILENCE_MS && c->jobs == 0 && !c->request)
 			connection_close(c);
 	}
 	if (!control->stopping)
@@ -256,7 +255,6 @@ static void init(struct control *control, uv_loop_t *loop, const struct server_o
 	control->started_ms = control->turned_ms = control->lonely_since_ms = uv_now(loop);
 	control->state.dir = control->config->state_dir;
 	state_jobs_init(&control->state.jobs, loop, "state_dir");
-	state_jobs_init(&control->cache_jobs, loop, "the cache's disk");
 	requests_init(&control->requests);
 	uv_timer_init(loop, &control->reload.timer);
 	uv_timer_init(loop, &control->second);

@@ -285,13 +285,25 @@ static json_t *stream_item(const struct control *control, const struct stream *s
 					 N("descriptors", count_of(&faults[FAULT_DESCRIPTORS])))));
 }
 
-static json_t *dataset_item(const struct stream *stream, uint32_t d)
+/* The pieces of a dataset in a store; 0: it is read by window. */
+static uint64_t pieces_of(const struct dataset *d)
+{
+	uint64_t pieces = 0;
+
+	for (uint64_t s = 0; d->piece > 0 && s < d->table.shards; s++)
+		pieces += (d->entry[s].file.bytes + d->piece - 1) / d->piece;
+	return pieces;
+}
+
+static json_t *dataset_item(const struct stream *stream, uint32_t d, bool public)
 {
 	const struct dataset *dataset = &stream->dataset[d];
+	bool stored = dataset->objects && !public;
 
 	return OBJECT(V("digest", hex(dataset->digest)), T("stream", stream->config->name),
 		T("dataset", stream->config->dataset[d].name),
-		N("samples", count_of(dataset->samples)));
+		N("samples", count_of(dataset->samples)), T(ONLY(stored, "url"), dataset->list.root),
+		N(ONLY(stored, "pieces"), pieces_of(dataset)));
 }
 
 /* The mix at the session's position, and the next one. */
@@ -441,7 +453,7 @@ static json_t *store_item(const struct control *control, unsigned i)
 			histogram(s.first_byte, most_ns, STORE_TIMES - 1, s.first_byte_seconds)));
 }
 
-json_t *status_cache(const struct control *control, bool public)
+static json_t *cache_item(const struct control *control, bool public)
 {
 	struct stores *stores = control->options->stores;
 	struct store_cache_status s;
@@ -558,12 +570,12 @@ static void put_document(struct page *p, const struct control *control)
 	PUT(p, "faults", fault_items(p->public));
 	for (unsigned i = 0; i < STATUS_STORES; i++)
 		PUT(p, "stores", store_item(control, i));
-	PUT(p, "cache", status_cache(control, p->public));
+	PUT(p, "cache", cache_item(control, p->public));
 	for (uint32_t i = 0; i < streams; i++)
 		PUT(p, "streams", stream_item(control, &stream[i], p->public));
 	for (uint32_t i = 0; i < streams; i++)
 		for (uint32_t d = 0; d < stream[i].config->datasets; d++)
-			PUT(p, "datasets", dataset_item(&stream[i], d));
+			PUT(p, "datasets", dataset_item(&stream[i], d, p->public));
 	put_runs(p, control);
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
 		PUT(p, "sessions", session_item(control->sessions.of[id], p->public));

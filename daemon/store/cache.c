@@ -316,11 +316,7 @@ bool store_cache_read(struct store_cache *cache, const struct url_place *place,
 /* Goes through all files of the cache. */
 struct walk {
 	struct store_cache *cache;
-	size_t root; /* bytes of a path before the part in the directory */
-	/* Is told of each object. NULL: the files are scanned, in the turn, and all others than
-	 * pieces are removed. */
-	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes);
-	void *context;
+	size_t root;	 /* bytes of a path before the part in the directory */
 	const char *url; /* pieces of objects whose URL begins so are removed; NULL: none are */
 	uint64_t most, dropped;
 	size_t room;		 /* of cache->old */
@@ -365,8 +361,6 @@ static bool keeps(struct walk *w, const FTSENT *f)
 	}
 	w->pieces++;
 	w->piece_bytes += blocks((uint64_t)f->fts_statp->st_size);
-	if (w->each)
-		return true;
 	if (cache->olds == w->room) {
 		size_t room = 2 * w->room + 1024;
 		struct old *more = reallocarray(cache->old, room, sizeof(*more));
@@ -392,9 +386,7 @@ static void leave(struct walk *w, const FTSENT *f)
 	if (w->pieces > 0) {
 		w->objects++;
 		w->bytes += w->piece_bytes;
-		if (w->each)
-			w->each(w->context, w->name.text, w->pieces, w->piece_bytes);
-	} else if (!w->each) {
+	} else {
 		snprintf(path, sizeof(path), "%s/name", f->fts_path + w->root);
 		unlinkat(w->cache->dir, path, 0);
 		unlinkat(w->cache->dir, f->fts_path + w->root, AT_REMOVEDIR);
@@ -425,8 +417,7 @@ static void walk(struct walk *w)
 			enter(w, f);
 		else if (f->fts_level == 2 && f->fts_info == FTS_DP && is_own(f))
 			leave(w, f);
-		else if (f->fts_level == 3 && strcmp(f->fts_name, "name") != 0 && !keeps(w, f) &&
-			 !w->each)
+		else if (f->fts_level == 3 && strcmp(f->fts_name, "name") != 0 && !keeps(w, f))
 			unlinkat(w->cache->dir, f->fts_path + w->root, 0);
 	}
 	if (files)
@@ -466,13 +457,6 @@ uint64_t store_cache_drop(struct store_cache *cache, const char *url, uint64_t m
 
 	pthread_mutex_unlock(&cache->turn);
 	return dropped;
-}
-
-void store_cache_list(struct store_cache *cache,
-	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes),
-	void *context)
-{
-	walk(&(struct walk){.cache = cache, .each = each, .context = context});
 }
 
 /* ---- removing ---- */

@@ -240,12 +240,8 @@ bool store_cache_read(struct store_cache *cache, const struct url_place *place,
 void store_cache_put(struct store_cache *cache, const struct url_place *place,
 	const struct object *object, uint64_t piece, const void *bytes);
 
-/* As store_uncache(). */
+/* Removes up to @most pieces of objects whose URL begins with @url. Returns how many. For tests. */
 uint64_t store_cache_drop(struct store_cache *cache, const char *url, uint64_t most);
-/* As store_cached(). */
-void store_cache_list(struct store_cache *cache,
-	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes),
-	void *context);
 /* Does not wait. */
 void store_cache_state(struct store_cache *cache, struct store_cache_status *status);
 

@@ -409,18 +409,3 @@ bool store_cache_status(struct stores *stores, struct store_cache_status *status
 	store_cache_state(stores->cache, status);
 	return true;
 }
-
-bool store_cached(struct stores *stores,
-	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes),
-	void *context)
-{
-	if (!stores->cache)
-		return false;
-	store_cache_list(stores->cache, each, context);
-	return true;
-}
-
-uint64_t store_uncache(struct stores *stores, const char *url, uint64_t most)
-{
-	return stores->cache ? store_cache_drop(stores->cache, url, most) : 0;
-}

@@ -164,17 +164,4 @@ struct store_cache_status {
 /* False: there is no cache. */
 bool store_cache_status(struct stores *stores, struct store_cache_status *status);
 
-/*
- * Calls @each for every object in the cache, with the number of its pieces there and their bytes on
- * the disk. The URL is valid during the call. Waits for the disk. False: there is no cache.
- */
-bool store_cached(struct stores *stores,
-	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes),
-	void *context);
-/*
- * Removes up to @most pieces of objects whose URL begins with @url from the cache. Waits for the
- * disk. Returns their number.
- */
-uint64_t store_uncache(struct stores *stores, const char *url, uint64_t most);
-
 #endif

@@ -120,14 +120,14 @@ def daemons():
             {"run": "default"}, {"run": "other", "world": 4, "micro": 4, "rank": 3},
         ):  # fmt: skip
             yield PLAIN + two + save + told + attach(**start, **keys) + save + told + b"\4"
-    for kind in "mix", "seek", "skip", "drain", "stop", "add", "ls", "", "line\nline":
+    for kind in "mix", "seek", "skip", "drain", "stop", "add", "", "line\nline":
         for outcome in range(6):
             asked = say("request", 2, stream="train", run="run", kind=kind, args="web=1")
             more = {"cursor": b"\0\7\1" if outcome % 2 else b"", "from": 5, "acts_from": 6}
             answers = b"".join(
                 say("answer", i, number=255, outcome=outcome, text="{}", **more) for i in (0, 1)
             )
-            end = say("cancel", 2, number=255) + say("cache", 2, kind=kind)
+            end = say("cancel", 2, number=255)
             yield PLAIN + two + asked + say("pending") + answers + answers + end
             yield PLAIN + two + asked + b"\4" + answers + b"\0\1" + attach(**begin) + end
     for message in list(wires())[::3]:

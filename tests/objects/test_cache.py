@@ -175,12 +175,17 @@ def test_a_dataset_is_listed_and_dropped(store, shared):
     assert (row["dataset"], row["url"]) == ("d", f"lab://{BUCKET}/web"), row
     assert (row["objects"], row["pieces"]) == (SHARDS, PIECES), row
     assert 0 <= job.disk_bytes() - row["bytes"] <= 8192  # the lock and the directories
-    drop = [TOKCTL, "cache", "drop", "d", "--socket", daemon.socket]
+    drop, listing = (
+        [TOKCTL, "cache", *of, "--socket", daemon.socket] for of in (["drop", "d"], ["ls"])
+    )
     code, out, err = run(TOKCTL, "cache", "drop", "e", "--socket", daemon.socket)
     assert code == 1 and "has no dataset e" in err, (out, err)
     if os.geteuid() == 0:
         code, out, err = run(*drop, user=65534)
-        assert code == 1 and "may drop a dataset" in err and len(err.splitlines()) == 1, err
+        assert code == 1 and "uid 65534 cannot remove pieces" in err, err
+        assert len(err.splitlines()) == 1, err
+        code, out, err = run(*listing, user=65534)
+        assert code == 1 and f"{job.cache}, the daemon's cache: uid 65534 cannot read" in err, err
     assert listed(daemon) == [row]
     code, out, err = run(*drop, "--json")
     assert code == 0 and json.loads(out) == {"dataset": "d", "pieces": PIECES}, (out, err)

@@ -17,7 +17,7 @@ STORE = {"store": C1, "last": C1, "last_ago_s": 1, "provider": C1, "requests": 1
 STATUS = [7, {"sessions": 5}, {"sessions": SESSION}, {"daemon": {"io": "\x1bring"}}]
 STATUS += [{"stores": STORE}, {"cache": {"dir": C1, "last": ESCAPE, "last_ago_s": 1}}]
 STATUS += [{"streams": {"stream": f"a{C1}\n", "slots": {"x": 1}, "waits": {"le": 7}, **SLOW}}]
-DATASETS = [{"dataset": "a", "stream": stream, "all": 1} for stream in (7, None, "other")]
+STATUS += [{"datasets": {"dataset": "a", "stream": s, "url": "s3://a"}} for s in (7, None, "train")]
 
 
 def test_tokctl_survives_it(place):
@@ -27,7 +27,6 @@ def test_tokctl_survives_it(place):
         "hello": [{"op": "hello", "version": 1}],
         "status": [{"op": "status", "after": 0, "args": json.dumps(STATUS)}],
         "attach": [{"op": "error", "code": "attach", "field": "stream", "text": "no"}],
-        "cache": [{"op": "cache", "kind": "ls", "args": json.dumps({"datasets": DATASETS})}],
     }
 
     def serve():  # each connection in a thread; the next one is waited for meanwhile

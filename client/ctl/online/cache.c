@@ -1,6 +1,10 @@
 /*
  * tokctl cache: what a daemon's cache holds, removing a dataset from it, and filling it.
  *
+ * The daemon says where its cache is, and which datasets it may hold. The files are counted and
+ * removed here: their names say all (daemon/store/cache.h), and who reads a piece that is removed
+ * reads on. So only those who may read the directory can use these commands.
+ *
  * `warm` is a session that reads a stream without training on it. So pieces are fetched in the
  * stream's order, as by a trainer, and the daemon needs no other way to fetch them. It ends before
  * the cache is full, because from then on pieces are evicted for later ones.
@@ -8,133 +12,255 @@
 #include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "client/lib/tokend.h"
+#include "proto/phrases.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { SOCKET, CONFIG, JSON, FROM, TO };
 
-enum { ROWS = 16, LOOK_MS = 250, FULL_PERCENT = 95 };
+enum {
+	ROWS = 16,
+	LOOK_MS = 250,
+	LOOK_SHARE = 10, /* of the time at most, if the cache has many files */
+	FULL_PERCENT = 95,
+	SUM_BYTES = 17, /* "." and the sum, the end of a piece's name */
+};
 
-/* What the cache holds of a stream's datasets. */
-struct cached {
-	uint64_t pieces, all; /* of datasets that are read in pieces */
-	uint64_t bytes, misses, evictions, used, size;
+/* What the cache holds of a stream's dataset. */
+struct held {
+	const char *stream, *name, *url; /* the status's; NULL: of no dataset */
+	uint64_t all;			 /* its pieces; 0: it is not read in pieces */
+	uint64_t objects, pieces, bytes;
+	bool now; /* the object that is looked at is one of it */
 };
 
 struct cache {
 	const struct ctl_arguments *a;
 	struct ctl_link link;
 	struct emit e;
-	struct tokend *t;
-	const char *stream; /* of `warm` */
+	const char *drop;   /* the dataset to remove; NULL: none */
+	const char *stream; /* of `warm`, or NULL */
+
+	json_t *status;
+	struct held *held; /* those of the command, then that of no dataset */
+	size_t n;	   /* without the last */
+	uint64_t bytes;	   /* of all files */
+	uint64_t dropped;  /* pieces */
+
+	struct tokend *t; /* of `warm`, from here on */
 	int signals;
 	bool interrupted;
-	uint64_t to, looked_ms;
-	struct cached before, now;
+	uint64_t to, look_ms;
+	struct held sum;	    /* of the stream's datasets */
+	uint64_t misses, evictions; /* before it began */
 	struct ctl_progress progress;
 };
 
-/* Asks once, "ls" or to "drop" the dataset. The caller frees the reply. NULL after an error. */
-static json_t *ask(struct cache *c, const char *kind)
-{
-	struct wire query = {.op = WIRE_CACHE};
+/* ---- the files: DIR/ab/HASH/name, with the object's URL, and DIR/ab/HASH/NUMBER.SUM ---- */
 
-	wire_set_text(&query, WIRE_KIND, kind);
-	if (kind[0] == 'd')
-		wire_set_text(&query, WIRE_DATASET, c->a->argument[0]);
-	return ctl_ask(&c->link, &query, WIRE_CACHE, NULL, NULL) ? ctl_document(&c->link) : NULL;
+static void begin_object(struct cache *c, const char *dir)
+{
+	struct held *others = &c->held[c->n];
+	char path[NAME_MAX + sizeof("/name")], url[4096];
+	ssize_t got;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/name", dir);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	got = fd < 0 ? 0 : read(fd, url, sizeof(url) - 1);
+	url[got < 0 ? 0 : got] = 0;
+	if (fd >= 0)
+		close(fd);
+	others->now = true;
+	for (struct held *h = c->held; h < others; h++) {
+		size_t n = strlen(h->url);
+
+		h->now = strncmp(url, h->url, n) == 0 && url[n] == '/';
+		h->objects += h->now;
+		others->now &= !h->now;
+	}
+	others->objects += others->now;
+}
+
+/* False with errno. */
+static bool take_file(struct cache *c, const FTSENT *f)
+{
+	const char *sum = strchr(f->fts_name, '.');
+	bool piece = sum && strlen(sum) == SUM_BYTES;
+	uint64_t bytes = (uint64_t)f->fts_statp->st_blocks * 512;
+
+	for (struct held *h = c->held; h <= c->held + c->n; h++) {
+		h->pieces += h->now && piece;
+		h->bytes += h->now ? bytes : 0;
+	}
+	c->bytes += bytes;
+	if (!c->drop || c->held[c->n].now)
+		return true;
+	c->dropped += piece;
+	return unlink(f->fts_accpath) == 0 || errno == ENOENT;
+}
+
+/* Counts the files, and removes those of the dataset to drop. Follows no links: the cache may
+ * belong to somebody else. False after an error. */
+static bool take_files(struct cache *c, const char *dir)
+{
+	FTS *files = fts_open((char *[]){(char *)dir, NULL}, FTS_PHYSICAL | FTS_COMFOLLOW, NULL);
+	bool fine = files;
+	FTSENT *f;
+
+	while (fine && (f = fts_read(files)))
+		if (f->fts_info == FTS_D && f->fts_level == 2) {
+			begin_object(c, f->fts_accpath);
+		} else if (f->fts_info == FTS_F && f->fts_level == 3) {
+			fine = take_file(c, f);
+		} else if (f->fts_info == FTS_DP && f->fts_level == 2 && c->drop) {
+			(void)!rmdir(f->fts_accpath); /* if it is empty */
+		} else if (f->fts_errno) {	      /* otherwise it is 0 */
+			errno = f->fts_errno;
+			fine = errno == ENOENT && f->fts_level > 0;
+		}
+	fine = fine && errno == 0; /* at the end */
+	if (!fine)
+		ctl_fail("%s, the daemon's cache: uid %u cannot %s it: %s; run this command where "
+			 "the daemon runs, as its user or as root",
+			dir, (unsigned)geteuid(), c->drop ? "remove pieces from" : "read",
+			strerror(errno));
+	if (files)
+		fts_close(files);
+	return fine;
+}
+
+/* ---- the status ---- */
+
+static uint64_t count(const struct cache *c, const char *name)
+{
+	return status_number(json_object_get(c->status, "cache"), name);
+}
+
+static void forget(struct cache *c)
+{
+	json_decref(c->status);
+	free(c->held);
+	c->status = NULL;
+	c->held = NULL;
+	c->n = 0;
+	c->bytes = 0;
+}
+
+/* Is this dataset one of the command? Several streams may have it: `ls` lists the first. */
+static bool is_meant(const struct cache *c, const struct held *h)
+{
+	if (h->url[0] == 0)
+		return false;
+	if (c->drop)
+		return strcmp(h->name, c->drop) == 0;
+	if (c->stream)
+		return strcmp(h->stream, c->stream) == 0;
+	for (const struct held *other = c->held; other < c->held + c->n; other++)
+		if (strcmp(other->url, h->url) == 0)
+			return false;
+	return true;
+}
+
+/* Asks where the cache is, and looks into it. Connects each time, because a daemon closes a
+ * connection that is silent for long. False after an error. */
+static bool look(struct cache *c)
+{
+	json_t *datasets, *row;
+	const char *dir;
+	size_t i;
+
+	forget(c);
+	if (!ctl_open(&c->link, c->link.socket))
+		return false;
+	c->status = ctl_ask_status(&c->link, false, NULL, NULL);
+	ctl_disconnect(&c->link);
+	if (!c->status)
+		return false;
+	dir = status_text(json_object_get(c->status, "cache"), "dir");
+	datasets = json_object_get(c->status, "datasets");
+	c->held = calloc(json_array_size(datasets) + 1, sizeof(*c->held));
+	if (!dir[0] || !c->held)
+		return ctl_fail(
+			       c->held ? "this daemon has no cache; `cache:` in its config sets one"
+				       : PHRASE_MEMORY) == 0;
+	json_array_foreach(datasets, i, row)
+	{
+		struct held h = {status_text(row, "stream"), status_text(row, "dataset"),
+			status_text(row, "url"), status_number(row, "pieces"), 0, 0, 0, false};
+
+		if (is_meant(c, &h))
+			c->held[c->n++] = h;
+	}
+	return take_files(c, dir);
 }
 
 /* ---- ls and drop ---- */
 
-/* @name NULL: objects of no dataset. */
-static void put_row(struct emit *e, const json_t *row, const char *name)
-{
-	emit_text(e, "dataset", NULL, name);
-	emit_text(e, "url", NULL, name ? status_text(row, "url") : NULL);
-	emit_text(e, NULL, "DATASET", name ? name : "(others)");
-	emit_number(e, "objects", "OBJECTS", status_number(row, "objects"));
-	emit_number(e, "pieces", "PIECES", status_number(row, "pieces"));
-	emit_bytes(e, "bytes", "SIZE", status_number(row, "bytes"));
-	emit_text(e, NULL, "URL", status_text(row, "url"));
-	emit_row(e);
-}
-
-/* Each stream has a row for its dataset. Has a row before number @n its URL? */
-static bool is_listed(const json_t *rows, size_t n)
-{
-	const char *url = status_text(json_array_get(rows, n), "url");
-
-	while (n-- > 0)
-		if (strcmp(status_text(json_array_get(rows, n), "url"), url) == 0)
-			return true;
-	return false;
-}
-
 static int list(struct cache *c)
 {
-	json_t *all = ask(c, "ls"), *rows = json_object_get(all, "datasets"),
-	       *other = json_object_get(all, "other");
+	if (!look(c))
+		return CTL_FAILED;
+	for (size_t i = 0; i <= c->n; i++) {
+		const struct held *h = &c->held[i];
 
-	for (size_t i = 0; i < json_array_size(rows); i++) {
-		const json_t *row = json_array_get(rows, i);
-
-		if (!is_listed(rows, i))
-			put_row(&c->e, row, status_text(row, "dataset"));
+		if (i == c->n && h->objects == 0)
+			break;
+		emit_text(&c->e, "dataset", NULL, h->name);
+		emit_text(&c->e, "url", NULL, h->url);
+		emit_text(&c->e, NULL, "DATASET", h->name ? h->name : "(others)");
+		emit_number(&c->e, "objects", "OBJECTS", h->objects);
+		emit_number(&c->e, "pieces", "PIECES", h->pieces);
+		emit_bytes(&c->e, "bytes", "SIZE", h->bytes);
+		emit_text(&c->e, NULL, "URL", h->url ? h->url : "");
+		emit_row(&c->e);
 	}
-	if (status_number(other, "objects") > 0)
-		put_row(&c->e, other, NULL);
-	if (json_is_true(json_object_get(all, "more")))
-		ctl_note("the list is not complete: it has too many datasets for one message");
-	json_decref(all);
-	return all ? CTL_OK : CTL_FAILED;
+	return CTL_OK;
 }
 
-/* The daemon drops a part at a time, so that no reply takes long. */
 static int drop(struct cache *c)
 {
-	uint64_t pieces = 0;
-
-	for (bool more = true; more;) {
-		json_t *all = ask(c, "drop");
-
-		if (!all)
-			return CTL_FAILED;
-		pieces += status_number(all, "pieces");
-		more = json_is_true(json_object_get(all, "more"));
-		json_decref(all);
-	}
-	emit_text(&c->e, "dataset", NULL, c->a->argument[0]);
-	emit_number(&c->e, "pieces", NULL, pieces);
-	emit_line(&c->e, "dropped %" PRIu64 " pieces", pieces);
+	c->drop = c->a->argument[0];
+	if (!look(c))
+		return CTL_FAILED;
+	if (c->n == 0)
+		return ctl_fail("the daemon has no dataset %s in a store; `tokctl cache ls` lists "
+				"them",
+			c->drop);
+	emit_text(&c->e, "dataset", NULL, c->drop);
+	emit_number(&c->e, "pieces", NULL, c->dropped);
+	emit_line(&c->e, "dropped %" PRIu64 " pieces", c->dropped);
 	return CTL_OK;
 }
 
 /* ---- warm ---- */
 
-static bool look(struct cache *c)
+static bool look_at_stream(struct cache *c)
 {
-	json_t *all = ask(c, "ls"), *cache = json_object_get(all, "cache"), *row;
-	size_t i;
+	uint64_t begun_ms = ctl_clock_ms(), took_ms;
 
-	c->now = (struct cached){.misses = status_number(cache, "misses"),
-		.evictions = status_number(cache, "evictions"),
-		.used = status_number(cache, "used_bytes"),
-		.size = status_number(cache, "size_bytes")};
-	json_array_foreach(json_object_get(all, "datasets"), i, row)
-	{
-		if (!status_number(row, "all") ||
-			strcmp(status_text(row, "stream"), c->stream) != 0)
-			continue;
-		c->now.pieces += status_number(row, "pieces");
-		c->now.all += status_number(row, "all");
-		c->now.bytes += status_number(row, "bytes");
-	}
-	json_decref(all);
-	c->looked_ms = ctl_clock_ms();
-	return all;
+	if (!look(c))
+		return false;
+	c->sum = (struct held){0};
+	for (const struct held *h = c->held; h < c->held + c->n; h++)
+		if (h->all > 0) {
+			c->sum.all += h->all;
+			c->sum.pieces += h->pieces;
+			c->sum.bytes += h->bytes;
+		}
+	took_ms = ctl_clock_ms() - begun_ms;
+	c->look_ms = begun_ms + took_ms +
+		     (LOOK_MS < took_ms * LOOK_SHARE ? took_ms * LOOK_SHARE : LOOK_MS);
+	return true;
 }
 
 /* Why to stop; NULL: go on. */
@@ -144,10 +270,10 @@ static const char *end(const struct cache *c)
 		return "interrupted";
 	if (tokend_taken(c->t) >= c->to)
 		return "reached";
-	if (c->now.pieces >= c->now.all)
+	if (c->sum.pieces >= c->sum.all)
 		return "all pieces are there";
-	if (c->now.evictions > c->before.evictions ||
-		c->now.used > c->now.size / 100 * FULL_PERCENT)
+	if (count(c, "evictions") > c->evictions ||
+		c->bytes > count(c, "size_bytes") / 100 * FULL_PERCENT)
 		return "the cache is full";
 	return NULL;
 }
@@ -155,7 +281,7 @@ static const char *end(const struct cache *c)
 /* NULL after an error. */
 static const char *read_until_end(struct cache *c)
 {
-	uint64_t pieces = c->now.pieces;
+	uint64_t pieces = c->sum.pieces;
 	struct tokend_batch batch;
 	const char *why;
 
@@ -169,13 +295,13 @@ static const char *read_until_end(struct cache *c)
 		if (got <= 0)
 			return got == 0 ? "the stream ends there" : NULL;
 		tokend_release(c->t, &batch);
-		if (ctl_clock_ms() - c->looked_ms < LOOK_MS)
+		if (ctl_clock_ms() < c->look_ms)
 			continue;
-		if (!look(c))
+		if (!look_at_stream(c))
 			return NULL;
-		if (c->now.pieces > pieces)
-			ctl_progress_add(&c->progress, c->now.pieces - pieces);
-		pieces = c->now.pieces;
+		if (c->sum.pieces > pieces)
+			ctl_progress_add(&c->progress, c->sum.pieces - pieces);
+		pieces = c->sum.pieces;
 	}
 	return why;
 }
@@ -184,29 +310,32 @@ static int read_stream(struct cache *c)
 {
 	const char *why;
 
-	if (!look(c))
+	if (!look_at_stream(c))
 		return CTL_FAILED;
-	if (c->now.all == 0)
+	if (c->sum.all == 0)
 		return ctl_fail("stream %s: none of its datasets is read in pieces; `tokend "
 				"--check` says why",
 			c->stream);
-	ctl_progress_begin(&c->progress, "warming", "pieces", c->now.all - c->now.pieces);
+	ctl_progress_begin(&c->progress, "warming", "pieces", c->sum.all - c->sum.pieces);
 	why = read_until_end(c);
 	ctl_progress_end(&c->progress);
-	if (!why || !look(c))
+	if (!why || !look_at_stream(c))
 		return CTL_FAILED;
+
+	uint64_t fetched = count(c, "misses") - c->misses;
+
 	emit_text(&c->e, "stream", NULL, c->stream);
-	emit_number(&c->e, "pieces", NULL, c->now.pieces);
-	emit_number(&c->e, "all", NULL, c->now.all);
-	emit_number(&c->e, "bytes", NULL, c->now.bytes);
-	emit_number(&c->e, "fetched", NULL, c->now.misses - c->before.misses);
+	emit_number(&c->e, "pieces", NULL, c->sum.pieces);
+	emit_number(&c->e, "all", NULL, c->sum.all);
+	emit_number(&c->e, "bytes", NULL, c->sum.bytes);
+	emit_number(&c->e, "fetched", NULL, fetched);
 	emit_number(&c->e, "position", NULL, tokend_taken(c->t));
 	emit_text(&c->e, "end", NULL, why);
 	emit_line(&c->e,
 		"%" PRIu64 " of %" PRIu64 " pieces (%s) are in the cache, %" PRIu64
 		" of them fetched now; position %" PRIu64 ": %s",
-		c->now.pieces, c->now.all, si((double)c->now.bytes, "B").text,
-		c->now.misses - c->before.misses, tokend_taken(c->t), why);
+		c->sum.pieces, c->sum.all, si((double)c->sum.bytes, "B").text, fetched,
+		tokend_taken(c->t), why);
 	return c->interrupted ? CTL_FAILED : CTL_OK;
 }
 
@@ -237,9 +366,10 @@ static int warm(struct cache *c)
 
 	c->signals = ctl_signals();
 	c->to = ctl_number(c->a, TO, UINT64_MAX);
-	if (!look(c)) /* before its ring fetches anything */
+	if (!look_at_stream(c)) /* before its ring fetches anything */
 		return CTL_FAILED;
-	c->before = c->now;
+	c->misses = count(c, "misses");
+	c->evictions = count(c, "evictions");
 	if (tokend_attach(&c->t, &session, why, sizeof(why)) < 0)
 		return c->interrupted ? CTL_FAILED : ctl_fail("%s", why);
 	status = read_stream(c);
@@ -249,21 +379,22 @@ static int warm(struct cache *c)
 
 /* ---- the commands ---- */
 
-static const struct ctl_command ls_command, drop_command;
+static const struct ctl_command ls_command, drop_command, warm_command;
 
 static int run(const struct ctl_arguments *a)
 {
 	struct cache c = {.a = a,
-		.stream = a->arguments ? a->argument[0] : NULL,
+		.stream = a->command == &warm_command ? a->argument[0] : NULL,
 		.e.json = ctl_given(a, JSON)};
 	int status;
 
-	if (!ctl_connect(&c.link, a))
+	c.link.fd = -1;
+	if (!ctl_choose(&c.link, a, NULL, NULL))
 		return CTL_FAILED;
 	status = a->command == &ls_command     ? list(&c)
 		 : a->command == &drop_command ? drop(&c)
 					       : warm(&c);
-	ctl_disconnect(&c.link);
+	forget(&c);
 	return emit_end(&c.e, status);
 }
 

@@ -11,10 +11,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum {
-	REPLY_MS = 5000,
-	CACHE_MS = 25000, /* the daemon waits for the cache's disk for 20 s */
-};
+enum { REPLY_MS = 5000 };
 
 bool ctl_link_fail(struct ctl_link *l, const char *format, ...)
 {
@@ -106,7 +103,7 @@ bool ctl_exchange(
 	if (!link_send(l->fd, query, l->packet.bytes, &fault) && !link_closed(&fault))
 		return ctl_link_fail(l, "%s", fault.text);
 	for (;;) {
-		if (!receive(l, query->op == WIRE_CACHE ? CACHE_MS : REPLY_MS))
+		if (!receive(l, REPLY_MS))
 			return false;
 		uint64_t serial = wire_number(w, WIRE_SERIAL);
 
