@@ -116,6 +116,7 @@ void connection_settle(struct connection *c)
 	c->control->connections.n--;
 	user_disconnect(c->user);
 	socket_close(c->fd);
+	connections_retry(c->control);
 	free(c);
 }
 
@@ -504,7 +505,8 @@ static bool accept_one(struct control *control, int listening)
 	struct wire w;
 
 	if (fd < 0) {
-		if (errno == EMFILE || errno == ENFILE)
+		control->connections.full = errno == EMFILE || errno == ENFILE;
+		if (control->connections.full)
 			log_client(0, LOG_WARNING,
 				"clients wait: out of file descriptors; " PHRASE_NOFILE);
 		return false;
@@ -533,7 +535,22 @@ static void on_accept(uv_poll_t *poll, int status, int events)
 	for (int n = 0; n < ACCEPTS && accept_one(control, control->options->past->listener.fd);)
 		n++;
 	uv_poll_stop(poll);
-	start_again(&control->connections);
+	if (!control->connections.full)
+		start_again(&control->connections);
+}
+
+static void accept_clients(struct control *control)
+{
+	if (!control->connections.full && !control->stopping)
+		uv_poll_start(&control->connections.listening, UV_READABLE, on_accept);
+}
+
+void connections_retry(struct control *control)
+{
+	if (!control->connections.full)
+		return;
+	control->connections.full = false;
+	accept_clients(control);
 }
 
 /* ---- all of them ---- */
@@ -551,8 +568,7 @@ static void on_again(uv_timer_t *timer)
 			receive(c);
 		listen_or_wait(c);
 	}
-	if (!control->stopping)
-		uv_poll_start(&all->listening, UV_READABLE, on_accept);
+	accept_clients(control);
 }
 
 void connections_start(struct control *control)
@@ -564,7 +580,7 @@ void connections_start(struct control *control)
 	uv_timer_init(control->loop, &all->again);
 	uv_poll_init(control->loop, &all->listening, control->options->past->listener.fd);
 	all->again.data = all->listening.data = control;
-	uv_poll_start(&all->listening, UV_READABLE, on_accept);
+	accept_clients(control);
 }
 
 void connections_stop(struct control *control)

@@ -340,6 +340,7 @@ void user_charge(struct user *user, uint64_t packets);
 struct connections {
 	uv_poll_t listening;
 	uv_timer_t again; /* runs while one waits, or accepting pauses */
+	bool full;	  /* out of descriptors: clients wait */
 	TAILQ_HEAD(connection_queue, connection) waiting; /* their users have no tokens */
 	unsigned waiting_n;
 	LIST_HEAD(, connection) open;
@@ -376,6 +377,8 @@ struct connection {
 /* Begins to accept clients. Refuses those whose users may not connect, or have too many
  * connections. Clients for which there is no descriptor wait. */
 void connections_start(struct control *control);
+/* Accepts clients again, if no descriptor was left: a connection has ended, or a second is over. */
+void connections_retry(struct control *control);
 /* Removes the listening socket, and closes all. */
 void connections_stop(struct control *control);
 

@@ -14,8 +14,7 @@
 
 enum {
 	SECOND_MS = 1000,
-	STOP_MOST_S = 10,   /* must be below TimeoutStopSec= in systemd/ */
-	PATIENCE_MS = 3000, /* how long a stop waits for jobs that may hang */
+	STOP_MOST_S = 7,    /* must be below TimeoutStopSec= in systemd/ */
 	SILENCE_MS = 10000, /* an idle connection without a session is closed then */
 };
 
@@ -34,22 +33,17 @@ bool thread_start(void *(*work)(void *), void *context)
 	return started;
 }
 
-/* Ends the process while other threads hang. They may still use any memory, so nothing is freed. */
-static void leave(void)
-{
-	log_flush();
-	_exit(0);
-}
-
-/* Nothing is lost by that. */
+/* Ends the process while other threads hang. They may still use any memory, so nothing is freed;
+ * nothing is lost by that. */
 static void *leave_in_time(void *none)
 {
 	(void)none;
 	sleep(STOP_MOST_S);
 	log_line(LOG_WARNING,
-		"not stopped after %d s, because storage does not answer: exiting now",
+		"not stopped after %d s, because storage or state_dir does not answer: exiting now",
 		STOP_MOST_S);
-	leave();
+	log_flush();
+	_exit(0);
 	return NULL;
 }
 
@@ -58,7 +52,6 @@ static void stop(struct control *control)
 	if (control->stopping)
 		return;
 	control->stopping = true;
-	control->lonely_since_ms = uv_now(control->loop);
 	notify("STOPPING=1");
 	thread_start(leave_in_time, NULL);
 	reload_stop(&control->reload);
@@ -167,6 +160,7 @@ static void on_second(uv_timer_t *timer)
 	watch_state_dir(control);
 	compare_clock(control);
 	status_clock(control);
+	connections_retry(control);
 	LIST_FOREACH(c, &control->connections.open, others)
 	{
 		state_clock(c);
@@ -285,26 +279,11 @@ static bool start(struct control *control, struct fault *fault)
 	return true;
 }
 
-/* Whether the loop has more to do. After the last connection it waits PATIENCE_MS for jobs. */
-static bool goes_on(struct control *control)
+/* Has the loop more to do? */
+static bool goes_on(const struct control *control)
 {
-	uint64_t now = uv_now(control->loop);
-
-	if (!control->stopping || control->connections.n > 0 || control->sessions.n > 0) {
-		if (control->stopping)
-			control->lonely_since_ms = now;
-		return true;
-	}
-	if (control->loop->active_reqs.count == 0)
-		return false;
-	if (now - control->lonely_since_ms < PATIENCE_MS)
-		return true;
-	log_line(LOG_WARNING,
-		"a job of state_dir %s, of the cache's disk or of a dataset's storage has not "
-		"ended: exiting without it",
-		control->config->state_dir);
-	leave();
-	return false;
+	return !control->stopping || control->connections.n > 0 || control->sessions.n > 0 ||
+	       control->loop->active_reqs.count > 0;
 }
 
 static void close_handle(uv_handle_t *handle, void *none)

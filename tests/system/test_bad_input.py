@@ -204,6 +204,12 @@ def test_segments(bench):
 # ---- too many, too slow ----
 
 
+def switches(pid):
+    """How often its control thread has waited."""
+    with open(f"/proc/{pid}/task/{pid}/status") as file:
+        return int(re.search(r"^voluntary_ctxt_switches:\t(\d+)", file.read(), re.M)[1])
+
+
 def test_a_crowd_leaves_descriptors_for_shards(bench):
     """A daemon short of descriptors. Its witness goes through more shards than it can hold open."""
     for i in range(40):
@@ -232,6 +238,14 @@ def test_a_crowd_leaves_descriptors_for_shards(bench):
     wait_for(lambda: daemon.rings() == 1)
     witness.step(1500)
     allow = lambda most: resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (most, 90))
+    allow(3)
+    late, turns = connect(daemon.socket), switches(daemon.pid)
+    time.sleep(0.3)
+    assert switches(daemon.pid) - turns < 60, "it does not try again all the time to accept it"
+    allow(90)
+    late.send(msgpack.packb(HELLO))
+    assert receive(late)[0], "and accepts it within a second"
+    late.close()
     allow(3)  # no file can be opened, for a moment
     threading.Timer(0.3, allow, [90]).start()
     begin = time.monotonic()

@@ -258,4 +258,4 @@ def test_a_lingering_daemon_says_once_that_it_stops(scene):
     assert scene.daemon.process.wait(30) == 0
     injected(45)
     log = scene.daemon.log()
-    assert has(log, "not stopped after 10 s") and log.count("(--linger)") == 1, log
+    assert has(log, "not stopped after 7 s") and log.count("(--linger)") == 1, log
