@@ -151,7 +151,7 @@ static bool make_memory(struct attach_job *job)
 	struct cgroup *cgroup = s->control->options->cgroup;
 	struct cgroup_room room;
 
-	if (!cgroup_promise(cgroup, s->bytes, job->replaces, &room))
+	if (!cgroup_begin(cgroup, s->bytes, job->replaces, &room))
 		return fault_set_passing(&job->fault, FAULT_MEMORY, "slots",
 			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, but only %" PRIu64
 			" of the %" PRIu64
@@ -164,7 +164,7 @@ static bool make_memory(struct attach_job *job)
 		job->fault.code = FAULT_MEMORY;
 		job->fault.passing = true;
 	}
-	cgroup_used(cgroup, s->bytes);
+	cgroup_end(cgroup);
 	return made;
 }
 

@@ -14,10 +14,9 @@ enum { KEPT_SHARE = 16 }; /* 1/16 of a limit is kept */
 #define KEPT_LEAST (UINT64_C(16) << 20)
 
 struct cgroup {
-	char path[PATH_MAX]; /* of our group's directory */
-	size_t mount;	     /* length of its first part, the root group's */
-	pthread_mutex_t mutex;
-	uint64_t promised;
+	char path[PATH_MAX];   /* of our group's directory */
+	size_t mount;	       /* length of its first part, the root group's */
+	pthread_mutex_t mutex; /* of who allocates */
 };
 
 struct cgroup *cgroup_find(const char *root)
@@ -113,28 +112,23 @@ bool cgroup_room(const struct cgroup *cgroup, struct cgroup_room *room)
 	}
 }
 
-bool cgroup_promise(struct cgroup *cgroup, uint64_t bytes, bool all, struct cgroup_room *room)
+bool cgroup_begin(struct cgroup *cgroup, uint64_t bytes, bool all, struct cgroup_room *room)
 {
-	bool fits = true;
-
 	if (!cgroup)
 		return true;
 	pthread_mutex_lock(&cgroup->mutex);
-	if (cgroup_room(cgroup, room)) {
-		room->left =
-			less(all ? less(room->limit, room->used) : room->left, cgroup->promised);
-		fits = bytes <= room->left;
-	}
-	cgroup->promised += fits ? bytes : 0;
+	if (!cgroup_room(cgroup, room))
+		return true;
+	if (all)
+		room->left = less(room->limit, room->used);
+	if (bytes <= room->left)
+		return true;
 	pthread_mutex_unlock(&cgroup->mutex);
-	return fits;
+	return false;
 }
 
-void cgroup_used(struct cgroup *cgroup, uint64_t bytes)
+void cgroup_end(struct cgroup *cgroup)
 {
-	if (!cgroup)
-		return;
-	pthread_mutex_lock(&cgroup->mutex);
-	cgroup->promised -= bytes;
-	pthread_mutex_unlock(&cgroup->mutex);
+	if (cgroup)
+		pthread_mutex_unlock(&cgroup->mutex);
 }

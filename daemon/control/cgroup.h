@@ -27,11 +27,11 @@ void cgroup_free(struct cgroup *cgroup);
 bool cgroup_room(const struct cgroup *cgroup, struct cgroup_room *room);
 
 /*
- * Promises @bytes to a caller that is about to allocate them, so that concurrent attaches do not
- * count on the same room. @all: the kept part may be used too. False: they do not fit, see @room.
- * Call cgroup_used() once they are allocated, or were not.
+ * Do @bytes fit, which the caller is about to allocate? @all: the kept part may be used too. True:
+ * call cgroup_end() once they are allocated, or were not. Until then others wait here, so that two
+ * do not count on the same room. False: see @room.
  */
-bool cgroup_promise(struct cgroup *cgroup, uint64_t bytes, bool all, struct cgroup_room *room);
-void cgroup_used(struct cgroup *cgroup, uint64_t bytes);
+bool cgroup_begin(struct cgroup *cgroup, uint64_t bytes, bool all, struct cgroup_room *room);
+void cgroup_end(struct cgroup *cgroup);
 
 #endif

@@ -91,7 +91,7 @@ static void test_groups_seen_from_containers(void **state)
 	}
 }
 
-static void test_promised_memory_is_not_promised_twice(void **state)
+static void test_an_allocation_fits_or_not(void **state)
 {
 	struct cgroup_room room;
 
@@ -100,15 +100,14 @@ static void test_promised_memory_is_not_promised_twice(void **state)
 
 	struct cgroup *cgroup = cgroup_find(((struct files *)*state)->directory);
 
-	assert_true(cgroup_promise(cgroup, 50 * MIB, false, &room));
-	assert_false(cgroup_promise(cgroup, 50 * MIB, false, &room));
-	assert_int_equal(room.left, 34 * MIB);
-	assert_true(cgroup_promise(cgroup, 50 * MIB, true, &room)); /* the kept part may be used */
-	cgroup_used(cgroup, 50 * MIB);
-	cgroup_used(cgroup, 50 * MIB);
-	assert_true(cgroup_promise(cgroup, 84 * MIB, false, &room));
+	assert_true(cgroup_begin(cgroup, 84 * MIB, false, &room));
+	cgroup_end(cgroup);
+	assert_false(cgroup_begin(cgroup, 85 * MIB, false, &room));
+	assert_int_equal(room.left, 84 * MIB);
+	assert_true(cgroup_begin(cgroup, 100 * MIB, true, &room)); /* the kept part may be used */
+	cgroup_end(cgroup);
 	cgroup_free(cgroup);
-	assert_true(cgroup_promise(NULL, UINT64_MAX, false, &room));
+	assert_true(cgroup_begin(NULL, UINT64_MAX, false, &room));
 }
 
 #define WITH_FILES(test) cmocka_unit_test_setup_teardown(test, files_set_up, files_tear_down)
@@ -118,7 +117,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		WITH_FILES(test_limits_of_a_group_and_its_parents),
 		WITH_FILES(test_groups_seen_from_containers),
-		WITH_FILES(test_promised_memory_is_not_promised_twice),
+		WITH_FILES(test_an_allocation_fits_or_not),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
