@@ -302,7 +302,8 @@ static json_t *dataset_item(const struct stream *stream, uint32_t d, bool public
 
 	return OBJECT(V("digest", hex(dataset->digest)), T("stream", stream->config->name),
 		T("dataset", stream->config->dataset[d].name),
-		N("samples", count_of(dataset->samples)), T(ONLY(stored, "url"), dataset->list.root),
+		N("samples", count_of(dataset->samples)),
+		T(ONLY(stored, "url"), dataset->list.root),
 		N(ONLY(stored, "pieces"), pieces_of(dataset)));
 }
 

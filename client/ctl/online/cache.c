@@ -32,7 +32,6 @@ enum {
 	LOOK_MS = 250,
 	LOOK_SHARE = 10, /* of the time at most, if the cache has many files */
 	FULL_PERCENT = 95,
-	SUM_BYTES = 17, /* "." and the sum, the end of a piece's name */
 };
 
 /* What the cache holds of a stream's dataset. */
@@ -65,7 +64,7 @@ struct cache {
 	struct ctl_progress progress;
 };
 
-/* ---- the files: DIR/ab/HASH/name, with the object's URL, and DIR/ab/HASH/NUMBER.SUM ---- */
+/* ---- the files: DIR/ab/HASH/name has the object's URL, NUMBER.… are its pieces ---- */
 
 static void begin_object(struct cache *c, const char *dir)
 {
@@ -94,8 +93,8 @@ static void begin_object(struct cache *c, const char *dir)
 /* False with errno. */
 static bool take_file(struct cache *c, const FTSENT *f)
 {
-	const char *sum = strchr(f->fts_name, '.');
-	bool piece = sum && strlen(sum) == SUM_BYTES;
+	const char *end = strchr(f->fts_name, '.');
+	bool piece = end && strcmp(end, ".new") != 0;
 	uint64_t bytes = (uint64_t)f->fts_statp->st_blocks * 512;
 
 	for (struct held *h = c->held; h <= c->held + c->n; h++) {
