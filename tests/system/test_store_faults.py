@@ -3,24 +3,10 @@ answers, and an object is replaced. The rest is in tests/objects/.
 """
 
 import json
-import subprocess
-import time
 
 import pytest
 
-from lib import (
-    LONG,
-    TOKCTL,
-    Client,
-    Daemon,
-    Refused,
-    has,
-    rank_rows,
-    rows_at,
-    run,
-    status,
-    wait_for,
-)
+from lib import TOKCTL, Client, Daemon, Refused, has, rank_rows, rows_at, run, wait_for
 from lib.fault_proxy import Fault, FaultProxy
 from lib.injected import injected
 from lib.preload import OPENS, Preload
