@@ -70,10 +70,10 @@ def replaced(known):
 @functools.cache
 def wire_names():
     """The names of the messages, numbers and texts, in the order of the enums."""
-    text = (ROOT / "proto/wire.c").read_text()
-    tables = re.findall(r"(op|key)_names\[\w+\] = \{(.*?)\};", text, re.S)
-    ops, keys = (re.findall(r'= "(\w+)"', table) for _, table in tables)
-    return ops, keys[: keys.index("stream")], keys[keys.index("stream") :]
+    text = (ROOT / "proto/wire.h").read_text()
+    lists = re.findall(r"define WIRE_EACH_\w+\(X\)((?:.*\\\n)+.*)", text)
+    ops, numbers, texts = (re.findall(r'X\(\w+, "(\w+)"\)', names) for names in lists)
+    return ops, numbers, texts
 
 
 def wires():
