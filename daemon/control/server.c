@@ -183,26 +183,31 @@ static void on_abort(int number)
 }
 
 /*
- * Has libuv make its pool: a thread for each stream, whose storage may hang, and its usual four.
- * They take no signals: a reload leaves them pending. libuv aborts if it cannot. The next start
- * then finds the socket's files as after any kill.
+ * Begins the loop, and has libuv make its pool: a thread for each stream, whose storage may hang,
+ * and its usual four. They take no signals: a reload leaves them pending. libuv aborts if it cannot
+ * have memory or threads. The next start then finds the socket's files as after any kill. False:
+ * out of memory.
  */
-static void start_pool(uv_loop_t *loop, const struct config *config)
+static bool start_loop(uv_loop_t *loop, const struct config *config)
 {
 	static uv_work_t work;
 	const struct sigaction action = {.sa_handler = on_abort};
 	struct sigaction former;
 	sigset_t all, before;
 	char threads[16];
+	bool started;
 
 	snprintf(threads, sizeof(threads), "%" PRIu32, config->streams + 4);
 	setenv("UV_THREADPOOL_SIZE", threads, true);
 	sigaction(SIGABRT, &action, &former);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	uv_queue_work(loop, &work, no_work, no_work_done);
+	started = uv_loop_init(loop) == 0;
+	if (started)
+		uv_queue_work(loop, &work, no_work, no_work_done);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	sigaction(SIGABRT, &former, NULL);
+	return started;
 }
 
 static void init(struct control *control, uv_loop_t *loop, const struct server_options *o)
@@ -230,7 +235,6 @@ static bool start(struct control *control, struct fault *fault)
 {
 	uint64_t watchdog = notify_watchdog_ms();
 
-	start_pool(control->loop, control->config);
 	start_signals(control);
 	if (counts_join(&control->counts, control->catalog))
 		control->data_thread = data_thread_start(control, fault);
@@ -270,7 +274,7 @@ int server_run(const struct server_options *options)
 	struct fault fault;
 	bool started;
 
-	if (!control || uv_loop_init(&loop) < 0) {
+	if (!control || !start_loop(&loop, options->catalog->config)) {
 		free(control);
 		reader_close(options->reading->reader);
 		return notify_failed_start("out of memory");
