@@ -9,6 +9,7 @@
 #include "proto/fault.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
@@ -71,8 +72,26 @@ static void on_signal(int number)
 }
 
 /*
+ * SIGHUP asks services to read their config again, and by default ends the process. A daemon that
+ * has no terminal blocks it until the server handles it. With a terminal it may mean that the
+ * terminal is gone; nohup ignores that.
+ */
+static bool block_hangup(void)
+{
+	struct sigaction now;
+	sigset_t hangup;
+
+	if (server_terminal() && sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+		return true;
+	sigemptyset(&hangup);
+	sigaddset(&hangup, SIGHUP);
+	sigprocmask(SIG_BLOCK, &hangup, NULL);
+	return false;
+}
+
+/*
  * Handles SIGTERM and SIGINT until the server does: removes the socket and the files next to it,
- * and ends the process with 0. SIGHUP waits for the server.
+ * and ends the process with 0.
  */
 static void end_on_signals(const struct listener *listener)
 {
@@ -82,9 +101,9 @@ static void end_on_signals(const struct listener *listener)
 	starting = listener;
 	sigaction(SIGTERM, &action, NULL);
 	sigaction(SIGINT, &action, NULL);
-	sigemptyset(&set); /* all are blocked since before a reload */
-	sigaddset(&set, SIGHUP);
-	sigprocmask(SIG_SETMASK, &set, NULL);
+	sigfillset(&set); /* blocked since before a reload */
+	sigdelset(&set, SIGHUP);
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
 
 /* Listens. Called before the shards are opened: see listener_open(). */
@@ -105,6 +124,7 @@ static bool listen_at(struct reload_past *past, const struct options *a,
 	if (!socket)
 		return false;
 	end_on_signals(listener);
+	past->terminal = block_hangup();
 	return listener_open(listener, socket, fault);
 }
 

@@ -44,8 +44,9 @@ struct session;
 /* A process before it executed itself. */
 struct reload_past {
 	pid_t pid;
-	int memfd;    /* -1: it did not */
-	long text_at; /* in memfd, after the datasets */
+	int memfd;     /* -1: it did not */
+	long text_at;  /* in memfd, after the datasets */
+	bool terminal; /* it had one at its start */
 	struct listener listener;
 	uint64_t reloads, refused; /* so far, for metrics */
 };
@@ -721,6 +722,8 @@ void sessions_check(const struct sessions *sessions);
 void connections_check(const struct connections *all);
 void requests_check(const struct requests *requests);
 
+/* Has the process a terminal? */
+bool server_terminal(void);
 /* Serves until SIGTERM or SIGINT. Returns the exit code; failures are logged. */
 int server_run(const struct server_options *options);
 

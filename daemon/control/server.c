@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -59,22 +60,33 @@ static void stop(struct control *control)
 	connections_stop(control);
 }
 
+bool server_terminal(void)
+{
+	int fd = open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
+}
+
 static void on_signal(uv_signal_t *signal, int number)
 {
 	struct control *control = signal->data;
+	const char *what = number == SIGTERM  ? "SIGTERM"
+			   : number == SIGINT ? "SIGINT"
+					      : "SIGHUP, and the terminal is closed";
 
 	if (control->stopping)
 		return;
-	if (number == SIGHUP) {
+	if (number == SIGHUP && (!control->options->past->terminal || server_terminal())) {
 		reload_begin(&control->reload);
 		return;
 	}
-	log_line(LOG_NOTE, "%s: stopping, %" PRIu32 " sessions",
-		number == SIGTERM ? "SIGTERM" : "SIGINT", control->sessions.n);
+	log_line(LOG_NOTE, "%s: stopping, %" PRIu32 " sessions", what, control->sessions.n);
 	stop(control);
 }
 
-/* Replaces main()'s handlers. SIGHUP was blocked until now. */
+/* Replaces main()'s handlers. SIGHUP was blocked until now, unless there is a terminal. */
 static void start_signals(struct control *control)
 {
 	const int number[] = {SIGTERM, SIGINT, SIGHUP};

@@ -3,12 +3,14 @@ A config that is broken, or does not fit a live session, changes nothing.
 """
 
 import contextlib
+import fcntl
 import itertools
 import os
 import resource
 import shutil
 import signal
 import socket
+import termios
 import time
 
 import pytest
@@ -17,7 +19,7 @@ from requesting import SEQ, Operator, Trainer
 from tokend import Loader
 
 from lib import TOKCTL, TOKEND, Client, Daemon, Witness, datasets, has, rank_rows, refusal
-from lib import rows_at, run, status, wait_for, wait_until
+from lib import rows_at, run, status, wait_for, wait_until, with_parent
 from lib.fuse import READ, hanging
 from lib.injected import injected
 from lib.preload import OPENS, Preload
@@ -327,6 +329,24 @@ def test_a_running_job_mixes_in_a_dataset_that_came_with_the_reload(scene):
     assert sorted(s["rank"] for s in status(scene.daemon.socket)[0]) == [0, 1]
     for trainer in (t, again):
         trainer.close()
+
+
+def test_a_terminal_that_closes_ends_the_daemon(place):
+    """With a terminal, SIGHUP is a reload as long as the terminal is there."""
+    master, slave = os.openpty()
+
+    def take_terminal():
+        with_parent()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+    scene = Scene(place, start_new_session=False, preexec_fn=take_terminal)
+    os.close(slave)
+    scene.reload()
+    os.close(master)
+    assert scene.daemon.process.wait(20) == 0
+    assert scene.daemon.said("the terminal is closed")
 
 
 def test_a_broken_config_keeps_the_old_one_and_says_why(place):
