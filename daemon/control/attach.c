@@ -475,5 +475,5 @@ void session_attach(struct connection *c, const struct wire *w)
 	}
 	job->job.work = load_work;
 	job->job.done = load_done;
-	state_give(&s->control->state, c, &job->job);
+	state_give(&s->control->state.jobs, c, &job->job);
 }

@@ -92,8 +92,7 @@ struct catalog *reload_catalog(const struct reload_past *past, const struct conf
  *
  * A save returns when file and directories are on disk: a temporary file is written, fsynced and
  * renamed, and the directory is fsynced. After a power cut or a kill the tag is the old snapshot or
- * the new one, and a temporary file (.….new, 96 KiB at most) may stay. Several daemons may share a
- * state_dir.
+ * the new one. Several daemons may share a state_dir.
  *
  * Calls on state_dir may hang, so they are jobs: one at a time in libuv's pool, in the order in
  * which they were given. Only a client that waits for a job notices, until STATE_DEADLINE_MS have
@@ -104,7 +103,7 @@ enum { STATE_DEADLINE_MS = 20000 };
 
 struct state_job {
 	TAILQ_ENTRY(state_job) others;
-	struct state *state;
+	struct state_jobs *jobs;
 	uv_work_t pool;
 	/* The connection that waits for it, as its `errand`; NULL: none, or none any more. */
 	struct connection *connection;
@@ -116,23 +115,29 @@ struct state_job {
 	void (*done)(struct state_job *job);
 };
 
-struct state {
+struct state_jobs {
 	uv_loop_t *loop;
+	const char *name; /* of the place that may hang: "state_dir", "the cache's disk" */
 	TAILQ_HEAD(, state_job) waiting;
 	struct state_job *running;
 	uint64_t begun_ms; /* when that began */
 	unsigned n;	   /* waiting or running */
-	const char *dir;
-	bool durable; /* it is, and its parents are; used by jobs */
 };
 
-void state_init(struct state *state, uv_loop_t *loop, const char *dir);
+void state_jobs_init(struct state_jobs *jobs, uv_loop_t *loop, const char *name);
 /* Its work and done are set; serial, too, if @c is to wait for it. */
-void state_give(struct state *state, struct connection *c, struct state_job *job);
+void state_give(struct state_jobs *jobs, struct connection *c, struct state_job *job);
 /* The connection closes, or has its reply: it does not wait any more. */
 void state_forget(struct connection *c);
 /* How long the present job has been running; 0: none. */
-uint64_t state_busy_ms(const struct state *state);
+uint64_t state_busy_ms(const struct state_jobs *jobs);
+
+/* ---- state_dir ---- */
+struct state {
+	struct state_jobs jobs;
+	const char *dir;
+	bool durable; /* it is, and its parents are; used by jobs */
+};
 
 /* Names a run in a job. */
 struct state_run {
@@ -628,7 +633,8 @@ struct control {
 	/* ---- server.c's ---- */
 	uv_signal_t signal[3];
 	uv_timer_t second, watchdog;
-	uv_async_t news; /* from the data thread */
+	uv_async_t news;    /* from the data thread */
+	bool state_stalled; /* state_dir hangs, and that was logged */
 	bool stopping;
 	uint64_t lonely_since_ms;
 };

@@ -112,6 +112,23 @@ static void on_news(uv_async_t *async)
 		session_news(control, id, news);
 }
 
+/* Logs when state_dir does not answer, and when it does again. */
+static void watch_state_dir(struct control *control)
+{
+	const char *state_dir = control->config->state_dir;
+	uint64_t busy = state_busy_ms(&control->state.jobs);
+	bool stalled = busy >= STATE_DEADLINE_MS;
+
+	if (stalled && !control->state_stalled)
+		log_line(LOG_WARNING,
+			"state_dir %s has not answered for %" PRIu64
+			" s: saves fail, training continues; check its file system",
+			state_dir, busy / 1000);
+	if (!stalled && control->state_stalled)
+		log_line(LOG_NOTE, "state_dir %s answers again", state_dir);
+	control->state_stalled = stalled;
+}
+
 static void watch_data_thread(struct control *control)
 {
 	uint64_t now = uv_now(control->loop);
@@ -140,6 +157,7 @@ static void on_second(uv_timer_t *timer)
 
 	server_check(control);
 	watch_data_thread(control);
+	watch_state_dir(control);
 	compare_clock(control);
 	status_clock(control);
 	connections_retry(control);
@@ -234,7 +252,8 @@ static void init(struct control *control, uv_loop_t *loop, const struct server_o
 	control->reload.control = control;
 	control->counts.begun_s = time(NULL);
 	control->started_ms = control->turned_ms = control->lonely_since_ms = uv_now(loop);
-	state_init(&control->state, loop, control->config->state_dir);
+	control->state.dir = control->config->state_dir;
+	state_jobs_init(&control->state.jobs, loop, "state_dir");
 	requests_init(&control->requests);
 	uv_timer_init(loop, &control->reload.timer);
 	uv_timer_init(loop, &control->second);

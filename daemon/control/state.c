@@ -6,6 +6,7 @@
 #include "proto/wire.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -18,16 +19,17 @@
 #include <unistd.h>
 
 enum {
+	STALE_S = 24 * 60 * 60, /* a temporary file of this age has no daemon any more */
 	NAME_BYTES = LIMIT_NAME_BYTES + 16,
 	NOTES_EACH = 256, /* cursors of one user's attaches that may wait for state_dir */
 };
 
 /* ---- jobs ---- */
 
-void state_init(struct state *state, uv_loop_t *loop, const char *dir)
+void state_jobs_init(struct state_jobs *jobs, uv_loop_t *loop, const char *name)
 {
-	*state = (struct state){.loop = loop, .dir = dir};
-	TAILQ_INIT(&state->waiting);
+	*jobs = (struct state_jobs){.loop = loop, .name = name};
+	TAILQ_INIT(&jobs->waiting);
 }
 
 /* In the pool. */
@@ -40,54 +42,54 @@ static void job_work(uv_work_t *pool)
 
 static void job_end(struct state_job *job)
 {
-	job->state->n--;
+	job->jobs->n--;
 	if (job->connection)
 		job->connection->errand = NULL;
 	job->done(job);
 }
 
-static void begin_next(struct state *state);
+static void begin_next(struct state_jobs *jobs);
 
 static void job_done(uv_work_t *pool, int status)
 {
 	struct state_job *job = pool->data;
-	struct state *state = job->state;
+	struct state_jobs *jobs = job->jobs;
 
 	(void)status;
-	assert(state->running == job && state->n > 0);
-	state->running = NULL;
+	assert(jobs->running == job && jobs->n > 0);
+	jobs->running = NULL;
 	job_end(job);
-	begin_next(state);
+	begin_next(jobs);
 }
 
-static void begin_next(struct state *state)
+static void begin_next(struct state_jobs *jobs)
 {
 	struct state_job *job;
 
-	while (!state->running && (job = TAILQ_FIRST(&state->waiting))) {
-		TAILQ_REMOVE(&state->waiting, job, others);
+	while (!jobs->running && (job = TAILQ_FIRST(&jobs->waiting))) {
+		TAILQ_REMOVE(&jobs->waiting, job, others);
 		if (job->dropped) {
 			job_end(job);
 			continue;
 		}
-		state->running = job;
-		state->begun_ms = uv_now(state->loop);
+		jobs->running = job;
+		jobs->begun_ms = uv_now(jobs->loop);
 		job->pool.data = job;
-		uv_queue_work(state->loop, &job->pool, job_work, job_done);
+		uv_queue_work(jobs->loop, &job->pool, job_work, job_done);
 	}
 }
 
-void state_give(struct state *state, struct connection *c, struct state_job *job)
+void state_give(struct state_jobs *jobs, struct connection *c, struct state_job *job)
 {
 	assert(!c || !c->errand);
-	job->state = state;
+	job->jobs = jobs;
 	job->connection = c;
-	job->since_ms = uv_now(state->loop);
+	job->since_ms = uv_now(jobs->loop);
 	if (c)
 		c->errand = job;
-	state->n++;
-	TAILQ_INSERT_TAIL(&state->waiting, job, others);
-	begin_next(state);
+	jobs->n++;
+	TAILQ_INSERT_TAIL(&jobs->waiting, job, others);
+	begin_next(jobs);
 }
 
 void state_forget(struct connection *c)
@@ -109,8 +111,8 @@ void state_clock(struct connection *c)
 	if (!job || connection_now(c) - job->since_ms < STATE_DEADLINE_MS)
 		return;
 	fault_set_passing(&fault, FAULT_STATE_DIR, "",
-		"state_dir has not answered for %d s; check its file system, then try again",
-		STATE_DEADLINE_MS / 1000);
+		"%s has not answered for %d s; check its file system, then try again",
+		job->jobs->name, STATE_DEADLINE_MS / 1000);
 	log_client(c->uid, LOG_ERROR, "pid %d: %s", (int)c->pid, fault.text);
 	state_forget(c);
 	if (c->session && !c->session->fed)
@@ -119,9 +121,9 @@ void state_clock(struct connection *c)
 		connection_error(c, job->serial, &fault);
 }
 
-uint64_t state_busy_ms(const struct state *state)
+uint64_t state_busy_ms(const struct state_jobs *jobs)
 {
-	return state->running ? uv_now(state->loop) - state->begun_ms : 0;
+	return jobs->running ? uv_now(jobs->loop) - jobs->begun_ms : 0;
 }
 
 /* ---- runs ---- */
@@ -280,6 +282,29 @@ static bool replace_file(int at, const char *name, const char *bytes, size_t n)
 	return false;
 }
 
+/* Removes temporary files of killed daemons from directory @at. */
+static void remove_stale(int at)
+{
+	int fd = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	time_t before = time(NULL) - STALE_S;
+	const struct dirent *e;
+	struct stat st;
+
+	if (!dir)
+		close_quietly(fd);
+	while (dir && (e = readdir(dir))) {
+		size_t n = strlen(e->d_name);
+
+		if (e->d_name[0] == '.' && n > 5 && strcmp(e->d_name + n - 4, ".new") == 0 &&
+			fstatat(at, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+			st.st_mtime < before)
+			unlinkat(at, e->d_name, 0);
+	}
+	if (dir)
+		closedir(dir);
+}
+
 /* ---- snapshots ---- */
 
 static const char *path_of(const struct state_run *run, const char *tag, char path[PATH_MAX])
@@ -297,8 +322,10 @@ bool state_save(const struct state_run *run, const char *tag, const void *bytes,
 	bool saved = false;
 
 	snprintf(name, sizeof(name), "%s.cursor", tag);
-	if (at >= 0)
+	if (at >= 0) {
+		remove_stale(at);
 		saved = replace_file(at, name, bytes, n);
+	}
 	close_quietly(at);
 	error = errno;
 	return saved || fault_errno(fault, error, "state_dir", "%s: %s", path_of(run, tag, path),
@@ -448,7 +475,7 @@ static void checkpoint_done(struct state_job *work)
 
 void state_checkpoint(struct connection *c, const struct wire *w)
 {
-	uint64_t busy_ms = state_busy_ms(&c->control->state);
+	uint64_t busy_ms = state_busy_ms(&c->control->state.jobs);
 	struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
 	struct save *job = NULL;
 	char tag[LIMIT_NAME_BYTES + 1];
@@ -473,7 +500,7 @@ void state_checkpoint(struct connection *c, const struct wire *w)
 	job->job.done = checkpoint_done;
 	memcpy(job->tag, tag, sizeof(tag));
 	user_charge(c->user, USER_FILE);
-	state_give(&c->control->state, c, &job->job);
+	state_give(&c->control->state.jobs, c, &job->job);
 }
 
 /* ---- a session attaches ---- */
@@ -517,7 +544,7 @@ void state_attached(const struct session *s, const void *bytes, size_t n)
 	user->notes++;
 	job->job.work = note_work;
 	job->job.done = note_done;
-	state_give(&s->control->state, NULL, &job->job);
+	state_give(&s->control->state.jobs, NULL, &job->job);
 }
 
 /* ---- where it is ---- */

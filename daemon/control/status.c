@@ -559,14 +559,14 @@ static json_t *fault_items(bool public)
 
 static void put_document(struct page *p, const struct control *control)
 {
-	const struct state *state = &control->state;
+	const struct state_jobs *jobs = &control->state.jobs;
 	const struct stream *stream = control->catalog->stream;
 	const uint32_t streams = control->config->streams;
 
 	PUT(p, "daemon", daemon_item(control, p->public));
 	PUT(p, "process", process_item());
 	PUT(p, "config", config_item(control));
-	PUT(p, "state_dir", OBJECT(N("jobs", state->n), N("busy_ms", state_busy_ms(state))));
+	PUT(p, "state_dir", OBJECT(N("jobs", jobs->n), N("busy_ms", state_busy_ms(jobs))));
 	PUT(p, "requests", request_items(&control->counts));
 	PUT(p, "faults", fault_items(p->public));
 	for (unsigned i = 0; i < STATUS_STORES; i++)
