@@ -396,6 +396,9 @@ void connection_warn(struct connection *c, const char *text);
 void connection_error(struct connection *c, uint64_t serial, const struct fault *fault);
 /* Logs and sends an error, and closes. */
 void connection_refuse(struct connection *c, uint64_t serial, const struct fault *fault);
+/* The same, unasked, about @subject. */
+void connection_refuse_about(struct connection *c, uint64_t serial,
+	const struct log_subject *subject, const struct fault *fault);
 
 /* Handlers of messages. The first four are for attached connections. The reply to an attach is a
  * feed, or an error after which @c is closed. */

@@ -17,13 +17,20 @@ struct config;
 /* ---- log.c ---- */
 
 /*
- * The log: lines on stderr, with sd-daemon's prefix for the level if stderr is systemd's journal.
- * Any thread may log, and none waits for the reader of stderr: the log's own thread writes. If 1024
- * lines wait, further lines are dropped, and their number is logged later.
+ * The log: lines on stderr. If stderr is systemd's journal, each line is sent to the journal's own
+ * socket, with its level and its fields. If that fails, it is written to stderr with sd-daemon's
+ * prefix for the level. Any thread may log, and none waits for the reader of stderr: the log's own
+ * thread writes. If 1024 lines wait, further lines are dropped, and their number is logged later.
  *
  * It is the only process-wide object in the daemon, as stderr is one: otherwise nearly every
  * function would need it as a parameter.
  */
+
+/* The subject of a line, for the journal's fields STREAM, RUN, RANK and SHARD. */
+struct log_subject {
+	const char *stream, *run, *shard; /* the last two may be NULL */
+	uint64_t rank;			  /* of the run, if that is given */
+};
 
 enum log_level { LOG_ERROR = 3, LOG_WARNING = 4, LOG_NOTE = 6 };
 
@@ -35,19 +42,20 @@ void log_flush(void);
 
 /*
  * @burst: 0, or how many lines of this @format (by address) user @uid may cause at once; then it is
- * one a second. The number of suppressed lines is logged.
+ * one a second. The number of suppressed lines is logged. @subject: or NULL.
  */
-__attribute__((format(printf, 4, 5))) void log_write(
-	uid_t uid, unsigned burst, enum log_level level, const char *format, ...);
+__attribute__((format(printf, 5, 6))) void log_write(uid_t uid, unsigned burst,
+	const struct log_subject *subject, enum log_level level, const char *format, ...);
 
-#define log_line(...) log_write(0, 0, __VA_ARGS__)
+#define log_line(...)		log_write(0, 0, NULL, __VA_ARGS__)
+#define log_about(subject, ...) log_write(0, 0, subject, __VA_ARGS__)
 
 /* The same, for lines that a client of user @uid can cause as often as it likes. LOG_STRANGERS: all
  * users who may not connect. */
 enum { LOG_STRANGERS = -1, LOG_BURST = 20, LOG_BURST_SESSIONS = 256 };
 
-#define log_client(uid, ...)  log_write(uid, LOG_BURST, __VA_ARGS__)
-#define log_session(uid, ...) log_write(uid, LOG_BURST_SESSIONS, __VA_ARGS__)
+#define log_client(uid, ...)	       log_write(uid, LOG_BURST, NULL, __VA_ARGS__)
+#define log_session(uid, subject, ...) log_write(uid, LOG_BURST_SESSIONS, subject, __VA_ARGS__)
 
 /* The last errors and warnings since the start. */
 enum { LOG_FAULTS = 20, LOG_FAULT_BYTES = 400 };

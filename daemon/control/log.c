@@ -9,21 +9,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 enum {
 	LINES = 1024,
 	LINE_BYTES = 2032, /* without the prefix */
+	FIELDS_BYTES = 512,
 	CAUSES = 64,
 	FLUSH_MS = 1000,
 };
 
 struct line {
 	enum log_level level;
-	size_t n;
-	char text[LINE_BYTES]; /* with a line end */
+	size_t n, fields_n;
+	char text[LINE_BYTES];	   /* with a line end */
+	char fields[FIELDS_BYTES]; /* in the journal's format: NAME=value, one a line */
 };
 
 /* Lines of one format for one user. `left` is how many more may be written now; it grows by one a
@@ -47,10 +51,11 @@ static struct {
 	struct cause cause[CAUSES];
 	struct log_fault fault[LOG_FAULTS];
 	unsigned faults; /* so far; the next one goes to faults % LOG_FAULTS */
-	bool journal;	 /* stderr is its */
+	int journal;	 /* a socket, if stderr is the journal's; otherwise -1 */
 } the_log = {
 	.mutex = PTHREAD_MUTEX_INITIALIZER,
 	.news = PTHREAD_COND_INITIALIZER,
+	.journal = -1,
 };
 
 static time_t seconds(void)
@@ -76,20 +81,58 @@ static bool is_journal(void)
 	return strcmp(own, named) == 0;
 }
 
+/* Lines and fields contain no control characters, so the journal's simple format is enough. */
+static bool send_line(int journal, const struct line *l)
+{
+	struct sockaddr_un to = {.sun_family = AF_UNIX, .sun_path = "/run/systemd/journal/socket"};
+	char head[64];
+	int n = snprintf(
+		head, sizeof(head), "PRIORITY=%d\nSYSLOG_IDENTIFIER=tokend\nMESSAGE=", l->level);
+	struct iovec part[] = {
+		{head, (size_t)n}, {(void *)l->text, l->n}, {(void *)l->fields, l->fields_n}};
+	const struct msghdr message = {
+		.msg_name = &to, .msg_namelen = sizeof(to), .msg_iov = part, .msg_iovlen = 3};
+
+	return sendmsg(journal, &message, MSG_NOSIGNAL) >= 0;
+}
+
 /* In one call, so that lines of several processes do not mix. Errors are ignored: there is no place
  * to report them. */
 static void write_line(const struct line *l)
 {
 	char head[16];
-	int n = snprintf(head, sizeof(head), the_log.journal ? "<%d>" : "tokend: ", l->level);
+	int n = snprintf(head, sizeof(head), the_log.journal < 0 ? "tokend: " : "<%d>", l->level);
 	const struct iovec part[] = {{head, (size_t)n}, {(void *)l->text, l->n}};
 
-	(void)!writev(STDERR_FILENO, part, 2);
+	if (the_log.journal < 0 || !send_line(the_log.journal, l))
+		(void)!writev(STDERR_FILENO, part, 2);
 }
 
 /* ---- lines ---- */
 
-static void format_line(struct line *l, enum log_level level, const char *format, va_list args)
+/* Names of streams and runs are plain text, and short. A shard's path may be left out. */
+static void format_fields(struct line *l, const struct log_subject *subject)
+{
+	size_t room = sizeof(l->fields) - 1;
+	int n = snprintf(l->fields, room, "STREAM=%s\n", subject->stream), path;
+	char *at;
+
+	if (subject->run)
+		n += snprintf(l->fields + n, room - (size_t)n, "RUN=%s\nRANK=%" PRIu64 "\n",
+			subject->run, subject->rank);
+	l->fields_n = (size_t)n;
+	if (!subject->shard)
+		return;
+	at = l->fields + n;
+	path = snprintf(at, room - (size_t)n, "SHARD=%s", subject->shard);
+	if ((size_t)path >= room - (size_t)n)
+		return;
+	strcpy(fault_line(at) + path, "\n");
+	l->fields_n += (size_t)path + 1;
+}
+
+static void format_line(struct line *l, enum log_level level, const struct log_subject *subject,
+	const char *format, va_list args)
 {
 	int n = vsnprintf(l->text, LINE_BYTES - 1, format, args);
 
@@ -99,6 +142,9 @@ static void format_line(struct line *l, enum log_level level, const char *format
 	fault_line(l->text); /* it may contain a client's text */
 	l->text[n++] = '\n';
 	l->n = (size_t)n;
+	l->fields_n = 0;
+	if (subject)
+		format_fields(l, subject);
 }
 
 static void keep_fault(struct log_fault *f, const struct line *l)
@@ -110,7 +156,8 @@ static void keep_fault(struct log_fault *f, const struct line *l)
 }
 
 /* Under the mutex. */
-static void add(enum log_level level, const char *format, va_list args)
+static void add(
+	const struct log_subject *subject, enum log_level level, const char *format, va_list args)
 {
 	struct line *l = &the_log.line[(the_log.first + the_log.count) % LINES];
 
@@ -118,7 +165,7 @@ static void add(enum log_level level, const char *format, va_list args)
 		the_log.lost++;
 		return;
 	}
-	format_line(l, level, format, args);
+	format_line(l, level, subject, format, args);
 	if (level <= LOG_WARNING)
 		keep_fault(&the_log.fault[the_log.faults++ % LOG_FAULTS], l);
 	if (!the_log.running)
@@ -226,7 +273,8 @@ static void *writer(void *none)
 
 void log_start(void)
 {
-	the_log.journal = is_journal();
+	if (is_journal())
+		the_log.journal = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	the_log.running = thread_start(writer, NULL);
 }
 
@@ -244,14 +292,15 @@ void log_flush(void)
 
 /* ---- for everybody ---- */
 
-void log_write(uid_t uid, unsigned burst, enum log_level level, const char *format, ...)
+void log_write(uid_t uid, unsigned burst, const struct log_subject *subject, enum log_level level,
+	const char *format, ...)
 {
 	va_list args;
 
 	pthread_mutex_lock(&the_log.mutex);
 	va_start(args, format);
 	if (burst == 0 || may_write(uid, burst, level, format))
-		add(level, format, args);
+		add(subject, level, format, args);
 	va_end(args);
 	pthread_mutex_unlock(&the_log.mutex);
 }

@@ -186,13 +186,13 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	disturbed 3
 	! $loopback || until_true metrics 9464
 
-	# The journal has the levels of lines.
+	# The journal has levels and fields of sessions, from the daemon itself.
 	found() { # WORDS, matches
-		journalctl -b -o cat _SYSTEMD_UNIT=tokend.service _TRANSPORT=stdout "${@:2}" |
+		journalctl -b -o cat _SYSTEMD_UNIT=tokend.service _TRANSPORT=journal "${@:2}" |
 			grep "$1" >/dev/null
 	}
-	found ' attached: stream train, run tokctl@1000, rank 1 ' PRIORITY=6
-	found ' detached: stream train, run tokctl@1000, rank 0 ' PRIORITY=6
+	found ' attached: stream train' STREAM=train RUN=tokctl@1000 RANK=1 PRIORITY=6
+	found ' detached' STREAM=train RUN=tokctl@1000 RANK=0 PRIORITY=6
 	found '^ready at ' PRIORITY=6
 
 	stops_cleanly # the socket's file stays for the next daemon

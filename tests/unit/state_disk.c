@@ -143,9 +143,10 @@ ssize_t __wrap_getrandom(void *to, size_t n, unsigned flags)
 	return (ssize_t)n;
 }
 
-void __wrap_log_write(uid_t uid, unsigned burst, int level, const char *format, ...)
+void __wrap_log_write(
+	uid_t uid, unsigned burst, const void *subject, int level, const char *format, ...)
 {
-	(void)uid, (void)burst, (void)level, (void)format;
+	(void)uid, (void)burst, (void)subject, (void)level, (void)format;
 }
 
 /* ---- where a test is ---- */
