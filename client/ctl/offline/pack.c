@@ -330,11 +330,12 @@ static bool open_output(struct pack *p, struct fault *fault)
 
 static bool move(const char *from, const char *to, struct fault *fault)
 {
-	struct stat st;
-
-	if (is_there(to, &st))
-		return pack_fail(fault, to, EEXIST);
-	return rename(from, to) == 0 || pack_fail(fault, to, errno);
+	if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
+		return true;
+	/* Not every file system has RENAME_NOREPLACE. */
+	if (errno == EINVAL && access(to, F_OK) != 0 && rename(from, to) == 0)
+		return true;
+	return pack_fail(fault, to, errno == EINVAL ? EEXIST : errno);
 }
 
 /* Notes that shard @i is complete, and renames it and its side file durably. Any thread. */
