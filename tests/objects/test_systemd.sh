@@ -11,7 +11,7 @@ if [ "$(id -u)" != 0 ] || ! command -v systemd-nspawn >/dev/null; then
 fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-container=(systemd-nspawn -q -D / --volatile=yes --register=no --keep-unit --private-network)
+container=(tests/lib/container.sh -D / --volatile=yes)
 if ! "${container[@]}" true </dev/null >"$scratch/probe" 2>&1; then
 	echo "skipped: systemd-nspawn cannot make a container here: $(tail -n 1 "$scratch/probe")"
 	exit 77

@@ -269,7 +269,7 @@ END
 ln -s ../operator.service "$root/etc/systemd/system/multi-user.target.wants/"
 
 site=$(readlink -f build/venv/lib/python3*/site-packages)
-timeout 120 systemd-nspawn -q -D "$root" --register=no --keep-unit --private-network \
+timeout 120 tests/lib/container.sh -D "$root" \
 	--bind-ro="$site":/opt/venv -b </dev/null >"$scratch/boot.log" 2>&1 ||
 	echo "the container did not boot and halt in time"
 cat "$root/srv/note" 2>/dev/null || true
