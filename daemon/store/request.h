@@ -76,7 +76,7 @@ enum {
 	SIGN_SECRET_BYTES = 160,
 	SIGN_TOKEN_BYTES = 8192,
 	SIGN_REGION_BYTES = 64,
-	SIGN_AUTHORIZATION_BYTES = 512,
+	SIGN_AUTHORIZATION_BYTES = 576,
 };
 
 /* Headers with constant values, which are sent with every signed request. */
