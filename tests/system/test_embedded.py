@@ -132,7 +132,7 @@ def test_run_serves_in_the_foreground(place):
     assert serving.wait(LONG) == 0
     assert not os.path.exists(f"{scene.runtime}/tokend")
     for command, expected, word in (
-        ((*tokend, "run"), 2, "python -m tokend"),
+        ((*tokend, "run", "--wrong"), 2, "--wrong"),
         ((*tokend, "run", "-c", "/nowhere/x.yaml"), 1, "/nowhere/x.yaml"),
         ((TOKEND, "-c", scene.config, "--private", "0"), 2, "--private"),
         ((TOKEND, "-c", scene.config, "--private", "0", "--socket", "/x"), 1, "not a lock on"),

@@ -26,7 +26,8 @@ usage: python -m tokend init PATH…      write tokend.yaml and train.py for sha
        python -m tokend --docdir        print the directory of the pages and examples
 """
 MODULES = {name: name for name in ("init", "tokenize", "show", "report")} | {"try": "trial"}
-COMMANDS = (*MODULES, "run", "ctl", "daemon")
+PROGRAMS = {"run": ("tokctl", "start", "--foreground"), "ctl": ("tokctl",), "daemon": ("tokend",)}
+PACKAGE = os.path.dirname(os.path.realpath(__file__))
 
 
 def fail(text, status=1, name="tokend"):
@@ -42,37 +43,31 @@ def become(name, *arguments):
     os.execv(path, [path, *arguments])
 
 
-def run(arguments):
-    from .data.parser import Parser
-
-    parser = Parser(
-        prog="python -m tokend run", description="Serves a config in the foreground, until Ctrl-C."
-    )
-    parser.add_argument(
-        "-c", "--config", metavar="FILE", required=True, help="the config, as for tokend -c"
-    )
-    become("tokctl", "start", "--foreground", "-c", parser.parse_args(arguments).config)
-
-
 def pkgconfigdir():
-    directory = os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib", "pkgconfig")
-    if not os.path.exists(os.path.join(directory, "tokend.pc")):
-        return fail(
-            f"{directory} has no tokend.pc, because this package does not come from the wheel; "
-            "`make install` puts it into PREFIX/lib/pkgconfig"
-        )
-    print(directory)
-    return 0
+    directory = os.path.join(PACKAGE, "lib", "pkgconfig")
+    if os.path.exists(os.path.join(directory, "tokend.pc")):
+        return directory
+    raise Error(
+        f"{directory} has no tokend.pc, because this package does not come from the wheel; `make "
+        "install` puts it into PREFIX/lib/pkgconfig"
+    )
 
 
 def docdir():
-    package = os.path.dirname(os.path.realpath(__file__))
     for up in ("../../../..", ".."):  # as pip installs; with --target
-        directory = os.path.normpath(os.path.join(package, up, "share/doc/tokend"))
+        directory = os.path.normpath(os.path.join(PACKAGE, up, "share/doc/tokend"))
         if os.path.isdir(directory):
-            print(directory)
-            return 0
-    return fail(f"{package} has no pages near it; they come with the wheel and `make install`")
+            return directory
+    raise Error(f"{PACKAGE} has no pages near it; they come with the wheel and `make install`")
+
+
+PRINTED = {
+    "-h": lambda: USAGE[:-1],
+    "--help": lambda: USAGE[:-1],
+    "--version": lambda: f"tokend {version}",
+    "--pkgconfigdir": pkgconfigdir,
+    "--docdir": docdir,
+}
 
 
 def command(name, arguments):
@@ -97,31 +92,24 @@ def command(name, arguments):
 
 
 def main(arguments):
-    if arguments in (["-h"], ["--help"]):
-        sys.stdout.write(USAGE)
-        return 0
-    if arguments == ["--version"]:
-        print(f"tokend {version}")
-        return 0
-    if arguments == ["--pkgconfigdir"]:
-        return pkgconfigdir()
-    if arguments == ["--docdir"]:
-        return docdir()
     if not arguments:
         sys.stderr.write(USAGE)
         return 2
     name, *rest = arguments
     if name in MODULES:
         return command(name, rest)
-    if name not in COMMANDS:
-        from .data.parser import meant
-
-        known = meant(name, COMMANDS)
-        return fail(f"unknown command {name!r}{known}; python -m tokend --help lists all", 2)
     try:
-        return run(rest) if name == "run" else become({"ctl": "tokctl"}.get(name, "tokend"), *rest)
+        if name in PRINTED and not rest:
+            print(PRINTED[name]())
+            return 0
+        if name in PROGRAMS:
+            become(*PROGRAMS[name], *rest)
     except (Error, OSError) as error:
         return fail(error)
+    from .data.parser import meant
+
+    known = meant(name, (*MODULES, *PROGRAMS))
+    return fail(f"unknown command {name!r}{known}; python -m tokend --help lists all", 2)
 
 
 if __name__ == "__main__":
