@@ -10,29 +10,28 @@ import threading
 import time
 from pathlib import Path
 
-from check_common import CUDA_BIN, Session, feed, info, ok, slow, want, wrong
+from check_common import CUDA_BIN, info, make, ok, pair, slow, want, wrong
 
 BEGIN = f"""
 import os, sys
 sys.path[:0] = [{str(Path(__file__).parent)!r}]
 import torch
-from check_common import Session, feed, slow
+from check_common import make, slow
 import tokend
+
+class D: socket = sys.argv[1]
 """
 VICTIM = """
-class D: socket = sys.argv[1]
-session = Session(D)
-source = feed(session)
+loader, kept = make(D), []
 for i in range(8):
-    with torch.cuda.stream(source._gpu.side):
-        slow(torch, 500)
+    slow(torch, 500)
     if i == 7: print("now", flush=True)
-    session.fed(source)
+    kept.append(next(loader))
 torch.cuda.synchronize()
 """
 LEAVER = """
 how = sys.argv[2]
-loader = tokend.Loader("train", 8, socket=sys.argv[1], rank=0, world=1, device="cuda")
+loader = make(D)
 first = [next(loader) for _ in range(3)]
 if how == "fork":
     child = os.fork()
@@ -53,22 +52,19 @@ PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
 def check_daemon_killed(torch, daemon):
-    right, session = want(daemon, 30), Session(daemon)
-    source, seen = feed(session), []
-    for i in range(30):
-        if i == 10:
-            with torch.cuda.stream(source._gpu.side):
+    right, seen = want(daemon, 30), []
+    with make(daemon) as loader:
+        for i in range(30):
+            if i == 10:
                 slow(torch, 300)
-        if i == 13:
-            daemon.kill()  # copies are queued after the delay
-            threading.Timer(0.3, daemon.start).start()
-        seen.append(session.fed(source))
-    torch.cuda.synchronize()
-    bad, attached = wrong(seen, right), session.client.shape()["reattached"]
+            if i == 13:
+                daemon.kill()  # copies are queued after the delay
+                threading.Timer(0.3, daemon.start).start()
+            seen.append(pair(next(loader)))
+        torch.cuda.synchronize()
+        bad, attached = wrong(seen, right), loader.stats()["reattached"]
     ok("daemon killed mid-copy: the same tokens", not bad, bad)
-    ok("daemon killed mid-copy: the new ring is registered", source.pinned_bytes > 0)
     ok("daemon killed mid-copy: attached again once", attached == 1)
-    session.close()
 
 
 def check_trainer_killed(torch, daemon):
@@ -82,11 +78,10 @@ def check_trainer_killed(torch, daemon):
         while daemon.sessions() and time.monotonic() < until:
             time.sleep(0.01)
     ok("trainer killed mid-copy: its sessions have ended", daemon.sessions() == 0)
-    right, session = want(daemon, 10), Session(daemon)
-    source = feed(session)
-    bad = wrong([session.fed(source) for _ in right], right)
+    right = want(daemon, 10)
+    with make(daemon) as loader:
+        bad = wrong([pair(next(loader)) for _ in right], right)
     ok("trainer killed mid-copy: the next one gets the right tokens", not bad, bad)
-    session.close()
 
 
 def check_leaving(torch, daemon):
@@ -99,9 +94,8 @@ def check_leaving(torch, daemon):
 
 
 def check_daemon_without_cuda(torch, daemon):
-    session = Session(daemon)
-    source = feed(session)
-    session.fed(source)
+    loader = make(daemon)
+    next(loader)
     process = Path(f"/proc/{daemon.process.pid}")
     maps = (process / "maps").read_text()
     ok("the daemon has no CUDA library mapped", "libcuda" not in maps and "/dev/nvidia" not in maps)
@@ -112,7 +106,7 @@ def check_daemon_without_cuda(torch, daemon):
         done = subprocess.run(query, check=False, **PIPES)
         good = done.returncode == 0 and str(daemon.process.pid) not in done.stdout.split()
         ok("the daemon is not among nvidia-smi's processes", good, done.stdout + done.stderr)
-    session.close()
+    loader.close()
 
 
 def run_program(name, *arguments):

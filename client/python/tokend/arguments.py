@@ -36,7 +36,7 @@ def reach(socket: Any, config: Any, deadline: float | None) -> dict[str, Any]:
         path = {"socket": os.fsdecode(socket)} if socket else {}
         return {**path, "connect_ms": milliseconds(deadline or NOBODY_S), **wait}
     if socket is not None:
-        raise ValueError(f"socket, config: {phrases.PASS_ONE}")
+        raise ValueError("socket, config: pass one of them")
     if not isinstance(config, (str, bytes, os.PathLike)):
         raise TypeError(phrases.is_not("config", config, "the path of a config file"))
     return {"config": config, **wait}
@@ -49,7 +49,7 @@ def where(start: Any) -> dict[str, Any]:
     if is_cursor(start):
         return {"cursor": bytes(start)}
     if isinstance(start, Mapping):
-        return {"cursor": cursor_of(start, "start", "pass start=SAMPLES IT CONSUMED")}
+        return {"cursor": cursor_of(start, "start")}
     if isinstance(start, bool) or not hasattr(start, "__index__"):
         what = "'begin', a position, the tag of a checkpoint, a cursor or a state_dict()"
         raise TypeError(phrases.kind_is_not("start", start, what))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from . import phrases
-from ._tokend import DOCUMENTS, LOSS_MASK, ArgumentError
+from ._tokend import DOCUMENTS, LOSS_MASK, ArgumentError, Error
 from .cursor import Cursor
 
+DEVICES = "'cpu', 'cuda' or 'cuda:N'"
 IGNORE = -100  # a label that losses ignore
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in the extension's order
 SLICED = ("input_ids", "labels", "shift_labels", "position_ids", "loss_mask")
+ON_DEVICE = (*SLICED, "cu_seqlens")
 TORCH_AT_LEAST = (2, 2)  # public DeviceMesh
 
 
@@ -44,6 +47,8 @@ class Batch(TypedDict):
 
     With documents, the last label of a document is the first token of the next. With cp, [b, s]
     becomes [b, s / size] and position_ids are added; cu_seqlens and max_seqlen describe full rows.
+    "zigzag" gives chunks rank and 2·size − 1 − rank of 2·size. With device="cuda", all with an s,
+    and cu_seqlens, are copied to the GPU, in the order of the current stream; next() does not wait.
     Each batch has arrays of its own, contiguous, that are never overwritten.
     """
 
@@ -78,24 +83,23 @@ class Framework:
 
     def __init__(self, module: Any) -> None:
         self.module, self.name = module, module.__name__
-        # in the CPU's memory, whatever the program's default device
-        self._cpu = {"device": module.device("cpu")} if self.name == "torch" else {}
+        self.address: Callable[[Any], int] = lambda array: array.__array_interface__["data"][0]
+        self._cpu = {}
+        if self.name == "torch":
+            self.address = module.Tensor.data_ptr
+            self._cpu = {"device": module.device("cpu")}  # whatever the program's default device
 
-    def empty(self, shape: tuple[int, ...], dtype: str, pinned: bool = False) -> Any:
-        more = {**self._cpu, "pin_memory": True} if pinned else self._cpu
-        return self.module.empty(shape, dtype=getattr(self.module, dtype), **more)
+    def maker(self, shape: tuple[int, ...], dtype: str) -> Callable[[], Any]:
+        """Returns a function that makes arrays in the CPU's memory."""
+        kind = getattr(self.module, dtype)
+        like = self.module.empty(shape, dtype=kind, **self._cpu)
+        return functools.partial(self.module.empty_like, like)  # faster than empty()
 
     def count(self, n: int) -> Any:
         return self.module.arange(n, **self._cpu)
 
     def has_gradients(self) -> bool:
         return self.name == "torch" and self.module.is_grad_enabled()
-
-    def address(self, array: Any) -> int:
-        if array is None:
-            return 0
-        found = array.data_ptr() if self._cpu else array.__array_interface__["data"][0]
-        return found  # type: ignore[no-any-return]
 
 
 def _torch() -> Any:
@@ -104,9 +108,7 @@ def _torch() -> Any:
     parts = str(torch.__version__).split("+")[0].split(".")[:2]
     if tuple(int(part) for part in parts if part.isdigit()) < TORCH_AT_LEAST:
         least = ".".join(map(str, TORCH_AT_LEAST))
-        raise ImportError(
-            f"torch: {torch.__version__} is older than {least}; {phrases.install('-U torch')}"
-        )
+        raise ImportError(f"torch: {torch.__version__} is older than {least}; pip install -U torch")
     return torch
 
 
@@ -121,7 +123,39 @@ def framework(name: str | None) -> Framework:
             if error.name != module:  # it is installed, but broken: report it
                 raise
     missing = f"{name} is not" if name else "neither torch nor numpy is"
-    raise ImportError(f"framework: {missing} installed; {phrases.install(name or 'torch')}")
+    raise ImportError(f"framework: {missing} installed; pip install {name or 'torch'}")
+
+
+def cuda(device: Any, make: Framework) -> Any:
+    """device= as torch's, with its number; None if it is the CPU. "cuda" is the device that is
+    current now.
+    """
+    name = "cpu" if device is None else str(device)
+    kind = name.split(":")[0]  # accelerate's is cpu:0
+    if kind not in ("cpu", "cuda"):
+        raise ArgumentError(
+            f"{phrases.is_not('device', name, DEVICES)}; move batches elsewhere with .to()"
+        )
+    if kind == "cpu":
+        return None
+    if make.name != "torch":
+        raise ValueError(f"device: {device} needs torch; pass framework='torch'")
+    torch = make.module
+    if not torch.cuda.is_available():
+        raise ArgumentError(
+            f"device: {device}, but torch {torch.__version__} sees no GPU; pass 'cpu', or install "
+            "a torch with CUDA"
+        )
+    try:
+        number = torch.device(device).index
+    except RuntimeError:
+        raise ArgumentError(phrases.is_not("device", device, DEVICES)) from None
+    number = torch.cuda.current_device() if number is None else number
+    if number >= torch.cuda.device_count():
+        raise ArgumentError(
+            f"device: {device} does not exist; pass a number below {torch.cuda.device_count()}"
+        )
+    return torch.device("cuda", number)
 
 
 # ---- what a loader was asked for ----
@@ -196,13 +230,11 @@ class Batches:
     A signal's handler may raise wherever Python calls a function. So look() may be called again,
     and the batch is taken by an assignment, the last thing before next() returns it.
 
-    The tokens come from the extension; from @source, which transforms them; or from @feed, which
-    copies them to a GPU.
+    The tokens come from the extension, or from @source, which transforms them.
     """
 
-    def __init__(self, client: Any, wanted: Wanted, source: Any, feed: Any) -> None:
-        self._client, self.wanted, self._source, self._feed = client, wanted, source, feed
-        self._fields = len(FIELDS) if wanted.provenance or source else 2
+    def __init__(self, client: Any, wanted: Wanted, source: Any) -> None:
+        self._client, self.wanted, self._source = client, wanted, source
         self._shown = FIELDS if wanted.provenance else FIELDS[:2]
         self.begin()
 
@@ -211,124 +243,114 @@ class Batches:
         daemon's config differs. If it fails, look() tries again.
         """
         self.stale = True
-        shape, wanted = self._client.shape(), self.wanted
+        shape, wanted, new = self._client.shape(), self.wanted, self.wanted.make.maker
         self.micro, self.seq, window = shape["rows"], shape["seq_len"], shape["window_tokens"]
         self.first = self._client.taken
-        self.end: int | None = None  # of the stream
-        if shape["batches_in_all"] is not None:
-            self.end = Cursor(self._client.cursor).end
+        self.end = Cursor(self._client.cursor).end  # of the stream
         self._cut = chunks(self.seq, wanted.cp) if wanted.cp else None
-        for asked, bit, name, lacks in (
-            (
-                wanted.documents,
-                DOCUMENTS,
-                "documents",
-                "document starts; set documents: true and eos",
-            ),
-            (wanted.loss_mask, LOSS_MASK, "loss_mask", "loss mask; set loss_mask: true"),
-        ):
-            if asked and not shape["annotations"] & bit:
-                raise ArgumentError(
-                    f"{name}: the stream carries no {lacks} in the daemon's config, or omit {name}="
-                )
-        # The extension writes labels, unless they are the next tokens on a device. It always
-        # writes those that depend on more: on a loss mask, or on the window's end.
-        masked = shape["annotations"] & LOSS_MASK
-        self._writes_labels = self._feed is None or masked or window <= self.seq
-        # tokens of a row: a transform gets all of the window
-        self._width = self.seq if self._source is None else window
         self._annotations = shape["annotations"]
-        for of in self._source, self._feed:
-            if of is not None:
-                of.begin()
+        if wanted.documents and not self._annotations & DOCUMENTS:
+            raise ArgumentError(
+                "documents: the stream carries no document starts; set documents: true and eos in "
+                "the daemon's config, or omit documents="
+            )
+        if wanted.loss_mask and not self._annotations & LOSS_MASK:
+            raise ArgumentError(
+                "loss_mask: the stream carries no loss mask; set loss_mask: true in the daemon's "
+                "config, or omit loss_mask="
+            )
+        # a transform gets all tokens of a window, as int64, and the origin of each row
+        ids, labels = wanted.types["input_ids"], wanted.types["labels"]
+        kind, width = (ids, self.seq) if self._source is None else ("int64", window)
+        self._layout = _width(kind), width, _width(labels)
+        self._new_tokens = new((self.micro, width), kind)
+        self._new_ids = new((self.micro, self.seq), ids)
+        self._new_labels = new((self.micro, self.seq), labels)
+        self._new_field = new((self.micro,), "int64")
+        self._fields = self._shown if self._source is None else FIELDS
+        self._new_position_ids = new((self.micro, self.seq), "int64")
+        self._new_starts = new((self.micro * self.seq + 1,), "int32")
+        self._new_mask = new((self.micro, self.seq), "float32")
+        if self._source is not None:
+            self._source.begin()
         self.stale = False
 
-    def look(self) -> tuple[Any, int, tuple[Any, ...]] | None:
+    def look(self) -> tuple[Any, int, int] | None:
         """The next batch, how many of its rows are not padding, and what to set `client.takes` to.
         None at the end.
         """
         if self.stale:
             self.begin()
-        wanted, micro, seq = self.wanted, self.micro, self.seq
-        tokens = labels = ids = starts = None
-        if self._feed is None:
-            kind = "int64" if self._source else wanted.types["input_ids"]
-            tokens = self._empty((micro, self._width), kind)
-        if self._writes_labels:
-            labels = self._empty((micro, seq), wanted.types["labels"])
+        wanted, address = self.wanted, self.wanted.make.address
+        tokens, labels = self._new_tokens(), self._new_labels()
+        fields = [self._new_field() for _ in self._fields]
+        ids, starts, packs = None, None, (0, 0)
         if wanted.documents:
-            ids = self._empty((micro, seq), "int64")
-            starts = self._empty((micro * seq + 1,), "int32")
-        fields = list(wanted.make.empty((self._fields, micro), "int64"))
-        address, types = wanted.make.address, wanted.types
-        into = [address(tokens), 4 if tokens is not None and tokens.itemsize == 4 else 8]
-        into += [self._width, address(labels), 4 if types["labels"] == "int32" else 8]
-        into += [address(ids), address(starts), *map(address, fields)]
-        if self._feed is not None:
-            tokens, found = self._feed.next(lambda: self._client.look_into(*into))
-        elif self._source is not None:
-            found = self._source.look(tokens, fields, into)
-        else:
+            ids, starts = self._new_position_ids(), self._new_starts()
+            packs = address(ids), address(starts)
+        token_bytes, width, label_bytes = self._layout
+        into = (address(tokens), token_bytes, width, address(labels), label_bytes, *packs)
+        into += tuple(map(address, fields))
+        if self._source is None:
             found = self._client.look_into(*into)
+        else:
+            found = self._source.look(tokens, fields, into)
         if found is None:
             return None
         valid, after, documents, longest, annotations = found
         if annotations != self._annotations:
             self.begin()
             return self.look()
-        batch = self._tokens_and_labels(tokens, labels, valid)
+        input_ids = tokens if self._source is None else self._transformed(tokens, labels)
+        batch = {"input_ids": input_ids, "labels": labels}
         batch.update(zip(self._shown, fields, strict=False))
+        if wanted.shift_labels:
+            batch["labels"], batch["shift_labels"] = unshifted(labels, wanted.make.module), labels
+        if wanted.loss_mask:
+            mask = batch["loss_mask"] = self._new_mask()
+            mask[:] = labels != IGNORE
         if wanted.documents:
-            batch["position_ids"] = self._there(ids)
-            batch["cu_seqlens"] = self._there(starts[: documents + 1])
-            batch["max_seqlen"] = longest
+            batch["position_ids"], batch["max_seqlen"] = ids, longest
+            batch["cu_seqlens"] = starts[: documents + 1]  # type: ignore[index]
         if self._cut is not None:
             self._share(batch)
-        return batch, valid, (after, self._feed is not None)
+        if wanted.device is not None:
+            self._move(batch)
+        return batch, valid, after
 
-    def _empty(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Pinned if it is copied to a device: otherwise the copy could wait for the step."""
-        return self.wanted.make.empty(shape, dtype, self.wanted.device is not None)
-
-    def _there(self, array: Any) -> Any:
-        """On the device, if there is one."""
-        device = self.wanted.device
-        return array if device is None else array.to(device, non_blocking=True)
-
-    def _tokens_and_labels(self, tokens: Any, labels: Any, valid: int) -> dict[str, Any]:
-        """Contiguous input_ids and labels, of which none is a view of another."""
-        wanted, module, seq = self.wanted, self.wanted.make.module, self.seq
-        if self._feed is not None:
-            input_ids, *following = tokens.unbind()
-            if labels is None:
-                labels = following[0].to(getattr(module, wanted.types["labels"]))
-                labels[valid:] = IGNORE
-        elif self._source is not None:
-            # the transformed tokens, except where there is no label
-            following = tokens[:, 1 : seq + 1]
-            part = labels[:, : following.shape[1]]
-            part[:] = module.where(part == IGNORE, part, following)
-            input_ids = wanted.make.empty((self.micro, seq), wanted.types["input_ids"])
-            input_ids[:] = tokens[:, :seq]
-        else:
-            input_ids = tokens
-        input_ids, labels = self._there(input_ids), self._there(labels)
-        batch = {"input_ids": input_ids, "labels": labels}
-        if wanted.shift_labels:
-            batch["labels"], batch["shift_labels"] = unshifted(labels, module), labels
-        if wanted.loss_mask:
-            mask = self._there(self._empty((self.micro, seq), "float32"))
-            mask[:] = labels != IGNORE
-            batch["loss_mask"] = mask
-        return batch
+    def _transformed(self, tokens: Any, labels: Any) -> Any:
+        """Returns input_ids, and puts the transformed tokens into @labels, except where there is
+        no label.
+        """
+        following = tokens[:, 1 : self.seq + 1]
+        part = labels[:, : following.shape[1]]
+        part[:] = self.wanted.make.module.where(part == IGNORE, part, following)
+        input_ids = self._new_ids()
+        input_ids[:] = tokens[:, : self.seq]
+        return input_ids
 
     def _share(self, batch: dict[str, Any]) -> None:
         """Leaves the slice of this context-parallel rank."""
         make = self.wanted.make
         if "position_ids" not in batch:
-            ids = make.module.tile(make.count(self.seq), (self.micro, 1))
-            batch["position_ids"] = self._there(ids)
+            batch["position_ids"] = make.module.tile(make.count(self.seq), (self.micro, 1))
         for name in SLICED:
             if name in batch:
                 parts = [batch[name][:, part] for part in self._cut or ()]
                 batch[name] = make.module.concatenate(parts, 1)
+
+    def _move(self, batch: dict[str, Any]) -> None:
+        """To the device. The copies are queued on the caller's stream, and not waited for."""
+        device = self.wanted.device
+        if self.wanted.make.module.cuda.is_current_stream_capturing():
+            raise Error(
+                "next: this stream is being captured into a graph; take the batch before the "
+                "capture, and copy it to a tensor that the graph reads"
+            )
+        for name in ON_DEVICE:
+            if name in batch:
+                batch[name] = batch[name].pin_memory().to(device, non_blocking=True)
+
+
+def _width(kind: str) -> int:
+    return 4 if kind == "int32" else 8

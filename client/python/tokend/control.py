@@ -1,15 +1,14 @@
 """An operator's requests, carried out by all processes of a job at the same step.
 
-About once a second the processes ask each other, by a small all-reduce, whether one of their
-daemons has a request. Every k-th call of control() does so; the same all-reduce agrees on k, and
-compares positions.
-
-A request's number reaches all processes in the same call. From then on they act together: one
-fetches the request, all compare their positions, all carry it out, and all check that all did.
+In every k-th call of control(), about once a second, a small all-reduce says whether one of their
+daemons has a request, agrees on k, and compares positions. A request's number so reaches all
+processes in the same call. From then on they act together: one fetches the request, all compare
+their positions, all carry it out, and all check that all did.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -41,9 +40,7 @@ def _parse(args: str) -> dict[str, Any]:
 
 
 class Request:
-    """An operator's request, as Loader.control() returns it.
-
-    It is true only if it asks for a save.
+    """An operator's request, as Loader.control() returns it. It is true only if it asks for a save.
 
     number     its number in the daemon
     kind       "mix" or "skip": already carried out. "checkpoint", "drain" or "rescale": for the
@@ -67,30 +64,21 @@ class Request:
 
     @property
     def stop(self) -> bool:
-        """True for a drain or a rescale: leave the training loop."""
         return self.error is None and self.kind in ("drain", "rescale")
 
     @property
     def save(self) -> bool:
-        """True for a checkpoint, a drain or a rescale: save the model, then call done()."""
         return self.error is None and self.kind in SAVES
 
     def __bool__(self) -> bool:
-        """True if the model is to be saved: what is carried out is not mistaken for that."""
         return self.save
 
     def done(self, text: str = "") -> None:
-        """Reports to the operator that the model is saved.
+        """Reports to the operator that the model is saved, with one line of @text, such as the path
+        of its checkpoint. Call it before the next control().
 
-        Call it before the next control(). If the request has a tag, the daemon first writes the
-        cursor under it. A second call does nothing.
-
-        Args:
-            text: one line for the operator, such as the path of the model's checkpoint.
-
-        Raises:
-            RefusedError, ConnectError: the daemon could not write the cursor. The operator gets
-                the reason.
+        If the request has a tag, the daemon first writes the cursor under it. RefusedError or
+        ConnectError: it could not; the operator gets the reason.
         """
         if self._answered:
             return
@@ -116,10 +104,10 @@ class Request:
 
 
 class Control:
-    """@daemon: a number of the daemon, equal for all its processes."""
-
-    def __init__(self, client: Any, group: Any, daemon: int) -> None:
-        self.client, self.daemon = client, daemon
+    def __init__(self, client: Any, group: Any) -> None:
+        self.client = client
+        # names this process's daemon, also before a private one is started again
+        self._daemon = f"{os.uname().nodename} {os.path.realpath(client.socket)}"
         self._noted = self._handled = 0  # numbers of requests
         self._open: Request | None = None  # the trainer has not answered it yet
         self._attend = 0.0  # time of the next attend()
@@ -198,25 +186,25 @@ class Control:
     # ---- carrying out ----
 
     def _act_alone(self, number: int) -> Request | None:
-        number, kind, args, error = self._fetch(number)
-        if error or not number:
+        number, kind, args = self._fetch(number)
+        if not number:
             return None
         request = Request(self, number, kind, args, True, True)
         request.acts_from, request.error = self._obey(kind, args)
         return self._carried_out(request)
 
-    def _fetch(self, number: int) -> tuple[int, str, str, str]:
-        """Fetches the request: (number, kind, args, error); number 0: it was taken back. It is
-        handled then, in any case.
+    def _fetch(self, number: int) -> tuple[int, str, str]:
+        """Fetches the request: (number, kind, args); number 0: it was taken back, or cannot be
+        fetched. It is handled then, in any case.
         """
+        self._handled = number
         try:
             fetched, kind, args = self.client.request()
         except Error as error:
-            self._handled = number
             phrases.warn(f"request {number}: cannot fetch it: {error}")
-            return 0, "", "", str(error)
+            return 0, "", ""
         self._handled = fetched or number
-        return fetched, kind, args, ""
+        return fetched, kind, args
 
     def _obey(self, kind: str, args: str) -> tuple[int | None, str | None]:
         """Returns (acts_from, error)."""
@@ -230,18 +218,18 @@ class Control:
     def _act(self, greatest: int, offered: int) -> Request | None:
         client, group = self.client, self.group
         place = [client.position, client.taken, client.fingerprint]
-        row = [offered == greatest, self.daemon, self._handled == greatest, *place]
+        row = [offered == greatest, self._daemon, self._handled == greatest, *place]
         table = group.gather(row)
         source = next(i for i, row in enumerate(table) if row[0])
         fetched = group.gather(self._fetch(greatest) if source == group.index else None)[source]
-        number, kind, args, error = fetched
+        number, kind, args = fetched
         # the daemon announces it to all its sessions before one can fetch it
         shown = client.request_number
         if shown in (greatest, number):
             self._handled = shown
-        if error or not number:
+        if not number:
             return None
-        writes = group.index == next(i for i, row in enumerate(table) if row[1] == self.daemon)
+        writes = group.index == next(i for i, row in enumerate(table) if row[1] == self._daemon)
         request = Request(self, number, kind, args, shown == number, writes)
         if any(row[2] for row in table):
             request.error = (

@@ -21,8 +21,7 @@ def integer(name: str, value: Any, most: int = MOST, least: int = 0) -> int:
     except (TypeError, ValueError):
         number = None
     if number is None or isinstance(value, bool):
-        what = f"an integer from {least} to {most}"
-        raise TypeError(phrases.is_not(name, value, what))
+        raise TypeError(phrases.is_not(name, value, f"an integer from {least} to {most}"))
     if not least <= number <= most:
         raise _tokend.ArgumentError(f"{name}: {number}; must be {least} to {most}")
     return number
@@ -51,10 +50,8 @@ def is_cursor(value: Any) -> bool:
     return isinstance(value, (Cursor, bytes, bytearray, memoryview))
 
 
-def cursor_of(
-    state: Any, what: str = "state", instead: str = "seek(position=SAMPLES IT CONSUMED)"
-) -> bytes:
-    """The bytes in a state of Loader.state_dict(). @what, @instead: for an error."""
+def cursor_of(state: Any, what: str = "state") -> bytes:
+    """The bytes in a state of Loader.state_dict(). @what: for an error."""
     cursor = state.get("cursor") if isinstance(state, Mapping) else None
     if is_cursor(cursor):
         return bytes(cursor)  # type: ignore[arg-type]
@@ -65,7 +62,7 @@ def cursor_of(
         has = f"its cursor is a {type(cursor).__name__}"
     raise _tokend.ArgumentError(
         f"{what}: not from a tokend.Loader's state_dict(), it has no cursor of bytes: {has}; to "
-        f"continue after another loader, {instead}"
+        "continue after another loader, pass Loader(start=SAMPLES IT CONSUMED)"
     )
 
 
@@ -85,9 +82,7 @@ class Cursor:
     An edit returns a new cursor and changes no loader: pass the new one to Loader.seek(), on all
     ranks. `tokctl cursor` edits files, compares cursors, and adds and removes datasets.
 
-    Raises:
-        ArgumentError: the bytes are not a cursor.
-        TypeError: the argument is not bytes.
+    ArgumentError: the bytes are not a cursor, or an edit is impossible.
     """
 
     __slots__ = ("_bytes",)
@@ -102,15 +97,18 @@ class Cursor:
     # ---- reading ----
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what `tokctl cursor show --json` prints. Raises nothing."""
-        shown: dict[str, Any] = json.loads(_tokend.cursor_show(self._bytes))
-        return shown
+        """What `tokctl cursor show --json` prints."""
+        return json.loads(_tokend.cursor_show(self._bytes))  # type: ignore[no-any-return]
 
     @property
     def position(self) -> int:
         """The first sample of the run that no rank has taken."""
-        position: int = self.to_dict()["next"]
-        return position
+        return self.to_dict()["next"]  # type: ignore[no-any-return]
+
+    @property
+    def end(self) -> int | None:
+        """The number of samples of a finite stream; None if it has no end."""
+        return self.to_dict()["end"]  # type: ignore[no-any-return]
 
     @property
     def datasets(self) -> list[str]:
@@ -119,54 +117,27 @@ class Cursor:
 
     @property
     def segments(self) -> list[dict[str, Any]]:
-        """The mix in force and the planned ones: dicts of start, pending and weights.
-
-        weights has each dataset's share by name: numbers from 0 to 1.
+        """The mix in force and the planned ones: dicts of start, pending, and weights, which has
+        each dataset's share by name: numbers from 0 to 1.
         """
-        shown = self.to_dict()
-        names = [dataset["name"] for dataset in shown["datasets"]]
-        return [
-            {
-                "start": segment["start"],
-                "pending": segment["pending"],
-                "weights": {
-                    name: units / sum(segment["units"])
-                    for name, units in zip(names, segment["units"], strict=True)
-                },
-            }
-            for segment in shown["segments"]
-        ]
-
-    @property
-    def end(self) -> int | None:
-        """The number of samples of a finite stream; None if it has no end."""
-        end: int | None = self.to_dict()["end"]
-        return end
+        names, segments = self.datasets, self.to_dict()["segments"]
+        for segment in segments:
+            units = segment.pop("units")
+            segment["weights"] = dict(zip(names, (n / sum(units) for n in units), strict=True))
+        return [{name: s[name] for name in ("start", "pending", "weights")} for s in segments]
 
     # ---- edits ----
 
     def seek(self, position: int) -> Cursor:
-        """Returns the cursor at another position.
-
-        Raises:
-            ArgumentError: the position is before the cursor's oldest mix, or after the end.
-        """
+        """Returns the cursor at a position after its oldest mix and before the end."""
         return Cursor(edited(SEEK, self._bytes, position))
 
     def skip(self, samples: int) -> Cursor:
-        """Returns the cursor @samples further on. Those in between are never served.
-
-        Raises:
-            ArgumentError: that is after the end.
-        """
+        """Returns the cursor @samples further on. Those in between are never served."""
         return Cursor(edited(SKIP, self._bytes, samples))
 
     def rewind(self, position: int) -> Cursor:
-        """Returns the cursor at an earlier position.
-
-        Raises:
-            ArgumentError: the position is ahead, or before the oldest mix that the cursor knows.
-        """
+        """Returns the cursor at an earlier position, after the oldest mix that it knows."""
         return Cursor(edited(REWIND, self._bytes, position))
 
     def mix(self, weights: Mapping[str, float], at: int | None = None) -> Cursor:
@@ -175,11 +146,6 @@ class Cursor:
         Args:
             weights: datasets that are not named get weight 0.
             at: the position from which they act, a multiple of 1024. Default: the next one.
-
-        Raises:
-            TypeError: weights is not a dict of numbers by name.
-            ArgumentError: an unknown dataset, an impossible weight or position, a stream with
-                epochs.
         """
         return Cursor(edited(MIX, self._bytes, MOST if at is None else at, named_weights(weights)))
 
@@ -196,9 +162,8 @@ class Cursor:
 
     def __repr__(self) -> str:
         def mix(segment: dict[str, Any]) -> str:
-            return ", ".join(
-                f"{name} {100 * share:.4g} %" for name, share in segment["weights"].items() if share
-            )
+            shares = segment["weights"].items()
+            return ", ".join(f"{name} {100 * share:.4g} %" for name, share in shares if share)
 
         shown = self.to_dict()
         now, *pending = self.segments

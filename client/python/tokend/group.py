@@ -200,6 +200,8 @@ def compare(group: Any, place: dict[str, Any], client: Any = None, error: Any = 
     and peer would wait for each other; and once each has attached (@client) or failed (@error).
     Raises the same DisagreementError on all if they do not fit.
     """
+    if group is None or group.gone():
+        return
     row = {**place, "host": os.uname().nodename, "pid": os.getpid()}
     if error is not None:
         row["error"] = str(error)

@@ -8,13 +8,11 @@ import os
 import sys
 import time
 import weakref
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from . import _tokend, arguments, parallel, phrases
 from . import batch as batches
-from . import device as devices
 from . import group as groups
 from . import transform as transforms
 from ._tokend import ArgumentError, Error
@@ -25,7 +23,7 @@ from .cursor import SEEK, Cursor, cursor_of, edited, integer, is_cursor, named_w
 ENDLESS = "the stream has no end; set epochs: or samples: in its config"
 COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes")
 MOST_32 = (1 << 32) - 1
-SAME: Any = object()  # seek(group=): not given
+SAME: Any = "same"  # seek(group=): not given
 
 
 class Loader:
@@ -34,17 +32,8 @@ class Loader:
     >>> loader = Loader("train", micro_batch=4)
     >>> for step, batch in zip(range(10), loader):
     ...     input_ids, labels = batch["input_ids"], batch["labels"]
-    >>> tuple(input_ids.shape), input_ids.dtype
-    ((4, 64), torch.int64)
     >>> batch["position"].tolist()  # the rows' numbers in the run
     [36, 37, 38, 39]
-
-    Labels are shifted: label i is the token after input i. Hugging Face models shift labels once
-    more, and model(input_ids, labels=labels) would learn the token after next: pass
-    shift_labels=True, and call model(**batch).
-
-    The state is one cursor: the same bytes on every rank. It resumes on any number of ranks.
-
     >>> state = loader.state_dict()  # store it in the model's checkpoint
     >>> loader.close()
     >>> with Loader("train", micro_batch=2, rank=1, world=3) as resumed:
@@ -52,102 +41,61 @@ class Loader:
     ...     next(resumed)["position"].tolist()
     [42, 43]
 
-    All arguments but stream and micro_batch are keywords.
+    A batch is a dict of arrays: see tokend.Batch. Labels are shifted: label i is the token after
+    input i. For Hugging Face models, which shift labels once more, pass shift_labels=True.
 
     Which data
       stream       name of the stream in the daemon's config
       micro_batch  rows per batch, 1 to 65536
-      socket       socket of the daemon. Default: $TOKEND_SOCKET; otherwise the socket of a daemon
-                   that this user runs without root ($XDG_RUNTIME_DIR/tokend/tokend.sock or
-                   /tmp/tokend-UID/tokend.sock); otherwise /run/tokend/tokend.sock
-      config       a config file, instead of socket. If no daemon serves it, a private daemon is
-                   started, and started again whenever it is lost
+      socket       socket of the daemon. Default: $TOKEND_SOCKET; otherwise that of a daemon which
+                   this user runs without root; otherwise /run/tokend/tokend.sock
+      config       a config file, instead of socket: a private daemon is started for it
       start        first sample: "begin" (default), a position, the tag of a checkpoint ("TAG" or
                    "RUN/TAG"), a cursor, or a state_dict()
 
-    Which process of the job (parallelism)
-      rank, world  data-parallel rank and number of ranks: both or neither. Default: the first of
-                   these that has both: mesh, torch.distributed, jax.distributed, the environment
-                   of torchrun, Open MPI, PMI, srun. Otherwise rank 0 of 1
-      mesh         a DeviceMesh or JAX's Mesh that contains this process. Its data dims (dp, fsdp,
-                   replicate, shard, ep, …) give rank and world. Ranks of its other dims (tp, cp,
-                   pp, …) get the same rows. Replaces rank, world and peer. See tokend.parallel
-      peer         number of this process among the tensor-, pipeline- and context-parallel
-                   processes of its rank; from 0
-      run          name of the job. Default: the launcher's (torchrun, Slurm), otherwise "default".
-                   In a named run under a launcher, another process that reads for this rank and
-                   peer is waited for, up to `deadline`, then a RefusedError names both. Without
-                   a name both get the same samples, with a warning
-      group        a gloo group of all processes that read this stream: every data rank with its
-                   peers. Default: a group of all processes, made here, if rank and world come
-                   from mesh, torch.distributed or jax.distributed; otherwise none. The processes
-                   of the group compare their cursors and ranks, here and at every seek. If they do
-                   not fit, all raise a DisagreementError. So all make the loader, seek and load a
-                   state together: the constructor waits for them up to `deadline`, a seek 30
-                   minutes. After 5 s a warning names the missing ranks. False: no group, for ranks
-                   that attach at different times, and for a loader of one process
+    Which process of the job: see tokend.parallel
+      rank, world  data-parallel rank and number of ranks: both or neither. Default: the mesh's or
+                   the launcher's
+      mesh         a DeviceMesh or JAX's Mesh: gives rank, world and peer
+      peer         number of this process among those that read the same rows; from 0
+      run          name of the job. Default: the launcher's, otherwise "default". In a named run
+                   under a launcher, another process that reads for this rank and peer is waited
+                   for, up to `deadline`. Otherwise both get the same samples, with a warning
+      group        a gloo group of all processes that read this stream. Default: one made here, if
+                   mesh, torch.distributed or jax.distributed gives the ranks. Its processes make
+                   loaders, seek and load states together, and compare cursors and ranks then.
+                   False: none, for a loader of one process, or ranks that attach by themselves
 
-    Contents of a batch
+    Contents of a batch: see tokend.Batch
       framework    "torch" or "numpy". Default: torch if it is installed
-      dtype        of input_ids: int64 (default) or int32. By key: {"input_ids": …, "labels": …},
-                   also of labels. A token that does not fit is an ArgumentError that names it
-      documents    add position_ids, cu_seqlens, max_seqlen; the stream needs `documents: true`
-      loss_mask    add loss_mask; the stream needs `loss_mask: true`
-      shift_labels  for Hugging Face models, which shift labels themselves: labels are then what
-                   they shift, and shift_labels are what labels are otherwise
-      provenance   add epoch, window, shard, offset
+      dtype        int64 (default) or int32, of input_ids; by key {"input_ids": …, "labels": …}
+      documents, loss_mask, shift_labels, provenance    True: add these keys
       cp           "zigzag" or "contiguous": give only this context-parallel rank's slice of each
-                   row, by the mesh's dim cp; without a mesh (rank, size, kind). Zigzag: chunks
-                   rank and 2·size − 1 − rank of 2·size
-      device       "cpu" (default) or "cuda[:N]": input_ids, labels, loss_mask, position_ids and
-                   cu_seqlens are made there. See tokend.device
-
-    Transforms
-      transform    a pure function of one row: f(tokens, position, rng) → a row of the same
-                   length. See tokend.transform
-      workers      number of processes that run it ahead of the trainer, in the same order;
-                   0 (default): this process. They are the workers of a torch DataLoader. The
-                   daemon reads for each as for a rank
+                   row, by the mesh's dim cp; without a mesh (rank, size, kind)
+      device       "cpu" (default) or "cuda[:N]"
+      transform    f(tokens, position, rng), a pure function of one row: see tokend.transform
+      workers      number of processes that run it ahead of the trainer; 0 (default): this one
 
     State and robustness
-      record       a directory: each process records there what it takes, 16 bytes a row.
-                   `tokctl verify` proves from it that nothing was repeated, lost or altered. From
-                   the first commit() on, committed batches are recorded. If it cannot be written,
-                   next() raises an ArgumentError, and may be called again
-      deadline     seconds to wait: for a daemon at the first attach, for a lost one, for one that
-                   is starting, silent, or short of memory or connections; and for a batch, while
-                   storage or an object store does not answer. math.inf: no limit. Default: 300
-                   for a daemon, but a first attach waits for 5 s while nobody listens; no limit
-                   for a batch. Warns after 2, 10 and 60 s
+      record       a directory: each process records there what it takes, 16 bytes a row, from the
+                   first commit() on what is committed. `tokctl verify` proves from it that nothing
+                   was repeated, lost or altered
+      deadline     seconds to wait for a daemon (default: 300; for the first attach 5 while nobody
+                   listens), and for a batch (default: no limit). math.inf: no limit
       slots        batches to read ahead. 0 (default): the daemon chooses
 
-    A batch is a dict of arrays: see tokend.Batch.
+    `for batch in loader` ends where a finite stream ends, and the next `for` begins again at
+    position 0, in the same order. A `for` that was left is continued by the next: call reset() to
+    begin again. One thread takes batches; others may call state_dict() meanwhile.
 
-    `for batch in loader` ends where a finite stream ends. When its last batch was taken, the next
-    `for` begins again at position 0, in the same order: to train on several epochs, each shuffled
-    anew, set `epochs:` in the config. A `for` that was left is continued by the next: call reset()
-    to begin again. If a state saved at the end is loaded, the first `for` has no batches, and
-    warns.
-
-    One thread takes batches. Others may call state_dict() meanwhile.
-
-    Raises:
-        ValueError, TypeError: an argument is impossible. Most are ArgumentError, a ValueError.
-        ImportError: neither torch nor numpy is installed, or torch is too old.
-        ConnectError: no daemon answers in time. It is a ConnectionError.
-        RefusedError: the daemon refuses: no such stream or tag, a cursor of another stream, no
-            memory for the ring, a rank that is taken. Names the field.
-        DisagreementError: the processes of the group are not at one cursor, or their ranks do not
-            fit. All of them raise it.
-        ResourceError: no memory or file descriptors are left. It is a MemoryError.
-
-    All errors of tokend are tokend.Error. Each is one line: what is wrong, and what to do. After
-    close() and in a forked child calls raise Error: make a loader there.
+    All errors are tokend.Error, of one line: what is wrong, and what to do. The constructor raises
+    ArgumentError, TypeError or ImportError: an argument is impossible; ConnectError: no daemon
+    answers; RefusedError: the daemon refuses; DisagreementError: the processes of the group do not
+    fit, raised by all of them; ResourceError: no memory or file descriptors are left.
     """
 
     _client: Any = None
     _source: Any = None  # transform.InProcess or workers.Workers
-    _feed: Any = None  # device.Feed
     _batches: Batches
 
     def __init__(
@@ -195,8 +143,7 @@ class Loader:
             if workers and transform is None:
                 raise ValueError(f"workers: {workers} without a transform; pass transform=")
             make = batches.framework(framework)
-            there = devices.cuda(device, make.name)
-            types = batches.types(dtype)
+            there, types = batches.cuda(device, make), batches.types(dtype)
             if mesh is None:
                 at = parallel.Place(*parallel.coordinate(rank, world), peer, None)
             elif rank is not None or world is not None or peer != 0:
@@ -210,8 +157,7 @@ class Loader:
                 "world": at.world,
                 "micro_batch": arguments.micro_batch(micro_batch),
             }
-            if self._compares(together):
-                groups.compare(together, self._place)
+            groups.compare(together, self._place)
             name = run or parallel.token()
             wait = None if deadline in (None, math.inf) else deadline
             session = {
@@ -231,23 +177,19 @@ class Loader:
                 **arguments.where(start),
                 **session,
             )
-            # for the workers, even if the file is edited meanwhile
-            session |= {"socket": self._client.socket, "config": self._client.config}
-            node, path = os.uname().nodename, os.path.realpath(session["socket"])
-            self._daemon = zlib.crc32(f"{node} {path}".encode(errors="surrogateescape")) | 1 << 32
-            wanted = Wanted(
-                make, types, documents, loss_mask, shift_labels, provenance, part, there
-            )
             if transform is not None:
+                # for the workers, even if the file is edited meanwhile
+                session |= {"socket": self._client.socket, "config": self._client.config}
                 seed = self.cursor.to_dict()["seed"]
                 made = transforms.Transform(transform, seed, transforms.greatest(types))
                 if workers:
                     self._source = _workers()(self._client, workers, made, session, wait)
                 else:
                     self._source = transforms.InProcess(self._client, made)
-            elif there is not None:
-                self._feed = devices.Feed(self._client, there, types)
-            self._batches = Batches(self._client, wanted, self._source, self._feed)
+            wanted = Wanted(
+                make, types, documents, loss_mask, shift_labels, provenance, part, there
+            )
+            self._batches = Batches(self._client, wanted, self._source)
             if record is not None:
                 self._client.record(self._record_path(record))
 
@@ -261,18 +203,24 @@ class Loader:
         except BaseException:
             self.close()
             raise
-        self._control = Control(self._client, together, self._daemon)
+        self._control = Control(self._client, together)
         # used by control() if there is no group
         self._alone = group not in (None, False) or max(self.world, groups.processes()) == 1
         assumed = mesh is None and rank is None
         self._made: parallel.Made | None  # until the first batch
         self._made = parallel.Made(assumed, stream, self.run, self.rank, self.world)
 
-    # ---- the other processes of the job ----
+    def _record_path(self, directory: Any) -> str:
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except OSError as error:
+            raise ArgumentError(
+                f"record: {directory}: {error.strerror}; pass a directory that you can write to"
+            ) from None
+        name = f"{self.run}.{self.rank}-{self._place['peer']}.{os.getpid()}-{time.time_ns()}.record"
+        return os.path.join(directory, name)
 
-    @staticmethod
-    def _compares(together: Any) -> bool:
-        return together is not None and not together.gone()
+    # ---- the other processes of the job ----
 
     def _agreed(
         self, together: Any, go: Callable[[], None], patience: float = groups.PATIENCE_S
@@ -280,7 +228,7 @@ class Loader:
         """Calls go() on all processes, then compares them. A process that fails reports to the
         others before it raises.
         """
-        if not self._compares(together):
+        if together is None or together.gone():
             go()
             return
         together.meet(patience)
@@ -297,34 +245,28 @@ class Loader:
 
     def _meet_late(self) -> None:
         """Before the first batch: a group that was initialised since the loader was made."""
-        if not self._may_meet or self._control.group is not None:
-            return
-        together = groups.over(groups.of_all(self._patience))
-        self._agreed(together, lambda: None, self._patience)
-        self._control.begin(together)
+        if self._may_meet and self._control.group is None:
+            together = groups.over(groups.of_all(self._patience))
+            self._agreed(together, lambda: None, self._patience)
+            self._control.begin(together)
 
     # ---- batches ----
 
     def __iter__(self) -> Iterator[Batch]:
-        """Returns a pass from here to the stream's end, if it has one. After the last batch, the
-        first batch of a new pass is that of position 0.
+        """A pass from here to the stream's end; after the last batch, one from position 0.
+
+        A pass that begins at the end, after a state saved there was loaded, has no batches: warns.
         """
         return _Pass(self)
 
     def __next__(self) -> Batch:
-        """Returns the next batch, a dict: see Loader. Waits if none is ready.
+        """Returns the next batch. Waits if none is ready.
 
-        Raises:
-            StopIteration: a finite stream ends.
-            DataError: a shard is unreadable, truncated or changed. Names shard and token.
-            ConnectError: a lost daemon did not come back within `deadline`. Names the position.
-            RefusedError: a restarted daemon's config no longer fits the cursor.
-            WaitError: no batch came within `deadline`. It is a TimeoutError. Names what it waited
-                for. next() may be called again, without a seek().
-            ArgumentError: a token does not fit dtype, or the record cannot be written.
-            TransformError: a transform failed. The cursor is before the batch.
-
-        After an error state_dict() still works. Batches follow again after a seek().
+        Raises StopIteration at the end; DataError: a shard cannot be read; ConnectError: a lost
+        daemon did not come back; RefusedError: its config no longer fits; WaitError: no batch came
+        within `deadline`; ArgumentError: a token does not fit dtype, or the record cannot be
+        written; TransformError. state_dict() still works. next() may be called again; after a
+        DataError or a RefusedError batches follow after a seek().
         """
         while True:
             batch, takes = self._look()
@@ -334,7 +276,7 @@ class Loader:
                 continue
             return batch  # type: ignore[no-any-return]
 
-    def _look(self) -> tuple[Any, tuple[Any, ...]]:
+    def _look(self) -> tuple[Any, int]:
         """The next batch, and what the caller then sets _client.takes to."""
         begin = time.perf_counter()
         if (made := self._made) is not None:  # another thread may be faster
@@ -372,46 +314,30 @@ class Loader:
         come here at the same step.
         """
         self._control.finish()
-        cursor = edited(SEEK, self._client.cursor, 0)
-        self._go_alone(cursor, self._place, True)
+        self._go_alone(edited(SEEK, self._client.cursor, 0), self._place, True)
 
-    def __len__(self) -> int:
-        """Returns how many batches of this rank `for batch in loader` gives.
-
-        Within the loop the number stays the same. Outside, it counts from where the next `for`
-        begins to the stream's end.
-
-        >>> with Loader("finite", micro_batch=8) as validation:
-        ...     len(validation), sum(1 for batch in validation)
-        (59, 59)
-
-        Raises:
-            TypeError: the stream has no end.
-        """
+    def _count(self, begin: int | None) -> int:
+        """The batches of this rank from @begin, or from where the next `for` begins, to the end."""
         end = self._batches.end
         if end is None:
             raise TypeError(
                 f"len: {ENDLESS}; a Loader replaces a DataLoader, and is not a dataset for one"
             )
-        current = self._pass and self._pass()
-        if current is not None and not self._ended:
-            begin = self._pass_begin
-        else:
+        if begin is None:
             begin = 0 if self._is_over() else self.taken
         return -(-(end - begin) // (self.world * self.micro_batch))
 
+    def __len__(self) -> int:
+        """How many batches `for batch in loader` gives: within the loop, from where it began;
+        outside, from where the next begins. TypeError if the stream has no end.
+        """
+        within = self._pass is not None and self._pass() is not None and not self._ended
+        return self._count(self._pass_begin if within else None)
+
     @property
     def batches_per_pass(self) -> int:
-        """How many batches of this rank a pass from position 0 has: what len() is before the first.
-        After a resume a schedule takes its number of steps from here.
-
-        Raises:
-            TypeError: the stream has no end.
-        """
-        end = self._batches.end
-        if end is None:
-            raise TypeError(f"batches_per_pass: {ENDLESS}")
-        return -(-end // (self.world * self.micro_batch))
+        """How many batches of this rank a pass from position 0 has, for schedules."""
+        return self._count(0)
 
     def __bool__(self) -> bool:
         """True, because bool() would otherwise call len()."""
@@ -423,50 +349,22 @@ class Loader:
         """Returns {"cursor": bytes}, equal on all ranks after the same step.
 
         It counts the batch taken last, or up to the last commit(). So call it after a step: not in
-        a signal's handler, and not where a step has raised. May be called from any thread, also
-        before the first batch and after an error of next().
-
-        Raises:
-            Error: the loader is closed.
+        a signal's handler, and not where a step has raised.
         """
         return {"cursor": self._client.cursor}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes to where state_dict() was called, on any rank of any world.
 
-        With a group all its processes call this together: see seek().
-
-        >>> with Loader("train", micro_batch=4) as loader:
-        ...     batch, state = next(loader), loader.state_dict()
-        >>> with Loader("train", micro_batch=4) as loader:
-        ...     loader.load_state_dict(state)
-        ...     loader.position
-        4
-
-        Raises:
-            ArgumentError: this is not the state of a Loader.
-            RefusedError: it belongs to another stream. Names the field that differs.
-            DisagreementError: the processes of the group loaded different states.
+        Raises ArgumentError: this is no such state; and what seek() raises.
         """
         self._go(lambda: cursor_of(state_dict))
 
     def reset(self, state: Mapping[str, Any] | None = None) -> None:
         """Begins again at position 0, or at a state_dict(), like the nodes of torchdata.
 
-        For a loop that reads only a part of a finite stream, for example to validate. `for` over a
-        whole stream needs no reset. With a group all its processes call this together: see seek().
-
-        >>> with Loader("finite", micro_batch=8) as validation:
-        ...     for _ in range(2):
-        ...         validation.reset()
-        ...         next(validation)["position"].tolist()[:3]
-        [0, 1, 2]
-        [0, 1, 2]
-
         At position 0 another pass begins: in a record, the batches taken before stay valid. After
         seek(position=0) they are void, as if they had never been trained on.
-
-        Raises: what load_state_dict() raises.
         """
         if state is not None:
             self.load_state_dict(state)
@@ -474,43 +372,26 @@ class Loader:
             self._go(lambda: edited(SEEK, self._client.cursor, 0), again=True)
 
     def commit(self, next: int | None = None) -> None:
-        """Says that all batches up to a value of `taken` have been trained on.
+        """Says that all batches up to a former value of `taken`, by default all, are trained on.
 
         From the first call on, the state is that of the committed position. For loops that take
         batches ahead of their step.
 
-        >>> loader = Loader("train", micro_batch=4)
-        >>> loader.commit()              # nothing is trained on yet
-        >>> first, taken = next(loader), loader.taken
-        >>> second = next(loader)        # taken ahead
-        >>> loader.commit(taken)         # the step trained on the first
-        >>> loader.position
+        >>> with Loader("train", micro_batch=4) as loader:
+        ...     loader.commit()              # nothing is trained on yet
+        ...     first, taken = next(loader), loader.taken
+        ...     second = next(loader)        # taken ahead
+        ...     loader.commit(taken)         # the step trained on the first
+        ...     loader.position
         4
-        >>> loader.close()
-
-        Args:
-            next: what `taken` was after the last batch that was trained on. Default: all batches
-                taken.
-
-        Raises:
-            ArgumentError: `taken` never had this value since the last commit, or the record cannot
-                be written.
         """
         self._client.commit(self.taken if next is None else integer("next", next))
 
     def checkpoint(self, tag: str) -> str:
-        """Has the daemon write the cursor durably; returns the path of the file.
+        """Has the daemon write the cursor durably; returns the path.
 
         Loader(start=tag) begins there. This is a second copy: your model's checkpoint has its own.
-
-        Args:
-            tag: a name of 1 to 64 bytes, without '/', control characters or a leading dot
-
-        Raises:
-            TypeError, ArgumentError: this is not a tag.
-            RefusedError: the daemon could not write it, for example because the disk is full. A
-                former checkpoint of this tag is still valid.
-            ConnectError: no daemon answers within `deadline`.
+        Raises RefusedError: the daemon could not write it; ConnectError: no daemon answers.
         """
         return self._client.checkpoint(tag)  # type: ignore[no-any-return]
 
@@ -533,34 +414,24 @@ class Loader:
         ...     next(loader)["position"].tolist()
         [1000, 1001]
 
-        With a group all its processes call this together. They are compared as in the constructor.
+        The default of each argument is what it was. But if world changes, the group is none,
+        because the loader cannot know which processes stay. With a group all its processes call
+        this together, and are compared as in the constructor.
 
-        Args:
-            cursor, position: where to continue. Default: here.
-            rank, world, micro_batch: Default: those of before.
-            group: the processes that continue. Default: those of before; none if world changes,
-                because the loader cannot know which processes stay.
-
-        Raises:
-            ValueError, TypeError: an argument is impossible, or the position is outside of the
-                stream. ArgumentError is a ValueError.
-            RefusedError: the cursor belongs to another stream. Names the field that differs.
-            DisagreementError: the processes of the group are not at one cursor.
-            ConnectError: no daemon answers within `deadline`.
-
-        After an ArgumentError or a RefusedError the loader is where it was.
+        Raises ArgumentError: the position is outside of the stream; RefusedError: the cursor
+        belongs to another stream. The loader is then where it was. DisagreementError, ConnectError.
         """
 
         def to() -> bytes | None:
             if cursor is not None and position is not None:
-                raise ValueError(f"cursor, position: {phrases.PASS_ONE}")
+                raise ValueError("cursor, position: pass one of them")
             if position is not None:
                 return edited(SEEK, self._client.cursor, position)
             if cursor is None or is_cursor(cursor):
                 return None if cursor is None else bytes(cursor)
             raise TypeError(
-                f"{phrases.kind_is_not('cursor', cursor, 'a Cursor or its bytes')}; pass a "
-                "position as seek(position=N), a state to load_state_dict()"
+                f"cursor: a {type(cursor).__name__} is not a Cursor or its bytes; pass a position "
+                "as seek(position=N), a state to load_state_dict()"
             )
 
         self._go(to, rank, world, micro_batch, group)
@@ -592,8 +463,7 @@ class Loader:
                     place[name] = integer(name, value)
             if micro_batch is not None:
                 place["micro_batch"] = arguments.micro_batch(micro_batch)
-            if self._compares(together):  # the others may be making their loaders
-                groups.compare(together, place)
+            groups.compare(together, place)  # the others may be making their loaders
             # even if the others fail, this process is there
             self._go_alone(cursor, place, again)
 
@@ -628,14 +498,9 @@ class Loader:
         ...     loader.set_mix({"web": 0.5, "code": 0.5})
         1024
 
-        Raises:
-            TypeError: weights is not a dict of numbers by name.
-            ArgumentError: an unknown dataset, an impossible weight, or a stream with epochs.
-            Error: more mixes have begun since the last commit than a cursor can hold.
-            ConnectError: no daemon answers within `deadline`.
+        Raises ArgumentError: an unknown dataset, an impossible weight, or a stream with epochs.
         """
-        weights = named_weights(weights)
-        acts_from: int = self._client.set_mix(weights)
+        acts_from: int = self._client.set_mix(named_weights(weights))
         self._batches.begin()
         return acts_from
 
@@ -655,11 +520,6 @@ class Loader:
     def micro_batch(self) -> int:
         """The rows of a batch."""
         return self._place["micro_batch"]
-
-    @property
-    def batch_size(self) -> int:
-        """The same, by PyTorch's name."""
-        return self.micro_batch
 
     @property
     def seq_len(self) -> int:
@@ -699,18 +559,7 @@ class Loader:
     @property
     def datasets(self) -> list[str]:
         """Names of the datasets, by the index in batches."""
-        return self._client.datasets  # type: ignore[no-any-return]
-
-    @property
-    def mix(self) -> dict[str, float]:
-        """The mix in force at this position: each dataset's share, from 0 to 1, with 9 digits.
-
-        >>> with Loader("train", micro_batch=4) as loader:
-        ...     loader.mix
-        {'web': 0.7, 'code': 0.3}
-        """
-        weights = self.cursor.segments[0]["weights"]
-        return {name: float(f"{share:.9g}") for name, share in weights.items()}
+        return self.cursor.datasets
 
     # ---- for operators and loggers ----
 
@@ -718,28 +567,13 @@ class Loader:
         """Carries out an operator's request (tokctl mix, skip, checkpoint, drain, rescale).
 
         Every process of the job calls it after every step. About once a second, and at least every
-        64 steps, the processes look for a request together, by an all-reduce of 32 bytes, in which
-        each waits for the others.
+        64 steps, the processes look for a request together, by an all-reduce of 32 bytes.
 
-        >>> loader = Loader("train", micro_batch=4)
-        >>> for step, batch in zip(range(100), loader):
-        ...     request = loader.control()
-        ...     if request:
-        ...         torch.save(loader.state_dict(), "checkpoint.pt")
-        ...         request.done()
-        ...     if loader.should_stop:
-        ...         break
-        >>> loader.close()
+        Returns a Request, or None. It is true only if it asks for a save: save the model, then call
+        done(), in all processes; without done() it is reported as failed. Mix and skip are already
+        carried out, on all ranks at the same step. A request that failed has changed nothing.
 
-        Returns:
-            A Request, or None. It is true only if it asks for a save: save the model, then call
-            done(), in all processes. If the loop goes on or ends without done(), the request is
-            reported as failed. Mix and skip are already carried out, on all ranks at the same step.
-            A request that failed has changed nothing on any rank; its `error` says why.
-
-        Raises:
-            ArgumentError: the job has several processes, and the loader has no group of them.
-            Error: the loader is closed.
+        Raises ArgumentError: the job has several processes, and the loader has no group of them.
         """
         if self._control.group is None and not self._alone:
             self._client.shape()  # raises if the loader is closed, or in a forked child
@@ -764,41 +598,27 @@ class Loader:
         return self._control.stopping
 
     def stats(self) -> dict[str, float]:
-        """Counters of this process since the loader was made.
+        """Counters of this process since the loader was made. tokend.throughput makes rates.
 
-        Returns:
-            batches, tokens  taken so far; a row counts with its whole window
-            waited_s         seconds that next() waited for the daemon or for workers
-            next_s           seconds spent in next(): waiting, copying, transforms
-            reattached       how often the daemon was lost and found again
-            lost_wakes       wake-ups that never came; more than 0 is a bug of tokend
-            pinned_bytes     bytes of the ring registered with CUDA. With device="cuda", 0
-                             means that copies are slower
-
-        Raises:
-            Error: the loader is closed.
-
-        tokend.throughput.Throughput turns them into rates for a logger.
-
-        >>> with Loader("train", micro_batch=4) as loader:
-        ...     batch = next(loader)
-        ...     loader.stats()["tokens"]
-        260
+        batches, tokens  taken so far; a row counts with its whole window
+        waited_s         seconds that next() waited for the daemon or for workers
+        next_s           seconds spent in next(): waiting, copying, transforms
+        reattached       how often the daemon was lost and found again
+        lost_wakes       wake-ups that never came; more than 0 is a bug of tokend
         """
         shape = self._client.shape()
         stats = {name: shape[name] for name in COUNTERS}
         if self._source is not None:
             stats["waited_s"] += self._source.waited_s
-        pinned = 0 if self._feed is None else self._feed.pinned_bytes
-        return {**stats, "pinned_bytes": pinned, "next_s": self._inside}
+        return {**stats, "next_s": self._inside}
 
     # ---- the rest ----
 
     def close(self) -> None:
         """Detaches from the daemon and ends the workers. Batches stay valid.
 
-        A request that asked for a save, without done(), is reported as failed. Raises nothing; a
-        second call does nothing.
+        Other calls then raise Error. A request that asked for a save, without done(), is reported
+        as failed.
         """
         if self._source is not None:
             self._source.close()
@@ -829,16 +649,6 @@ class Loader:
         place = f"rank {self.rank} of {self.world}"
         return f"<tokend.Loader {self.micro_batch} × {seq_len}, {place}; {cursor!r}>"
 
-    def _record_path(self, directory: Any) -> str:
-        try:
-            os.makedirs(directory, exist_ok=True)
-        except OSError as error:
-            raise ArgumentError(
-                f"record: {directory}: {error.strerror}; pass a directory that you can write to"
-            ) from None
-        name = f"{self.run}.{self.rank}-{self._place['peer']}.{os.getpid()}-{time.time_ns()}.record"
-        return os.path.join(directory, name)
-
 
 def _workers() -> Any:
     """The class Workers, which imports torch."""
@@ -846,7 +656,7 @@ def _workers() -> Any:
         from .workers import Workers
     except ModuleNotFoundError:
         raise ImportError(
-            f"workers: torch is not installed; {phrases.install('torch')}, or pass workers=0"
+            "workers: torch is not installed; pip install torch, or pass workers=0"
         ) from None
     return Workers
 
@@ -854,9 +664,9 @@ def _workers() -> Any:
 class _Pass:
     """The iterator of `for batch in loader`: the loader's batches until the stream ends.
 
-    It is not a generator: `yield from loader` would close that when it is left early. After the
-    end, a new pass goes to position 0 when its first batch is taken: until then the state is that
-    of the end.
+    It is not a generator, which an error of next() would end for good; nor the loader itself, which
+    `yield from` would close. After the end, a new pass goes to position 0 when its first batch is
+    taken: until then the state is that of the end.
     """
 
     def __init__(self, loader: Loader) -> None:

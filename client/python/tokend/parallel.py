@@ -7,10 +7,7 @@ these that has both numbers counts:
     torch.distributed  if it is initialised
     jax.distributed    if it is initialised; otherwise JAX's number of processes, if its devices
                        are in use: a TPU's runtime knows it
-    torchrun           RANK, WORLD_SIZE
-    Open MPI           OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE
-    PMI                PMI_RANK, PMI_SIZE: mpiexec of MPICH, Intel MPI, Cray
-    Slurm              SLURM_PROCID, SLURM_STEP_NUM_TASKS: set by srun. SLURM_NTASKS is not used:
+    torchrun, Open MPI, PMI, Slurm    by their variables in ENVIRONMENTS. SLURM_NTASKS is not used:
                        it is also set in a batch script, where one process runs
 
 In a mesh of torch or JAX, the names of the dims decide:
@@ -18,14 +15,9 @@ In a mesh of torch or JAX, the names of the dims decide:
     mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))
     loader = Loader("train", micro_batch=8, mesh=mesh)  # rank 0 to 3 of 4, two peers each
 
-A name is split at "_", "-" and ".":
-
-  data dims   one of the parts is in DATA: dp, fsdp, hsdp, replicate, shard, ep, … Their ranks read
-              different rows. Expert-parallel ranks do so too (ep, dp_shard_mod_ep)
-  peer dims   one of the parts is in PEER: tp, cp, pp, … Their ranks read the same rows
-  unknown     all others: as peer dims, with a RuntimeWarning, unless they have one rank
-  refused     a name with parts of both (dp_cp, dp_shard_cp), because it joins several dims; and a
-              mesh in which no dim is known
+A name is split at "_", "-" and "."; its parts are in DATA (ranks read different rows), in PEER
+(ranks read the same rows), or unknown: the same rows, with a RuntimeWarning, unless the dim has one
+rank. A name with parts of both (dp_cp) is refused, and so is a mesh in which no dim is known.
 
 The data rank counts through the data dims in the mesh's order, the last one fastest. The peer
 number counts through the others. A slice of all data dims (mesh["dp"], also a flattened one) gives
@@ -127,13 +119,13 @@ def _check_halves() -> None:
         if any(values) and launcher != "Slurm":
             raise ValueError(
                 f"{names[0]}={values[0]!r}, {names[1]}={values[1]!r}: not two numbers; set both, "
-                f"or {phrases.PASS_RANKS}"
+                f"or pass rank= and world="
             )
     rank = os.environ.get("PMIX_RANK", "")
     if rank not in ("", "0"):  # a single program under Open MPI is rank 0, too
         raise ValueError(
             f"PMIX_RANK={rank!r}: one of several processes, but no launcher says how many; "
-            f"{phrases.PASS_RANKS}"
+            f"pass rank= and world="
         )
 
 
@@ -228,7 +220,7 @@ def _kind(name: str, names: tuple[str, ...]) -> str | None:
     if parts & DATA and parts & PEER:
         raise ArgumentError(
             f"mesh: dim {name!r} of {names} joins data and peer dims; pass the mesh with separate "
-            f"dims, or its slice of the data dims, or {phrases.PASS_RANKS}"
+            f"dims, or its slice of the data dims, or pass rank= and world="
         )
     return "data" if parts & DATA else "peer" if parts & PEER else None
 
@@ -240,21 +232,21 @@ def _kinds(
         if len(sizes) != 1:
             raise ArgumentError(
                 f"mesh: its {len(sizes)} dims have no names; name them (mesh_dim_names=), or "
-                f"{phrases.PASS_RANKS}"
+                f"pass rank= and world="
             )
         return ("dp",), ["data"]
     kinds = [_kind(name, names) for name in names]
     if not any(kinds):
         raise ArgumentError(
             f"mesh: none of its dims {names} is known; name those whose ranks read different rows "
-            f"dp, dp_replicate, dp_shard, fsdp, …, or {phrases.PASS_RANKS}"
+            f"dp, dp_replicate, dp_shard, fsdp, …, or pass rank= and world="
         )
     for name, kind, size in zip(names, kinds, sizes, strict=True):
         if kind is None and size > 1:
             phrases.warn(
                 f"mesh: dim {name!r} of {names} is unknown, so its {size} ranks read the same "
                 f"rows; name it mp_{name} if they are to do so, dp_{name} if not, or "
-                f"{phrases.PASS_RANKS}"
+                f"pass rank= and world="
             )
     return names, kinds
 
@@ -309,7 +301,7 @@ def _in_jax(mesh: Any) -> Place:
     if any(len(share) * len(shares) != len(joined) for share in shares):
         raise ArgumentError(
             f"mesh: processes share some of their rows of {names}, but not all; order the devices "
-            f"so that they share all or none, or {phrases.PASS_RANKS}"
+            f"so that they share all or none, or pass rank= and world="
         )
     share = tuple(sorted(coordinates[mine]))
     peers = sorted(i for i, part in coordinates.items() if tuple(sorted(part)) == share)

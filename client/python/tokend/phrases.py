@@ -1,4 +1,4 @@
-"""The phrases that recur in messages. A message says what, on what, why; and what to do.
+"""Warnings, and the phrases that recur in messages.
 
 >>> is_not("workers", -1, "a number of processes ≥ 0")
 'workers: -1 is not a number of processes ≥ 0'
@@ -11,11 +11,6 @@ import sys
 import warnings
 
 HERE = os.path.dirname(__file__) + os.sep
-
-PASS_ONE = "pass one of them"
-PASS_RANKS = "pass rank= and world="
-CLOSED = "closed: this loader was closed; make a new one"
-DEVICES = "'cpu', 'cuda' or 'cuda:N'"
 
 
 def warn(text: str) -> None:
@@ -34,7 +29,3 @@ def is_not(name: str, value: object, what: str) -> str:
 def kind_is_not(name: str, value: object, what: str) -> str:
     """As is_not(), for values that are too long to show."""
     return f"{name}: a {type(value).__name__} is not {what}"
-
-
-def install(package: str) -> str:
-    return f"pip install {package}"

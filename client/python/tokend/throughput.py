@@ -28,8 +28,6 @@ class Throughput:
       tokend/wait_seconds       this process's wait for data
       tokend/wait_share         the same as a share of the time: 0 for a trainer that never waits
       tokend/data_share         share of the time spent in next(): waiting, copying, transforms
-
-    Raises Error if the loader is closed.
     """
 
     def __init__(self, loader: Loader) -> None:

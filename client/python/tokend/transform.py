@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _tokend, phrases
+from .cursor import Cursor
 
 TAG = 7  # of derive()
 
@@ -42,10 +43,6 @@ class TransformError(_tokend.Error):
     """Its first token in the shard."""
 
 
-class NotARow(Exception):
-    """The result of a transform is not a row."""
-
-
 class Transform:
     """Applies @function. @greatest: the largest token that may come out."""
 
@@ -53,9 +50,7 @@ class Transform:
         try:
             import numpy
         except ImportError:
-            raise ImportError(
-                f"transform: NumPy is not installed; {phrases.install('numpy')}"
-            ) from None
+            raise ImportError("transform: NumPy is not installed; pip install numpy") from None
         if not callable(function):
             raise TypeError(
                 phrases.is_not("transform", function, "a function of (tokens, position, rng)")
@@ -66,26 +61,23 @@ class Transform:
         self._rng = numpy.random.Generator(self._bits)
         self._state = self._bits.state
 
-    def _begin(self, position: int) -> None:
+    def _apply(self, tokens: Any, position: int) -> None:
+        """Transforms a row in place."""
+        numpy = self.numpy
         self._state["state"]["key"][0] = _tokend.derive(self._seed, TAG, position)
         self._bits.state = self._state
-
-    def _apply(self, tokens: Any, position: int) -> None:
-        """Transforms a row in place. Raises what the function raises, or NotARow."""
-        numpy = self.numpy
-        self._begin(position)
         made = self._function(tokens, position, self._rng)
         if made is None:
-            raise NotARow("returned None instead of the row")
+            raise ValueError("returned None instead of the row")
         made = numpy.asarray(made)
         if made.shape != tokens.shape:
-            raise NotARow(f"returned shape {list(made.shape)} instead of {list(tokens.shape)}")
+            raise ValueError(f"returned shape {list(made.shape)} instead of {list(tokens.shape)}")
         if made.dtype.kind not in "iu":
-            raise NotARow(f"returned {made.dtype} instead of integers")
+            raise ValueError(f"returned {made.dtype} instead of integers")
         made = made.astype(numpy.int64, copy=False)
         # as unsigned, numbers below 0 are too great as well
         if int(numpy.maximum.reduce(made.view(numpy.uint64))) > self._greatest:
-            raise NotARow(f"returned a token outside of 0 … {self._greatest}")
+            raise ValueError(f"returned a token outside of 0 … {self._greatest}")
         if made is not tokens:
             tokens[:] = made
 
@@ -98,8 +90,7 @@ class Transform:
             try:
                 self._apply(tokens[i], position)
             except (Exception, SystemExit) as error:
-                kind = "" if isinstance(error, NotARow) else f"{type(error).__name__}: "
-                why = (kind + " ".join(str(error).split())).removesuffix(": ")
+                why = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
                 dataset, shard, offset = names[datasets[i]], shards[i], offsets[i]
                 failed = TransformError(
                     f"transform: {why} (position {position}, dataset {dataset}, shard {shard} of "
@@ -126,9 +117,9 @@ class InProcess:
 
     def begin(self) -> None:
         """Called after an attach or a seek."""
-        self._names = self._client.datasets
+        self._names = Cursor(self._client.cursor).datasets
 
-    def look(self, tokens: Any, fields: Any, into: list[int]) -> Any:
+    def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
         """look_into(*into), with the transformed rows in @tokens, int64 [b, window], and their
         origin in @fields. It may be called again for the same batch.
         """

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from . import _tokend, phrases
+from . import _tokend
 from .batch import FIELDS
-from .cursor import SEEK, edited
+from .cursor import SEEK, Cursor, edited
 from .transform import Transform
 
 AHEAD = 4  # batches of a worker
@@ -48,7 +48,7 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         rank, world = info.id * place["world"] + place["rank"], n * place["world"]
         try:
             client = _tokend.Client(**{**place, "rank": rank, "world": world}, helper=True)
-            names = client.datasets
+            names = Cursor(client.cursor).datasets
             while (made := self._next(client, names)) is not None:
                 yield made
         except Exception as error:
@@ -63,7 +63,7 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         found = client.look_into(tokens.data_ptr(), 8, self._window, 0, 8, 0, 0, *places)
         if found is None:
             return None
-        client.takes = (found[1],)
+        client.takes = found[1]
         listed = [field.tolist() for field in fields]
         self._transform.apply(tokens.numpy(), listed, names)
         return listed[0][0], tokens
@@ -91,6 +91,9 @@ class Workers:
     """The source of batches transformed by @n processes, as transform.InProcess. @arguments: those
     of their _tokend.Client, without rank, world and start. @patience: seconds that a batch may
     take, or None.
+
+    After a failure of a worker, and where a signal's handler has raised, the next call starts
+    others.
     """
 
     def __init__(
@@ -114,8 +117,6 @@ class Workers:
         self._end_workers()
         self._at = client.taken  # when a result was taken from the DataLoader
         self._held: tuple[Any, Any] | None = None  # that result
-        self._failed: Exception | None = None
-        self._amid = False  # a call was interrupted, and the DataLoader may have lost a result
         place = {
             **self._arguments,
             "rank": shape["rank"],
@@ -135,18 +136,20 @@ class Workers:
             )
         )
 
-    def look(self, tokens: Any, fields: Any, into: list[int]) -> Any:
+    def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
         """As transform.InProcess.look()."""
         client = self._client
         here = client.taken  # raises in a forked child, or if the loader is closed
-        if self._amid:
+        if self._results is None:
             self.begin()
-        if self._failed is not None:
-            raise self._failed
         if self._held is None or here != self._at:  # that batch was taken
-            self._amid = True
-            self._held, self._at = self._next(), here
-            self._amid = False
+            try:
+                self._held, self._at = self._next(), here
+            except _tokend.WaitError:
+                raise
+            except BaseException:  # the DataLoader may have lost a result
+                self._end_workers()
+                raise
         found = client.look_into(0, *into[1:])
         if found is None:
             return None
@@ -167,23 +170,18 @@ class Workers:
         except RuntimeError as error:
             text = str(error).partition("\n")[0]
             if self._closed:
-                raise _tokend.Error(phrases.CLOSED) from None
-            if "timed out" in text:  # no result is lost
-                self._amid = False
+                raise _tokend.Error("closed: this loader was closed; make a new one") from None
+            if "timed out" in text:
                 raise _tokend.WaitError(
                     f"deadline: the workers made no batch within {self._patience:g} s, so storage "
                     "or the transform is slow; see tokctl status, and call next() again"
                 ) from None
-            self._failed = _tokend.Error(
-                f"workers: {text}; make a new loader and load its last state, or seek()"
-            )
-            self._amid = False
-            self._end_workers()
-            raise self._failed from error
+            raise _tokend.Error(
+                f"workers: {text}; call next() again, or make a new loader and load the last state"
+            ) from error
         finally:
             self.waited_s += time.perf_counter() - begin
         if isinstance(made, Exception):
-            self._amid, self._failed = False, made
             raise made
         return position, made
 
