@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PATHS = [str(ROOT / "tests"), str(ROOT / "tests/system")]
+PATHS = [str(ROOT / path) for path in ("tests", "tests/system", "build/python")]
 sys.path[:0] = PATHS
 os.environ["PYTHONPATH"] = ":".join(PATHS)  # of the trainers
 os.environ.setdefault("TOKEND_BIN", str(ROOT / "build/bin"))

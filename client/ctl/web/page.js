@@ -1,21 +1,10 @@
-// The page of tokctl serve: fetches status.json each second. It has no other source, sends
-// nothing, and keeps what it draws over time only while it is open.
+// The page of tokctl serve: fetches status.json each second. It has no other source, and sends
+// nothing.
 "use strict";
 
-const SECONDS = 120, SVG = "http://www.w3.org/2000/svg";
-const COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#999933",
-	"#882255", "#44aa99", "#bbbbbb"];
-const history = new Map(); // stream → [{dataset: samples read in that second}]
 let last = null, answered = 0;
 
 const at = (id) => document.getElementById(id);
-
-function draw(tag, attributes) {
-	const element = document.createElementNS(SVG, tag);
-	for (const [name, value] of Object.entries(attributes))
-		element.setAttribute(name, value);
-	return element;
-}
 
 function short(value) {
 	let unit = 0;
@@ -54,8 +43,6 @@ function fill(id, columns, items) {
 	}
 }
 
-// ---- streams and mixes ----
-
 const by = (keys) => (item) => keys.map((key) => item[key]).join("\0");
 
 // @items with .rate(value): how much value(item) grew per second since the answer before; 0 after
@@ -68,46 +55,9 @@ function rated(items, before, keys, seconds) {
 	}}));
 }
 
-function remember(streams, datasets) {
-	for (const {stream} of streams) {
-		const seconds = history.get(stream) || [], own = datasets.filter((d) => d.stream === stream);
-		seconds.push(Object.fromEntries(own.map((d) => [d.dataset, d.rate((e) => e.samples)])));
-		history.set(stream, seconds.slice(-SECONDS));
-	}
-}
-
-function sparkline(values) {
-	const svg = draw("svg", {viewBox: "0 0 " + SECONDS + " 20", preserveAspectRatio: "none"});
-	const most = Math.max(...values, 1e-9), from = SECONDS - values.length;
-	const points = values.map((v, i) => (from + i) + "," + (19 - 18 * v / most).toFixed(1));
-	svg.append(draw("polyline", {points: points.join(" ")}));
-	return svg;
-}
-
-// What was read in each second, as areas of the datasets' shares.
-function mixChart({stream}) {
-	const seconds = history.get(stream), now = seconds[seconds.length - 1];
-	const svg = draw("svg", {viewBox: "0 0 " + SECONDS + " 100", preserveAspectRatio: "none"});
-	const figure = document.createElement("figure"), caption = document.createElement("figcaption");
-	const below = seconds.map(() => 100), from = SECONDS - seconds.length;
-	caption.append(stream);
-	Object.keys(now).forEach((name, i) => {
-		const colour = COLOURS[Math.min(i, COLOURS.length - 1)], key = document.createElement("i");
-		const bars = seconds.map((shares, x) => {
-			const height = 100 * (shares[name] || 0) / (sum(shares) || 1);
-			below[x] -= height;
-			return `M${from + x} ${below[x].toFixed(1)}v${height.toFixed(1)}h1v-${height.toFixed(1)}z`;
-		});
-		svg.append(draw("path", {d: bars.join(""), fill: colour}));
-		key.style.background = colour;
-		caption.append(key, name + (sum(now) ? " " + percent(now[name] / sum(now)) : ""));
-	});
-	figure.append(caption, svg);
-	return figure;
-}
-
-const tokens = (s) => history.get(s.stream).map((shares) => sum(shares) * s.seq_len);
-const mix = (m) => Object.entries(m.mix).map(([name, part]) => name + " " + percent(part)).join(", ");
+// The parts of what @of adds up to: "web 70 %, code 30 %"; "" if that is nothing.
+const parts = (of) => sum(of) ? Object.entries(of).map(([name, part]) =>
+	name + " " + percent(part / sum(of))).join(", ") : "";
 const ago = (of) => of.last ? of.last + ", " + duration(1000 * of.last_ago_s) + " ago" : "";
 
 function fullness(s) {
@@ -122,13 +72,13 @@ function fullness(s) {
 
 const STREAMS = [["stream", (s) => s.stream], ["sessions", (s) => s.sessions, "n"],
 	["waiting", (s) => s.waiting, "n", (s) => s.waiting],
-	["tokens/s", (s) => short(tokens(s).pop()), "n"],
+	["tokens/s", (s) => short(sum(s.samples) * s.seq_len), "n"],
 	["read/s", (s) => bytes(s.rate((t) => t.read_bytes)), "n"],
 	["waits/s", (s) => s.rate((t) => t.waits.le["+Inf"]).toFixed(1), "n"],
 	["waited", (s) => s.waits.sum.toFixed(1) + " s", "n"],
-	["last 2 minutes", (s) => sparkline(tokens(s))]];
-const RUNS = [["stream", (r) => r.stream], ["run", (r) => r.run], ["mix", (r) => mix(r.mixes[0])],
-	["next mix", ({mixes: [, next]}) => next ? "from " + next.from + ": " + mix(next) : ""]];
+	["reads", (s) => parts(s.samples)]];
+const RUNS = [["stream", (r) => r.stream], ["run", (r) => r.run], ["mix", (r) => parts(r.mixes[0].mix)],
+	["next mix", ({mixes: [, next]}) => next ? "from " + next.from + ": " + parts(next.mix) : ""]];
 const SESSIONS = [["stream", (s) => s.stream], ["run", (s) => s.run],
 	["rank", (s) => s.rank + " of " + s.world, "n"], ["position", (s) => s.position, "n"],
 	["tokens/s", (s) => short(s.rate((t) => t.released) * s.micro * s.seq_len), "n"],
@@ -166,12 +116,14 @@ function show(status) {
 	const slow = Math.max(0, ...status.streams.map((s) => s.slow_ms));
 	const list = (name, ...keys) => rated(status[name], restarted ? [] : last[name], keys, seconds);
 
-	remember(status.streams, list("datasets", "stream", "dataset"));
+	const datasets = list("datasets", "stream", "dataset"), streams = list("streams", "stream");
+	for (const s of streams)
+		s.samples = Object.fromEntries(datasets.filter((d) => d.stream === s.stream).map(
+			(d) => [d.dataset, d.rate((e) => e.samples)]));
 	at("state").textContent = state(d, slow);
 	at("state").className = slow ? "bad" : "";
-	fill("streams", STREAMS, list("streams", "stream"));
+	fill("streams", STREAMS, streams);
 	fill("runs", RUNS, status.runs);
-	at("mixes").replaceChildren(...status.streams.filter((s) => s.sessions).map(mixChart));
 	fill("sessions", SESSIONS, list("sessions", "session", "run", "rank", "peer"));
 	at("more").textContent = d.sessions > status.sessions.length ?
 		"and " + (d.sessions - status.sessions.length) + " more" : "";
