@@ -34,7 +34,7 @@
  *         args: a page of the status, a JSON array of items (daemon/control/status.c). public:
  *         without directories, pids and hosts. path: of the config, if not public.
  *   → request{stream, run?, kind, args}
- *   ← asked{number, run, sessions, cursor?}
+ *   ← asked{number, run, sessions}
  *   ← answer{number, outcome, waiting, run, rank, world, micro, peer, pid, host, text, same?,
  *         cursor?, from?, acts_from?}         one at a time, as they come
  *   → cancel{number}

@@ -2,8 +2,6 @@
  * tokctl: one table of subcommands.
  */
 #include "client/ctl/common/ctl.h"
-#include "client/ctl/doctor/doctor.h"
-#include "client/ctl/man/man.h"
 #include "client/ctl/offline/offline.h"
 #include "client/ctl/online/talk.h"
 #include "proto/phrases.h"
@@ -61,7 +59,7 @@ static int help(FILE *to)
 			fprintf(to, "%s%s\n", i > 0 ? "\n" : "", heads[head++].text);
 		ctl_help_line(to, commands[i]);
 	}
-	fputs("\n`tokctl help COMMAND` lists its options.\n"
+	fputs("\n`tokctl help COMMAND` lists its options; tokctl(1) explains what it prints.\n"
 	      "Exit status: 0 success, 1 failure or a negative answer, 2 usage error.\n",
 		to);
 	return to == stdout ? CTL_OK : CTL_USAGE;

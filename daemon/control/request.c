@@ -412,14 +412,13 @@ static bool read_request(
 }
 
 /* Gives it its number, and shows it to all sessions of its run, which become participants. Replies
- * to the operator, with a cursor of the run, for the mix before the request. */
+ * to the operator. */
 static void request_begin(struct connection *asker, struct request *r, uint64_t serial)
 {
 	struct control *control = asker->control;
 	struct wire out = {.op = WIRE_ASKED};
-	char line[400], cursor[LIMIT_CURSOR_BYTES];
+	char line[400];
 	struct session *s;
-	size_t n = 0;
 
 	r->number = ++control->requests.last;
 	r->since_ms = connection_now(asker);
@@ -427,11 +426,8 @@ static void request_begin(struct connection *asker, struct request *r, uint64_t 
 	r->serial = serial;
 	asker->request = r;
 	LIST_INSERT_HEAD(&control->requests.open, r, others);
-	for (EACH_SESSION(s, control, r->stream, r->run)) {
-		if (n == 0)
-			n = cursor_encode(feed_cursor(s->feed), cursor, sizeof(cursor));
+	for (EACH_SESSION(s, control, r->stream, r->run))
 		join(r, s);
-	}
 	snprintf(line, sizeof(line), "%.*s", (int)sizeof(line) - 1, r->args);
 	for (char *end = line; (end = strchr(end, '\n'));)
 		*end = ' ';
@@ -443,7 +439,6 @@ static void request_begin(struct connection *asker, struct request *r, uint64_t 
 	wire_set(&out, WIRE_NUMBER, r->number);
 	wire_set(&out, WIRE_SESSIONS, r->participants);
 	wire_set_text(&out, WIRE_RUN, r->run);
-	wire_set_bytes(&out, WIRE_CURSOR, cursor, n);
 	connection_send(asker, serial, &out);
 }
 

@@ -1,7 +1,9 @@
+/* The command line: parsed by the tables of options, which also make synopses and help. */
 #include "client/ctl/common/ctl.h"
 #include "proto/fault.h"
 #include "proto/nearest.h"
 #include "proto/phrases.h"
+#include "proto/text.h"
 #include "proto/wire.h"
 
 #include <assert.h>
@@ -133,9 +135,7 @@ static int take(struct ctl_arguments *a, unsigned i, const char *text)
 	const struct ctl_option *o = &a->command->options[i];
 	struct ctl_value *value = &a->value[i];
 
-	if (o->kind == CTL_LIST)
-		value->list[value->count++] = text;
-	else if (o->kind != CTL_FLAG && value->text)
+	if (o->kind != CTL_FLAG && value->text)
 		return ctl_usage(a->command, "--%s " PHRASE_TWICE, o->name);
 	value->text = text ? text : o->optional ? o->preset : "";
 	return convert(a->command, o, value->text, value);
@@ -268,9 +268,6 @@ static int check(struct ctl_arguments *a)
 	count_arguments(c, &least, &most);
 	if (a->arguments < least)
 		return ctl_usage(c, "needs %s", c->arguments);
-	for (unsigned i = 0; i < c->count; i++) /* "--cursor *.cursor" gives several */
-		while (a->value[i].count > 0 && a->arguments > most)
-			a->value[i].list[a->value[i].count++] = a->argument[--a->arguments];
 	if (a->arguments > most)
 		return ctl_usage(c, "unexpected argument '%s'", a->argument[most]);
 	return CTL_OK;
@@ -295,19 +292,129 @@ int ctl_run(const struct ctl_command *command, int argc, char **argv)
 			    : ctl_usage(command, "needs a subcommand");
 	}
 	assert(command->count <= CTL_OPTIONS);
-	const char **lists = calloc((size_t)command->count * (size_t)argc + 1, sizeof(*lists));
-	int status = lists ? CTL_OK : ctl_fail(PHRASE_MEMORY);
+	int status = help ? CTL_OK : parse(&a, argc, argv, &help);
 
-	for (unsigned i = 0; lists && i < command->count; i++)
-		a.value[i].list = lists + i * (unsigned)argc;
-	if (status == CTL_OK && !help)
-		status = parse(&a, argc, argv, &help);
 	if (help)
 		ctl_help(stdout, command);
 	else if (status == CTL_OK)
 		status = check(&a);
-	if (status == CTL_OK && !help)
-		status = command->run(&a);
-	free(lists);
-	return status;
+	return status == CTL_OK && !help ? command->run(&a) : status;
+}
+
+/* ---- synopses and help ---- */
+
+/* " FILE", "[=SECONDS]" or "". */
+static const char *value_of(const struct ctl_option *o, char text[64])
+{
+	text[0] = 0;
+	if (o->kind != CTL_FLAG)
+		snprintf(text, 64, o->optional ? "[=%s]" : " %s", o->value);
+	return text;
+}
+
+char *ctl_synopsis(const struct ctl_command *command)
+{
+	char *synopsis = NULL;
+	size_t bytes;
+	FILE *to = open_memstream(&synopsis, &bytes);
+
+	if (!to)
+		return NULL;
+	fprintf(to, "tokctl %s", command->name);
+	if (command->arguments)
+		fprintf(to, " %s", command->arguments);
+	for (int required = 1; required >= 0; required--)
+		for (unsigned i = 0; i < command->count; i++) {
+			const struct ctl_option *o = &command->options[i];
+			char value[64];
+
+			if (!o->name || o->required != required)
+				continue;
+			fprintf(to, required ? " -" : " [-");
+			o->letter ? fprintf(to, "%c", o->letter) : fprintf(to, "-%s", o->name);
+			fprintf(to, "%s%s", value_of(o, value), required ? "" : "]");
+		}
+	for (unsigned i = 0; command->subcommands && command->subcommands[i]; i++)
+		fprintf(to, "%s%s", i ? "|" : " ", ctl_last_word(command->subcommands[i]));
+	fclose(to);
+	return synopsis;
+}
+
+void ctl_range(const struct ctl_option *o, char *text, size_t bytes)
+{
+	int n = 0;
+
+	text[0] = 0;
+	if (o->kind == CTL_NUMBER && o->most < UINT64_MAX - 1)
+		n = snprintf(text, bytes, "%" PRIu64 " to %" PRIu64, o->least, o->most);
+	else if (o->kind == CTL_NUMBER && o->least > 0)
+		n = snprintf(text, bytes, "%" PRIu64 " or more", o->least);
+	else if (o->kind == CTL_DECIMAL)
+		n = snprintf(text, bytes, "%g to %g", o->low, o->high);
+	if (o->preset)
+		snprintf(text + n, bytes - (size_t)n, "%sdefault: %s", n ? "; " : "", o->preset);
+}
+
+/* Puts @text from column @indent on, with all its lines there. */
+static void put_wrapped(FILE *to, const char *text, int indent)
+{
+	for (;;) {
+		size_t n = wrap_line(text, (size_t)(WRAP_COLUMNS - indent));
+
+		fprintf(to, "%.*s\n", (int)n, text);
+		text += n + strspn(text + n, " ");
+		if (!*text)
+			break;
+		fprintf(to, "%*s", indent, "");
+	}
+}
+
+/* "  -c, --config FILE" */
+static int write_left(char *left, size_t bytes, const struct ctl_option *o)
+{
+	char letter[8] = "    ", value[64];
+
+	if (o->letter)
+		snprintf(letter, sizeof(letter), "-%c, ", o->letter);
+	return snprintf(left, bytes, "  %s--%s%s", letter, o->name, value_of(o, value));
+}
+
+void ctl_help(FILE *to, const struct ctl_command *command)
+{
+	char left[80], range[128], text[512], *synopsis = ctl_synopsis(command);
+	int column = (int)strlen("  -h, --help");
+
+	fputs("usage: ", to);
+	put_wrapped(to, synopsis ? synopsis : "", (int)strlen("usage: "));
+	free(synopsis);
+	fprintf(to, "%s\n\n", command->help);
+	if (command->subcommands) {
+		for (unsigned i = 0; command->subcommands[i]; i++)
+			ctl_help_line(to, command->subcommands[i]);
+		return;
+	}
+	for (unsigned i = 0; i < command->count; i++) {
+		const struct ctl_option *o = &command->options[i];
+		int n = o->name ? write_left(left, sizeof(left), o) : 0;
+
+		column = n > column ? n : column;
+	}
+	column += 2;
+	for (unsigned i = 0; i < command->count; i++) {
+		const struct ctl_option *o = &command->options[i];
+
+		if (!o->name)
+			continue;
+		write_left(left, sizeof(left), o);
+		ctl_range(o, range, sizeof(range));
+		snprintf(text, sizeof(text), range[0] ? "%s (%s)" : "%s", o->help, range);
+		fprintf(to, "%-*s", column, left);
+		put_wrapped(to, text, column);
+	}
+	fprintf(to, "%-*sprint this text\n", column, "  -h, --help");
+}
+
+void ctl_help_line(FILE *to, const struct ctl_command *command)
+{
+	fprintf(to, "  %-10s  %s\n", ctl_last_word(command), command->help);
 }

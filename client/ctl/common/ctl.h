@@ -50,7 +50,6 @@ enum ctl_kind {
 	CTL_NUMBER,  /* decimal digits, `least` to `most` */
 	CTL_DECIMAL, /* a decimal number, `low` to `high` */
 	CTL_CHOICE,  /* one of the words in `value`, separated by '|' */
-	CTL_LIST,    /* a text; may be repeated, and gets arguments that are too many */
 };
 
 /*
@@ -78,7 +77,6 @@ struct ctl_option {
  * Further members may follow: {OPTION_TEXT(…), .preset = "window"}.
  */
 #define OPTION_TEXT(n, unit, phrase) .name = n, .value = unit, .help = phrase
-#define OPTION_LIST(n, unit, phrase) .kind = CTL_LIST, OPTION_TEXT(n, unit, phrase)
 #define OPTION_FLAG(n, phrase)	     .kind = CTL_FLAG, .name = n, .help = phrase
 #define OPTION_NUMBER(n, unit, lowest, highest, phrase)                                            \
 	.kind = CTL_NUMBER, .least = lowest, .most = highest, OPTION_TEXT(n, unit, phrase)
@@ -121,8 +119,6 @@ struct ctl_value {
 	const char *text; /* as given; NULL: not given */
 	uint64_t number;  /* CTL_NUMBER; CTL_CHOICE: the number of the word, from 0 */
 	double decimal;	  /* CTL_DECIMAL */
-	const char **list;
-	unsigned count; /* of the list */
 };
 
 /* The parsed command line; valid until run() returns. */
@@ -178,6 +174,13 @@ void ctl_range(const struct ctl_option *o, char *text, size_t bytes);
 void ctl_help(FILE *to, const struct ctl_command *command);
 /* The line of a command in a list of them. */
 void ctl_help_line(FILE *to, const struct ctl_command *command);
+
+/* `tokctl help --tables`, for man/pages.py. Returns an exit status. */
+int ctl_tables(const struct ctl_command *const *commands);
+/* `tokctl complete`: prints the words that can follow in bash's $COMP_LINE, of tokctl or tokend.
+ * Returns an exit status. */
+int ctl_complete(const struct ctl_command *const *commands);
+extern const struct ctl_command ctl_completion;
 
 /* Splits the arguments from @first on, DATASET=WEIGHT, into names and weights. A name may contain
  * '='. Returns an exit status. */
@@ -298,6 +301,8 @@ bool ctl_file_begin(struct ctl_file *f, const char *path);
 /* Puts it under its path; without @keep, or after a fault, drops it. False: it is not there, and if
  * it was to be, an error was printed. */
 bool ctl_file_end(struct ctl_file *f, bool keep);
+/* Replaces @path by a file of @n bytes. False after an error was printed. */
+bool ctl_file_write(const char *path, const void *bytes, size_t n);
 /* Makes a rename() to @path survive a power cut. False, with errno, if it may not. */
 bool ctl_file_sync_parent(const char *path);
 

@@ -84,6 +84,16 @@ bool ctl_file_end(struct ctl_file *f, bool keep)
 	return done;
 }
 
+bool ctl_file_write(const char *path, const void *bytes, size_t n)
+{
+	struct ctl_file file;
+
+	if (!ctl_file_begin(&file, path))
+		return false;
+	fwrite(bytes, 1, n, file.to);
+	return ctl_file_end(&file, true);
+}
+
 /* ---- mapped files ---- */
 
 static const char *mapped; /* the name of the file */
@@ -155,11 +165,7 @@ bool ctl_cursor_write(const struct cursor *cursor, const char *path)
 {
 	char bytes[LIMIT_CURSOR_BYTES];
 	size_t n = cursor_encode(cursor, bytes, sizeof(bytes));
-	struct ctl_file file;
 
 	assert(n > 0);
-	if (!ctl_file_begin(&file, path))
-		return false;
-	fwrite(bytes, 1, n, file.to);
-	return ctl_file_end(&file, true);
+	return ctl_file_write(path, bytes, n);
 }

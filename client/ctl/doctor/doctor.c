@@ -1,33 +1,404 @@
-#include "client/ctl/doctor/doctor.h"
-
+/*
+ * tokctl doctor: what a node needs for a daemon and its trainers, a line each, in the order in
+ * which a reader should mend them. Shards are opened by a child as the daemon's user, which also
+ * measures the disk: windows at random places, past the page cache, by several threads.
+ */
 #include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
+#include "daemon/catalog/catalog.h"
+#include "daemon/catalog/parallel_for.h"
+#include "daemon/control/cgroup.h"
+#include "proto/order.h"
 
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
 #include <inttypes.h>
+#include <linux/io_uring.h>
 #include <pwd.h>
 #include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/timex.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-enum { SOCKET, CONFIG, USER, JSON };
+enum {
+	KERNEL_MAJOR = 5,
+	KERNEL_MINOR = 14,
+	RING_BYTES = 4 << 20,
+	THREADS = 8,
+	MEASURE_MS = 300,
+	BLOCK = 4096, /* O_DIRECT needs whole blocks */
+	FILES = 64,   /* of a dataset, at most */
+	CHILD_FAILED = 255,
+	TOKENS_NEEDED = 8 * 90000, /* a second, of 8 trainers */
+	PATIENCE_MS = 60000,
+	STORE_BYTES = 64 << 20,
+};
 
-void doctor_line(struct doctor *d, const char *result, const char *check, const char *fix,
-	const char *text, ...)
+struct doctor {
+	struct emit e;
+	unsigned fixes; /* lines that ask for something */
+
+	const struct config *config; /* NULL: none is known */
+	uid_t user;		     /* the daemon's */
+	char user_name[64];
+};
+
+/* Prints the line of @check: "ok", "skip" with the reason in @text, or "fix" with the remedy. */
+__attribute__((format(printf, 5, 6))) static void line(struct doctor *d, const char *result,
+	const char *check, const char *fix, const char *text, ...)
 {
-	char line[2 * LIMIT_TEXT_BYTES];
+	char said[2 * LIMIT_TEXT_BYTES];
 	va_list arguments;
 
 	va_start(arguments, text);
-	vsnprintf(line, sizeof(line), text, arguments);
+	vsnprintf(said, sizeof(said), text, arguments);
 	va_end(arguments);
 	emit_text(&d->e, "check", NULL, check);
 	emit_text(&d->e, "result", NULL, result);
-	emit_text(&d->e, "text", NULL, line);
+	emit_text(&d->e, "text", NULL, said);
 	emit_text(&d->e, "fix", NULL, fix);
-	emit_line(&d->e, "%-4s %-8s %s%s%s", result, check, line, fix ? "; " : "", fix ? fix : "");
+	emit_line(&d->e, "%-4s %-8s %s%s%s", result, check, said, fix ? "; " : "", fix ? fix : "");
 	emit_end(&d->e, CTL_OK); /* a check may take long */
 	d->fixes += fix != NULL;
 }
+
+#define ok(d, check, ...)	line(d, "ok", check, NULL, __VA_ARGS__)
+#define skip(d, check, ...)	line(d, "skip", check, NULL, __VA_ARGS__)
+#define fix(d, check, fix, ...) line(d, "fix", check, fix, __VA_ARGS__)
+
+/* ---- the machine ---- */
+
+static void check_kernel(struct doctor *d)
+{
+	struct utsname name;
+	unsigned major = 0, minor = 0;
+
+	uname(&name);
+	sscanf(name.release, "%u.%u", &major, &minor);
+	if (major > KERNEL_MAJOR || (major == KERNEL_MAJOR && minor >= KERNEL_MINOR))
+		ok(d, "kernel", "Linux %s", name.release);
+	else
+		fix(d, "kernel", "use Linux 5.14 or newer", "Linux %s is too old", name.release);
+}
+
+/* By the system call: tokctl needs nothing else of liburing. */
+static void check_io_uring(struct doctor *d)
+{
+	struct io_uring_params params = {0};
+	int fd = (int)syscall(SYS_io_uring_setup, 8, &params);
+
+	if (fd >= 0)
+		ok(d, "io_uring", "this process may use it");
+	else if (d->config && d->config->io == CONFIG_IO_PREAD)
+		skip(d, "io_uring", "io: pread does not use it");
+	else
+		fix(d, "io_uring",
+			"allow it with `sysctl kernel.io_uring_disabled=0`, or in the container's "
+			"seccomp profile; or set io: pread",
+			"%s: the daemon reads with threads instead, which costs more CPU",
+			strerror(errno));
+	if (fd >= 0)
+		close(fd);
+}
+
+/* Memory as that of a ring, until the process ends; or MAP_FAILED. */
+static void *ring_memory(void)
+{
+	int fd = memfd_create("tokend-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd < 0 || ftruncate(fd, RING_BYTES) < 0)
+		return MAP_FAILED;
+	return mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+}
+
+/* Rings are memfds, which /dev/shm and RLIMIT_MEMLOCK do not limit. */
+static void check_rings(struct doctor *d)
+{
+	struct rlimit locked = {.rlim_cur = 0};
+
+	getrlimit(RLIMIT_MEMLOCK, &locked);
+	if (ring_memory() == MAP_FAILED)
+		fix(d, "rings", "allow memfd_create() in the sandbox or seccomp profile",
+			"no shared memory can be made: %s", strerror(errno));
+	else
+		ok(d, "rings",
+			"shared memory can be made; /dev/shm and RLIMIT_MEMLOCK (%" PRIu64
+			" KiB) do not limit it",
+			(uint64_t)locked.rlim_cur >> 10);
+}
+
+/* The groups of this process: a service has its own limit, which the daemon checks. */
+static void check_memory(struct doctor *d)
+{
+	struct cgroup *cgroup = cgroup_find("");
+	struct cgroup_room room;
+	uint64_t wanted = d->config ? d->config->memory_bytes : 0;
+
+	if (!cgroup || !cgroup_room(cgroup, &room))
+		ok(d, "memory", "no cgroup limits this process");
+	else if (room.left < wanted)
+		fix(d, "memory", "raise the cgroup's limit, or lower memory:",
+			"cgroup %s leaves %" PRIu64 " MiB; memory: is %" PRIu64 " MiB", room.path,
+			room.left >> 20, wanted >> 20);
+	else
+		ok(d, "memory", "cgroup %s leaves %" PRIu64 " MiB", room.path, room.left >> 20);
+	cgroup_free(cgroup);
+}
+
+/* Records have the time of day: `tokctl verify` orders restarts by it. */
+static void check_clock(struct doctor *d)
+{
+	struct timex clock = {.modes = 0};
+	int state = adjtimex(&clock);
+
+	if (state == -1)
+		skip(d, "clock", "cannot ask the kernel: %s", strerror(errno));
+	else if (state == TIME_ERROR)
+		fix(d, "clock", "run chrony or systemd-timesyncd",
+			"not synchronised; `tokctl verify` orders a job's restarts by it");
+	else
+		ok(d, "clock", "synchronised to within %ld ms", clock.maxerror / 1000);
+}
+
+/* Can the driver pin a ring? It is loaded with dlopen(): tokctl needs no CUDA. It keeps what it has
+ * until the process ends. */
+static void check_gpu(struct doctor *d)
+{
+	enum { PORTABLE = 1, DEVICEMAP = 2 }; /* as cuda.h has them */
+	static int (*init)(unsigned flags), (*devices)(int *count), (*push)(void *context);
+	static int (*retain)(void **context, int device);
+	static int (*pin)(void *at, size_t bytes, unsigned flags);
+	static const struct {
+		const char *name;
+		void *to;
+	} symbols[] = {{"cuInit", &init}, {"cuDeviceGetCount", &devices},
+		{"cuDevicePrimaryCtxRetain", &retain}, {"cuCtxPushCurrent_v2", &push},
+		{"cuMemHostRegister_v2", &pin}};
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *context, *at;
+	bool complete = true;
+	int count = 0, error;
+
+	for (size_t i = 0; library && i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+		void *symbol = dlsym(library, symbols[i].name);
+
+		memcpy(symbols[i].to, &symbol, sizeof(symbol));
+		complete &= symbol != NULL;
+	}
+	if (!library)
+		skip(d, "gpu", "no NVIDIA driver here (libcuda.so.1)");
+	else if (!complete)
+		fix(d, "gpu", "install a driver of CUDA 11 or newer",
+			"libcuda.so.1 lacks functions");
+	else if ((error = init(0)) != 0 || (error = devices(&count)) != 0)
+		fix(d, "gpu", "look at nvidia-smi, and at the permissions of /dev/nvidia*",
+			"the driver does not start: error %d", error);
+	else if (count == 0)
+		fix(d, "gpu", "look at nvidia-smi", "the driver shows no GPU");
+	else if ((at = ring_memory()) == MAP_FAILED)
+		skip(d, "gpu", "no shared memory can be made");
+	else if ((error = retain(&context, 0)) != 0 || (error = push(context)) != 0 ||
+		 (error = pin(at, RING_BYTES, PORTABLE | DEVICEMAP)) != 0)
+		fix(d, "gpu", "update the driver; until then copies to the GPU are slower",
+			"the driver does not pin shared memory: error %d", error);
+	else
+		ok(d, "gpu", "%d, and the driver pins shared memory", count);
+}
+
+/* ---- shards ---- */
+
+struct files {
+	int fd[FILES];
+	uint64_t bytes[FILES];
+	unsigned n;
+	size_t window; /* bytes of a read, whole blocks */
+	char *to;      /* [THREADS][window] */
+	uint64_t until_ms;
+};
+
+/* Reads a window at a random place; false, without a fault, when the time is over. */
+static bool read_window(const struct parallel *p, struct fault *fault)
+{
+	const struct files *f = p->context;
+	uint64_t chance = order_mix64(p->i);
+	unsigned file = (unsigned)(chance % f->n);
+	uint64_t places = (f->bytes[file] - f->window) / BLOCK + 1;
+	off_t at = (off_t)(order_mix64(chance) % places * BLOCK);
+
+	fault->code = FAULT_NONE;
+	if (ctl_clock_ms() >= f->until_ms)
+		return false;
+	return pread(f->fd[file], f->to + p->thread * f->window, f->window, at) >= 0 ||
+	       fault_errno(fault, errno, "", "%s", strerror(errno));
+}
+
+/* Opens shards that are not smaller than a window of whole blocks, without the page cache. */
+static void open_files(struct files *f, const struct dataset *d)
+{
+	uint64_t shards = d->table.shards, some = shards < FILES ? shards : FILES;
+	char path[4096];
+
+	for (uint64_t i = 0; i < some; i++) {
+		uint64_t shard = i * shards / some;
+
+		dataset_shard_path(d, shard, path, sizeof(path));
+
+		int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+
+		if (fd < 0)
+			continue;
+		f->bytes[f->n] = (uint64_t)lseek(fd, 0, SEEK_END);
+		f->fd[f->n] = fd;
+		if (f->bytes[f->n] >= f->window)
+			f->n++;
+		else
+			close(fd);
+	}
+}
+
+static void check_speed(struct doctor *d, const struct stream *s, const struct dataset *set)
+{
+	uint64_t window = s->config->seq_len * set->token_bytes, reads, tokens;
+	struct files f = {.window = (window + BLOCK - 1) / BLOCK * BLOCK};
+	const char *name = set->config->name;
+	char text[LIMIT_TEXT_BYTES];
+	struct fault fault = {.code = FAULT_NONE};
+
+	open_files(&f, set);
+	f.to = aligned_alloc(BLOCK, THREADS * f.window);
+	f.until_ms = ctl_clock_ms() + MEASURE_MS;
+	reads = f.n && f.to ? parallel_for(UINT64_MAX, THREADS, read_window, &f, &fault) : 0;
+	reads = reads * 1000 / MEASURE_MS;
+	tokens = reads * s->config->seq_len;
+	snprintf(text, sizeof(text),
+		"%s: %" PRIu64 " random windows/s of %zu KiB, %.1f M tokens/s; 8 trainers may take "
+		"%.1f M",
+		name, reads, f.window >> 10, (double)tokens / 1e6, (double)TOKENS_NEEDED / 1e6);
+	if (f.n == 0)
+		skip(d, "disk",
+			"%s: its shards are too small, or their file system has no O_DIRECT", name);
+	else if (fault.code != FAULT_NONE)
+		fix(d, "disk", "look at the file system", "%s: cannot read: %s", name, fault.text);
+	else if (tokens < TOKENS_NEEDED)
+		fix(d, "disk", "use a faster disk, or set shuffle: block so that readahead helps",
+			"%s", text);
+	else
+		ok(d, "disk", "%s", text);
+	for (unsigned i = 0; i < f.n; i++)
+		close(f.fd[i]);
+	free(f.to);
+}
+
+/* Reads the first window of a dataset in a store. */
+static void check_store(
+	struct doctor *d, struct stores *stores, const struct stream *s, const struct dataset *set)
+{
+	uint64_t window = s->config->seq_len * set->token_bytes, begin = ctl_clock_ms();
+	const char *name = set->config->name, *shard = dataset_shard_name(set, 0);
+	struct object object;
+	struct fault fault;
+
+	dataset_object(set, 0, &object);
+	object.piece = 0; /* only the daemon uses the cache */
+	size_t n = window < object.size ? window : object.size;
+	char *to = malloc(n + 1);
+
+	if (to && store_read(stores, &object, 0, to, n, &fault))
+		ok(d, "store", "%s: the first window of %s took %" PRIu64 " ms", name, shard,
+			ctl_clock_ms() - begin);
+	else if (to)
+		fix(d, "store", "look at the store, or write the manifest again", "%s: %s: %s",
+			name, shard, fault.text);
+	free(to);
+}
+
+/* Opens all streams, as the daemon does at its start. */
+static void check_streams(struct doctor *d)
+{
+	struct store_options options = {
+		.config = d->config, .memory_bytes = STORE_BYTES, .patience_ms = PATIENCE_MS};
+	struct fault fault;
+	struct stores *stores = store_open(&options, &fault);
+	struct catalog *catalog = stores ? catalog_open(d->config, stores, &fault) : NULL;
+
+	if (!catalog)
+		fix(d, "shards", "mend that, or let the daemon's user read it: groups, ACLs",
+			"as %s: %s", d->user_name, fault.text);
+	for (uint32_t i = 0; catalog && i < d->config->streams; i++) {
+		const struct stream *s = &catalog->stream[i];
+
+		for (uint32_t k = 0; k < s->config->datasets; k++) {
+			const struct dataset *set = &s->dataset[k];
+
+			ok(d, "shards", "%s of stream %s: %s can read %" PRIu64 " shard%s",
+				set->config->name, s->config->name, d->user_name, set->table.shards,
+				set->table.shards == 1 ? "" : "s");
+			if (set->objects)
+				check_store(d, stores, s, set);
+			else
+				check_speed(d, s, set);
+		}
+	}
+	catalog_free(catalog);
+	store_close(stores);
+}
+
+static bool become(const struct doctor *d)
+{
+	const struct passwd *entry;
+
+	if (geteuid() == d->user)
+		return true;
+	errno = 0;
+	entry = getpwuid(d->user);
+	return entry && initgroups(entry->pw_name, entry->pw_gid) == 0 &&
+	       setgid(entry->pw_gid) == 0 && setuid(d->user) == 0;
+}
+
+static void check_shards(struct doctor *d)
+{
+	int status = 0;
+	pid_t child;
+
+	if (!d->config) {
+		skip(d, "shards", "no config is known; name it with -c");
+		return;
+	}
+	if (geteuid() != 0 && geteuid() != d->user) {
+		skip(d, "shards", "the daemon runs as %s; run this as root%s%s", d->user_name,
+			d->user ? ", or as " : "", d->user ? d->user_name : "");
+		return;
+	}
+	child = fork();
+	if (child == 0) {
+		d->fixes = 0;
+		if (become(d))
+			check_streams(d);
+		else
+			fix(d, "shards", "run this again as that user", "cannot act as %s: %s",
+				d->user_name,
+				errno ? strerror(errno) : "it has no entry in the user database");
+		_exit(d->e.failed ? CHILD_FAILED : d->fixes > 0);
+	}
+	if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) ||
+		WEXITSTATUS(status) == CHILD_FAILED)
+		fix(d, "shards", "report this as a bug of tokend",
+			"the check ended before its result");
+	else
+		d->fixes += (unsigned)WEXITSTATUS(status);
+}
+
+/* ---- the command ---- */
+
+enum { SOCKET, CONFIG, USER, JSON };
 
 static void take_user(struct doctor *d, uid_t user)
 {
@@ -41,41 +412,35 @@ static void take_user(struct doctor *d, uid_t user)
 }
 
 /* Returns the daemon's config if none was given. */
-static struct config *look_at_daemon(struct doctor *d, const struct ctl_arguments *a)
+static struct config *check_daemon(struct doctor *d, const struct ctl_arguments *a)
 {
-	struct ctl_link link = {.fd = -1, .quiet = true};
+	struct ctl_link link = {.quiet = true};
+	json_t *status = ctl_status_of(&link, a, false);
 	struct config *config = NULL;
-	json_t *status = NULL;
 	char process[32];
 	struct stat owner;
 	struct fault fault;
 
-	if (ctl_connect(&link, a))
-		status = ctl_ask_status(&link, false, NULL, NULL);
 	if (status) {
 		const json_t *daemon = json_object_get(status, "daemon");
+		uint64_t pid = status_number(daemon, "pid");
 
-		snprintf(process, sizeof(process), "/proc/%" PRIu64, status_number(daemon, "pid"));
+		snprintf(process, sizeof(process), "/proc/%" PRIu64, pid);
 		if (stat(process, &owner) == 0)
 			take_user(d, owner.st_uid);
-		doctor_ok(d, "daemon", "%s answers: pid %" PRIu64 " of %s, %" PRIu64 " sessions",
-			link.socket, status_number(daemon, "pid"), d->user_name,
-			status_number(daemon, "sessions"));
-		if (!d->config)
-			/* This user may not be able to read it. */
+		ok(d, "daemon", "%s answers: pid %" PRIu64 " of %s, %" PRIu64 " sessions",
+			link.socket, pid, d->user_name, status_number(daemon, "sessions"));
+		if (!d->config) /* NULL also if this user may not read it */
 			d->config = config = config_load(status_text(daemon, "config"), &fault);
 	} else if (link.absent && !ctl_given(a, SOCKET)) {
-		doctor_skip(d, "daemon", "none runs yet");
+		skip(d, "daemon", "none runs yet");
 	} else {
-		doctor_fix(d, "daemon", "look at its log, and at the permissions of the socket",
-			"%s", link.why);
+		fix(d, "daemon", "look at its log, and at the permissions of the socket", "%s",
+			link.why);
 	}
 	json_decref(status);
-	ctl_disconnect(&link);
 	return config;
 }
-
-/* ---- the command ---- */
 
 static const struct ctl_option options[] = {
 	[SOCKET] = {CTL_SOCKET_OPTION},
@@ -89,6 +454,7 @@ static int doctor(const struct ctl_arguments *a)
 {
 	const char *file = ctl_text(a, CONFIG), *user = ctl_text(a, USER);
 	const struct passwd *entry = user ? getpwnam(user) : NULL;
+	uid_t uid = entry ? entry->pw_uid : 0; /* the entry lasts until the next one */
 	struct doctor d = {.e.json = ctl_given(a, JSON)};
 	struct config *config, *theirs;
 	struct fault fault;
@@ -98,15 +464,18 @@ static int doctor(const struct ctl_arguments *a)
 	config = file ? config_load(file, &fault) : NULL;
 	d.config = config;
 	take_user(&d, geteuid());
-	doctor_machine(&d);
+	check_kernel(&d);
+	check_io_uring(&d);
+	check_rings(&d);
+	check_memory(&d);
+	check_clock(&d);
 	if (file && !config)
-		doctor_fix(
-			&d, "config", "mend it: a daemon cannot start with it", "%s", fault.text);
-	theirs = look_at_daemon(&d, a);
+		fix(&d, "config", "mend it: a daemon cannot start with it", "%s", fault.text);
+	theirs = check_daemon(&d, a);
 	if (entry)
-		take_user(&d, entry->pw_uid);
-	doctor_shards(&d);
-	doctor_gpu(&d);
+		take_user(&d, uid);
+	check_shards(&d);
+	check_gpu(&d);
 	config_free(config);
 	config_free(theirs);
 	return emit_end(&d.e, d.fixes ? CTL_FAILED : CTL_OK);

@@ -3,8 +3,9 @@
  * is computed from the order and the tables of its datasets; nothing is read.
  *
  * In window mode each window is read once, by one node. In piece mode a node reads the pieces that
- * its windows touch, again in each epoch unless its cache keeps them. How many these are follows
- * from the share of a piece's windows that the node gets, as if each got a random share.
+ * its windows touch: once if its cache holds the dataset, otherwise again in each epoch. These are
+ * as many as the node has windows, until they are all; without shuffle or by blocks, no more than
+ * the part of the epoch.
  */
 #include "client/ctl/offline/offline.h"
 #include "daemon/catalog/catalog.h"
@@ -14,7 +15,11 @@
 #include <stdlib.h>
 
 enum mode { WINDOW, PIECE, MODES };
-enum { CACHE_GROUPS = 3, CACHE_PIECES = 64 }; /* that are read at a time */
+enum {
+	CACHE_GROUPS = 3,  /* of block shuffle that are read at a time */
+	CACHE_PIECES = 64, /* the same without shuffle */
+	SURE = 32,	   /* if a node reads so many windows a piece, it reads each piece */
+};
 
 /* Sums over all nodes, except for the cache. */
 struct cost {
@@ -102,69 +107,13 @@ static struct cost window_cost(const struct reads *r)
 	return cost;
 }
 
-/* The probability that one of @n windows is among those of which each is taken with probability
- * @share. */
-static double any(double share, double n)
-{
-	return 1 - pow(1 - share, n);
-}
-
-/*
- * The probability that a node reads from a piece of @bytes. An epoch serves blocks of windows in a
- * random order, group by group; @order has one window a block if the shuffle is global, and one
- * block if there is none.
- */
-static double touched(const struct reads *r, double bytes)
-{
-	const struct table *t = &r->dataset->table;
-	const struct order_dataset *order = r->order;
-	double share = (double)order->windows / (double)order_path_windows(order),
-	       tokens = bytes / r->token_bytes, block = 1, group = 1;
-
-	if (order->shuffle == ORDER_NONE)
-		block = INFINITY;
-	else
-		tokens += (double)t->window_tokens; /* of windows that begin before it */
-	if (order->shuffle == ORDER_BLOCK) {
-		block = order->block;
-		group = order->group;
-	}
-	/* A part of a path has some of its runs of windows. */
-	if (share < 1)
-		block = fmin(block, ORDER_RUN);
-	double windows = fmax(tokens / (double)t->stride, 1), blocks = 1 + (windows - 1) / block,
-	       in_block = windows / blocks, runs = share < 1 ? 1 + (windows - 1) / ORDER_RUN : 1;
-
-	if (order->shuffle == ORDER_NONE)
-		block = in_block;
-	/* Full epochs, full groups of the last epoch, and a part of a group. */
-	double groups = fmax((double)order->windows / (block * group), 1), full = floor(r->epochs),
-	       begun = (r->epochs - full) * groups, got = any(1 / r->nodes, in_block),
-	       some = any((begun - floor(begun)) / r->nodes, in_block),
-	       missed = pow(1 - got, full) * (1 - (floor(begun) * got + some) / groups);
-
-	return any(share * (1 - pow(missed, blocks / runs)), runs);
-}
-
-/* Reads of an epoch that blocks cause: two share the piece at their common end. */
-static double shared_pieces(const struct reads *r)
-{
-	double block = r->order->block, epoch = (double)r->order->windows;
-
-	if (r->order->shuffle != ORDER_BLOCK || block >= epoch)
-		return 0;
-	return fmax(floor(epoch / block) - (double)r->dataset->table.shards, 0);
-}
-
 /* The space in a cache with which an epoch fetches a piece once. */
-static uint64_t cache_bytes(const struct reads *r)
+static uint64_t cache_bytes(const struct reads *r, double all)
 {
 	const struct config_dataset *c = r->dataset->config;
-	double all = 0, some = CACHE_PIECES * (double)c->piece,
+	double some = CACHE_PIECES * (double)c->piece,
 	       windows = (double)c->block * c->group * CACHE_GROUPS;
 
-	for (uint64_t s = 0; s < r->dataset->table.shards; s++)
-		all += shard_bytes(r->dataset, s);
 	/* A part takes a run here and a run there, so that a piece is needed many times. */
 	if (dataset_is_part(r->dataset) || c->shuffle == ORDER_GLOBAL)
 		some = all;
@@ -175,42 +124,28 @@ static uint64_t cache_bytes(const struct reads *r)
 
 static struct cost piece_cost(const struct reads *r)
 {
-	double piece = r->dataset->config->piece, gets = 0, bytes = 0, all = 0, pieces = 0,
-	       most = touched(r, piece);
+	double piece = r->dataset->config->piece, used = window_cost(r).used, all = 0, pieces = 0;
 
 	for (uint64_t s = 0; s < r->dataset->table.shards; s++) {
-		double size = shard_bytes(r->dataset, s), whole = floor(size / piece),
-		       rest = size - whole * piece, last = rest > 0 ? touched(r, rest) : 0;
-
-		pieces += whole + (rest > 0);
-		gets += whole * most + last;
-		all += size;
-		bytes += whole * most * piece + last * rest;
+		all += shard_bytes(r->dataset, s);
+		pieces += ceil(shard_bytes(r->dataset, s) / piece);
 	}
 
-	struct cost cost = {.gets = round(gets),
-		.bytes = bytes,
-		.used = window_cost(r).used,
-		.cache = cache_bytes(r),
-		.exact = r->exact && round(gets) >= pieces};
+	/* If not all of it fits, an epoch finds nothing of the one before: the piece that was not
+	 * read for the longest time is removed. */
+	uint64_t cache = cache_bytes(r, all);
+	bool fits = cache >= (uint64_t)all, ordered = r->order->shuffle != ORDER_GLOBAL;
+	double sure = dataset_is_part(r->dataset) ? SURE * ORDER_RUN : SURE; /* it has runs */
+	double times = fits ? 1 : fmax(r->epochs, 1),
+	       each = r->windows / times / r->nodes * (1 + used / r->windows / piece) / pieces,
+	       share = fmin(fmin(each, 1), ordered ? r->epochs / times : 1);
 
-	/* The part of a later epoch that is not in the cache: all of a path that is read in order,
-	 * because the least recently read piece is removed. Of two random orders, a piece is there
-	 * if fewer others than fit were read since; that depends on both of its places. */
-	double lacks = all > 0 ? 1 - (double)cost.cache / all : 0;
-
-	if (lacks > 0) {
-		lacks = r->order->shuffle == ORDER_NONE || lacks >= 1 ? 1
-								      : lacks * (1 - log(lacks));
-		double more = fmax(r->epochs - 1, 0) * lacks * gets + r->epochs * shared_pieces(r);
-
-		cost.gets += floor(more);
-		cost.bytes += more * piece;
-		cost.exact = cost.exact && r->epochs <= 1 && r->order->shuffle == ORDER_NONE;
-	}
-	cost.gets *= r->nodes;
-	cost.bytes *= r->nodes;
-	return cost;
+	return (struct cost){.gets = ceil(pieces * share) * times * r->nodes,
+		.bytes = all * share * times * r->nodes,
+		.used = used,
+		.cache = cache,
+		.exact = r->exact && each >= sure && share >= 1 &&
+			 (fits || (times <= 1 && r->order->shuffle == ORDER_NONE))};
 }
 
 /* ---- the command ---- */
@@ -246,9 +181,10 @@ static void put(struct emit *e, const struct ctl_arguments *a, const char *datas
 }
 
 /* Computes dataset @d's costs, and adds them to @sum. False after an error was printed. */
-static bool cost_dataset(const struct ctl_history *h, const struct dataset *dataset, uint32_t d,
-	double windows, double nodes, struct cost cost[MODES], struct cost sum[MODES])
+static bool cost_dataset(const struct ctl_history *h, uint32_t d, double windows, double nodes,
+	struct cost cost[MODES], struct cost sum[MODES])
 {
+	const struct dataset *dataset = h->map[d];
 	struct reads r = {.dataset = dataset,
 		.order = &h->cursor.order[d],
 		.windows = windows,
@@ -281,28 +217,24 @@ static int answer(
 	const struct ctl_arguments *a, const struct ctl_stream *s, const struct ctl_history *h)
 {
 	const struct cursor *cursor = &h->cursor;
-	const struct dataset **map = calloc(cursor->datasets, sizeof(*map));
-	uint64_t from =
-		ctl_number(a, FROM, a->value[CTL_HISTORY_FILES].count == 1 ? cursor->next : 0);
+	uint64_t from = ctl_number(a, FROM, ctl_given(a, CTL_HISTORY_FILE) ? cursor->next : 0);
 	double wanted = ceil(a->value[FOR].decimal / (double)cursor->seq_len);
 	struct cost cost[MODES], sum[MODES] = {{.exact = true}, {.exact = true}};
 	struct emit e = {.json = ctl_given(a, JSON)};
-	bool good = (map || ctl_error(PHRASE_MEMORY)) && ctl_history_has(h, from);
+	bool good = ctl_history_has(h, from);
 	uint64_t left = good ? cursor_end(cursor) - from : 0,
 		 to = from + (wanted < (double)left ? (uint64_t)wanted : left);
 	double tokens = (double)(to - from) * (double)cursor->seq_len;
 
-	if (good)
-		stream_map(s->stream, cursor, map);
+	(void)s;
 	for (uint32_t d = 0; good && d < cursor->datasets; d++) {
-		good = cost_dataset(h, map[d], d, samples(&h->order, d, from, to),
+		good = cost_dataset(h, d, samples(&h->order, d, from, to),
 			(double)ctl_number(a, NODES, 1), cost, sum);
 		for (enum mode mode = 0; good && mode < MODES; mode++)
 			put(&e, a, cursor->dataset[d].name, mode, &cost[mode], tokens);
 	}
 	for (enum mode mode = 0; good && cursor->datasets > 1 && mode < MODES; mode++)
 		put(&e, a, NULL, mode, &sum[mode], tokens);
-	free(map);
 	return emit_end(&e, good ? CTL_OK : CTL_FAILED);
 }
 
@@ -314,7 +246,7 @@ static int run(const struct ctl_arguments *a)
 static const struct ctl_option options[] = {
 	CTL_HISTORY,
 	[FROM] = {OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
-		"first position; default: that of a single --cursor, otherwise 0")},
+		"first position; default: that of --cursor, otherwise 0")},
 	[FOR] = {OPTION_DECIMAL("for", "TOKENS", 1, 1e18,
 			 "number of tokens to train on; a finite stream ends before"),
 		.preset = "1e12"},

@@ -1,19 +1,563 @@
 /*
- * tokctl cursor: creates and edits cursor files. An edit is checked completely before anything is
- * written, so -o may name the input file. Then the changes are printed.
+ * tokctl cursor: creates, prints, compares and edits cursor files. An edit is checked completely
+ * before anything is written, so -o may name the input file. Then the changes are printed, as by
+ * `diff`.
  */
 #include "client/ctl/offline/offline.h"
 
 #include "daemon/catalog/catalog.h"
 #include "proto/phrases.h"
 
+#include <assert.h>
+#include <errno.h>
+#include <fts.h>
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
-enum verb { SEEK, SKIP, MIX, ADD, REMOVE, SCHEDULE, NEW, VERBS };
-enum { OUTPUT, CONFIG, NUMBER /* --to, --samples or --at */, JSON, OPTIONS };
+enum verb { NEW, SHOW, DIFF, SEEK, SKIP, MIX, ADD, REMOVE, SCHEDULE, VERBS };
+/* NUMBER: --to, --samples or --at */
+enum { OUTPUT, CONFIG, NUMBER, JSON, OPTIONS };
 
 static const struct ctl_command verbs[VERBS];
+
+/* ---- how two cursors differ ---- */
+
+struct diff {
+	struct emit *e;
+	bool differs;
+};
+
+struct digits {
+	char text[24];
+};
+
+static struct digits digits(uint64_t number)
+{
+	struct digits d;
+
+	snprintf(d.text, sizeof(d.text), "%" PRIu64, number);
+	return d;
+}
+
+/* Prints a difference, unless the values are equal: false. @text: they are not numbers. */
+__attribute__((format(printf, 5, 6))) static bool compare(
+	struct diff *d, bool text, const char *left, const char *right, const char *format, ...)
+{
+	char field[2 * LIMIT_NAME_BYTES];
+	va_list args;
+
+	if (strcmp(left, right) == 0)
+		return false;
+	d->differs = true;
+	va_start(args, format);
+	vsnprintf(field, sizeof(field), format, args);
+	va_end(args);
+	emit_text(d->e, "field", NULL, field);
+	for (int i = 0; i < 2; i++)
+		if (text)
+			emit_text(d->e, i ? "right" : "left", NULL, i ? right : left);
+		else
+			emit_json(d->e, i ? "right" : "left", i ? right : left);
+	emit_line(d->e, "%s: %s | %s", field, left, right);
+	emit_row(d->e);
+	return true;
+}
+
+#define texts(d, left, right, ...) compare(d, true, left, right, __VA_ARGS__)
+#define numbers(d, left, right, ...)                                                               \
+	compare(d, false, digits(left).text, digits(right).text, __VA_ARGS__)
+
+static void compare_dataset(
+	struct diff *d, const struct cursor *a, const struct cursor *b, uint32_t i)
+{
+	const struct cursor_dataset *left = &a->dataset[i], *right = &b->dataset[i];
+	const struct order_dataset *x = &a->order[i], *y = &b->order[i];
+	char parts[2][ORDER_PART_BYTES];
+
+	if (strcmp(left->name, right->name) != 0) {
+		texts(d, left->name, right->name, "dataset %" PRIu32, i);
+		return;
+	}
+	numbers(d, x->windows, y->windows, "dataset %s: windows", left->name);
+	numbers(d, left->digest, right->digest, "dataset %s: digest", left->name);
+	numbers(d, x->block, y->block, "dataset %s: block", left->name);
+	numbers(d, x->group, y->group, "dataset %s: group", left->name);
+	numbers(d, x->slide, y->slide, "dataset %s: slide", left->name);
+	numbers(d, left->max_epochs, right->max_epochs, "dataset %s: max_epochs", left->name);
+	texts(d, order_part_text(left->lo, left->hi, parts[0]),
+		order_part_text(right->lo, right->hi, parts[1]), "dataset %s: part", left->name);
+	texts(d, order_shuffles[x->shuffle], order_shuffles[y->shuffle], "dataset %s: shuffle",
+		left->name);
+}
+
+/* Datasets that only one of the two has. */
+static void compare_absent(struct diff *d, const struct cursor *more, uint32_t from, bool left)
+{
+	char text[64];
+
+	for (uint32_t i = from; i < more->datasets; i++) {
+		snprintf(text, sizeof(text), "%" PRIu64 " windows", more->order[i].windows);
+		texts(d, left ? text : "absent", left ? "absent" : text, "dataset %s",
+			more->dataset[i].name);
+	}
+}
+
+enum { MIX_BYTES = LIMIT_DATASETS * (LIMIT_NAME_BYTES + 16) };
+
+/* Writes "web 70.000000 %, code 30.000000 %". Returns @text. */
+static char *mix_text(const struct cursor *c, const struct order_segment *s, char text[MIX_BYTES])
+{
+	size_t n = 0;
+
+	for (uint32_t d = 0; d < s->datasets; d++)
+		if (s->units[d] > 0)
+			n += (size_t)snprintf(text + n, MIX_BYTES - n, "%s%s %s", n ? ", " : "",
+				c->dataset[d].name, ctl_share(s, d).text);
+	assert(n > 0 && n < MIX_BYTES);
+	return text;
+}
+
+/* The state that two mixes from the same position on inherited: how often each dataset was served
+ * before, and the roundings. */
+static void compare_inherited(struct diff *d, const struct cursor *names,
+	const struct order_segment *a, const struct order_segment *b)
+{
+	numbers(d, a->datasets, b->datasets, "mix from %" PRIu64 ": datasets", a->start);
+	for (uint32_t i = 0; i < a->datasets && i < b->datasets; i++) {
+		numbers(d, a->units[i], b->units[i], "mix from %" PRIu64 ": %s: units", a->start,
+			names->dataset[i].name);
+		numbers(d, a->base[i], b->base[i], "mix from %" PRIu64 ": %s: served before",
+			a->start, names->dataset[i].name);
+	}
+	for (uint32_t i = 0; i < a->padded && i < b->padded; i++)
+		numbers(d, a->phase[i], b->phase[i], "mix from %" PRIu64 ": rounding[%" PRIu32 "]",
+			a->start, i);
+}
+
+static void compare_mixes(struct diff *d, const struct cursor *a, const struct cursor *b)
+{
+	const struct cursor *names = a->datasets < b->datasets ? a : b;
+	bool differed = false; /* so the counts of all later mixes differ */
+	char left[MIX_BYTES], right[MIX_BYTES];
+
+	for (uint32_t i = 0, j = 0; i < a->segments || j < b->segments;) {
+		const struct order_segment *x = i < a->segments ? a->segment[i] : NULL,
+					   *y = j < b->segments ? b->segment[j] : NULL;
+
+		if (x && y && x->start != y->start)
+			*(x->start < y->start ? &y : &x) = NULL;
+		differed |= texts(d, x ? mix_text(a, x, left) : "absent",
+			y ? mix_text(b, y, right) : "absent", "mix from %" PRIu64,
+			(x ? x : y)->start);
+		if (x && y && !differed) {
+			compare_inherited(d, names, x, y);
+			differed = !ctl_same_segment(x, y);
+		}
+		i += x != NULL;
+		j += y != NULL;
+	}
+}
+
+/*
+ * Prints how @b differs from @a, one difference per line. Leaves out differences that follow from
+ * an earlier one: the counts and roundings of a mix after a different mix. True if they are equal.
+ */
+static bool compare_two(struct emit *e, const struct cursor *a, const struct cursor *b)
+{
+	struct diff d = {.e = e};
+	uint32_t both = a->datasets < b->datasets ? a->datasets : b->datasets;
+
+	texts(&d, a->stream, b->stream, "stream");
+	numbers(&d, a->seed, b->seed, "seed");
+	numbers(&d, a->seq_len, b->seq_len, "seq_len");
+	numbers(&d, a->extra, b->extra, "extra");
+	numbers(&d, a->stride, b->stride, "stride");
+	numbers(&d, a->epochs, b->epochs, "epochs");
+	numbers(&d, a->samples, b->samples, "samples");
+	numbers(&d, a->next, b->next, "next");
+	for (uint32_t i = 0; i < both; i++)
+		compare_dataset(&d, a, b, i);
+	compare_absent(&d, a, both, true);
+	compare_absent(&d, b, both, false);
+	compare_mixes(&d, a, b);
+	return !d.differs;
+}
+
+/* ---- diff, of two or of several: which are the odd ones ---- */
+
+/* How many of @n fingerprints are the same as number @i. */
+static uint64_t alike(const uint64_t *print, int n, int i)
+{
+	uint64_t count = 0;
+
+	for (int j = 0; j < n; j++)
+		count += print[j] == print[i];
+	return count;
+}
+
+/* Compares @n ≥ 3 cursors with one of those that are equal to more than half of all, otherwise with
+ * the first. True if all are equal. */
+static bool compare_all(struct emit *e, const struct cursor *c, char *const *path, int n)
+{
+	uint64_t *print = calloc((size_t)n, sizeof(*print)), count;
+	int usual = 0;
+	bool same = print || ctl_error(PHRASE_MEMORY);
+
+	for (int i = 0; print && i < n; i++)
+		print[i] = cursor_fingerprint(&c[i], 1, 1);
+	for (int i = 0; print && i < n; i++)
+		if (2 * alike(print, n, i) > (uint64_t)n)
+			usual = i;
+	for (int i = 0; print && i < n; i++) {
+		if (print[i] == print[usual])
+			continue;
+		count = alike(print, n, usual);
+		emit_line(e, "%s differs from %s", path[i], path[usual]);
+		if (count > 1)
+			emit_more(e, " and %" PRIu64 " other%s", count - 1, count == 2 ? "" : "s");
+		emit_more(e, ":");
+		emit_text(e, "odd", NULL, path[i]);
+		emit_text(e, "usual", NULL, path[usual]);
+		emit_number(e, "alike", NULL, count);
+		emit_row(e);
+		compare_two(e, &c[usual], &c[i]);
+		same = false;
+	}
+	free(print);
+	return same;
+}
+
+static int diff(const struct ctl_arguments *a)
+{
+	struct cursor *c = calloc((size_t)a->arguments, sizeof(*c));
+	struct emit e = {.json = ctl_given(a, JSON)};
+	bool good = c || ctl_error(PHRASE_MEMORY);
+
+	for (int i = 0; good && i < a->arguments; i++)
+		good = ctl_cursor_read(&c[i], a->argument[i], NULL);
+	if (good)
+		good = a->arguments == 2 ? compare_two(&e, &c[0], &c[1])
+					 : compare_all(&e, c, a->argument, a->arguments);
+	for (int i = 0; c && i < a->arguments; i++)
+		cursor_free(&c[i]);
+	free(c);
+	return emit_end(&e, good ? CTL_OK : CTL_FAILED);
+}
+
+/* ---- show: a cursor file, or the cursors in a checkpoint ---- */
+
+/* A cursor in a checkpoint, and the first place where it was found. */
+struct found {
+	struct cursor cursor;
+	uint64_t sum; /* the checksum in its bytes */
+	char *path;
+	uint64_t offset; /* in the file */
+	uint64_t places; /* that have this cursor */
+};
+
+/* Cursors are found by their first bytes: as they are, as the text of a pickle (their bytes as
+ * UTF-8), or in hex. */
+struct search {
+	struct found *found; /* [n], in the order of files and offsets */
+	size_t n;
+	uint64_t files, bytes; /* searched */
+	uint64_t damaged;      /* places that begin like a cursor, with a wrong checksum */
+	bool failed;	       /* an error was printed */
+
+	const char *path; /* of the file that is mapped */
+	const unsigned char *from, *end;
+	unsigned char unpacked[LIMIT_CURSOR_BYTES];
+};
+
+/* Each decodes the bytes at @from, up to a byte that does not belong to the form, to @to
+ * ([@most]). Returns their number. */
+typedef size_t unpack_form(const unsigned char *from, size_t n, unsigned char *to, size_t most);
+
+static size_t as_it_is(const unsigned char *from, size_t n, unsigned char *to, size_t most)
+{
+	n = n < most ? n : most;
+	memcpy(to, from, n);
+	return n;
+}
+
+/* pickle's protocol 2 stores bytes as a text of U+0000 to U+00FF. */
+static size_t from_utf8(const unsigned char *from, size_t n, unsigned char *to, size_t most)
+{
+	size_t used = 0;
+
+	for (size_t i = 0; i < n && used < most; i++) {
+		if (from[i] < 0x80) {
+			to[used++] = from[i];
+			continue;
+		}
+		if (i + 1 == n || (from[i] & 0xfe) != 0xc2 || (from[i + 1] & 0xc0) != 0x80)
+			break;
+		to[used++] = (unsigned char)(from[i] << 6 | (from[i + 1] & 0x3f));
+		i++;
+	}
+	return used;
+}
+
+static size_t from_hex(const unsigned char *from, size_t n, unsigned char *to, size_t most)
+{
+	static const char digits[] = "0123456789abcdef";
+	size_t used = 0;
+
+	for (; 2 * used + 1 < n && used < most; used++) {
+		const char *high = memchr(digits, from[2 * used], 16),
+			   *low = memchr(digits, from[2 * used + 1], 16);
+
+		if (!high || !low)
+			break;
+		to[used] = (unsigned char)((high - digits) << 4 | (low - digits));
+	}
+	return used;
+}
+
+/* Takes ownership of @cursor, whose bytes are in s->unpacked. */
+static void keep(struct search *s, struct cursor *cursor, uint64_t offset)
+{
+	struct found found = {.cursor = *cursor, .offset = offset, .places = 1};
+
+	memcpy(&found.sum, s->unpacked + 8, sizeof(found.sum));
+	for (size_t i = 0; i < s->n; i++)
+		if (s->found[i].sum == found.sum) {
+			s->found[i].places++;
+			cursor_free(cursor);
+			return;
+		}
+	found.path = strdup(s->path);
+	if (!found.path) {
+		ctl_fail(PHRASE_MEMORY);
+	} else if (ctl_grow((void **)&s->found, s->n, sizeof(found))) {
+		s->found[s->n++] = found;
+		return;
+	}
+	free(found.path);
+	cursor_free(cursor);
+	s->failed = true;
+}
+
+enum verdict { NONE, DAMAGED, FOUND };
+
+/* Keeps the cursor that is at @at in this form. The magic alone is common in some files, and to
+ * unpack all is slow. */
+static enum verdict look(struct search *s, unpack_form *unpack, const unsigned char *at)
+{
+	size_t left = (size_t)(s->end - at), n = unpack(at, left, s->unpacked, CURSOR_HEAD_BYTES);
+	struct cursor cursor;
+	struct fault fault;
+
+	if (!cursor_begins(s->unpacked, n))
+		return NONE;
+	n = unpack(at, left, s->unpacked, LIMIT_CURSOR_BYTES);
+	n = cursor_length(s->unpacked, n);
+	if (n == 0)
+		return NONE;
+	if (!cursor_decode(&cursor, s->unpacked, n, &fault))
+		return DAMAGED;
+	keep(s, &cursor, (uint64_t)(at - s->from));
+	return FOUND;
+}
+
+static const unsigned char *next(const struct search *s, const void *at, const char *magic)
+{
+	return s->failed ? NULL
+			 : memmem(at, (size_t)(s->end - (const unsigned char *)at), magic,
+				   strlen(magic));
+}
+
+static void search_file(struct search *s, const char *path)
+{
+	size_t n;
+
+	s->path = path;
+	s->from = ctl_map(path, &n);
+	s->failed = !s->from;
+	if (s->failed)
+		return;
+	s->end = s->from + n;
+	for (const unsigned char *at = s->from; (at = next(s, at, "tkdc")); at++) {
+		enum verdict verdict = look(s, as_it_is, at);
+
+		if (verdict != FOUND && look(s, from_utf8, at) != FOUND)
+			s->damaged += verdict == DAMAGED;
+	}
+	for (const unsigned char *at = s->from; (at = next(s, at, "746b6463")); at++)
+		look(s, from_hex, at);
+	ctl_unmap(s->from, n);
+	s->files++;
+	s->bytes += n;
+}
+
+static int by_name(const FTSENT **a, const FTSENT **b)
+{
+	return strcmp((*a)->fts_name, (*b)->fts_name);
+}
+
+/* Searches the file @path, or all files below the directory @path. */
+static void search(struct search *s, char *path)
+{
+	FTS *tree = fts_open(
+		(char *[]){path, NULL}, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, by_name);
+
+	s->failed = !tree && ctl_fail("%s: %s", path, strerror(errno));
+	for (FTSENT *e; !s->failed && (e = fts_read(tree));)
+		if (e->fts_info == FTS_F)
+			search_file(s, e->fts_accpath);
+		else if (e->fts_info == FTS_ERR || e->fts_info == FTS_DNR || e->fts_info == FTS_NS)
+			s->failed = ctl_fail("%s: %s", e->fts_path, strerror(e->fts_errno));
+	if (tree)
+		fts_close(tree);
+}
+
+static void show_datasets(struct emit *e, const struct cursor *c)
+{
+	char text[ORDER_PART_BYTES];
+
+	emit_table(e);
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		const struct cursor_dataset *dataset = &c->dataset[d];
+		uint64_t ends_at = 0, unserved = 0;
+		bool ends = cursor_unserved(c, d, &ends_at, &unserved);
+
+		emit_text(e, NULL, "dataset", dataset->name);
+		emit_number(e, NULL, "windows", c->order[d].windows);
+		emit_cell(e, "digest", "%016" PRIx64, dataset->digest);
+		emit_optional(e, NULL, "max_epochs", dataset->max_epochs, dataset->max_epochs > 0);
+		emit_optional(e, NULL, "ends at", ends_at, ends);
+		emit_optional(e, NULL, "never served", unserved, ends);
+		emit_text(e, NULL, "part", order_part_text(dataset->lo, dataset->hi, text));
+		emit_row(e);
+	}
+}
+
+static void show_mixes(struct emit *e, const struct cursor *c)
+{
+	uint32_t now = cursor_past(c);
+	char text[MIX_BYTES];
+
+	emit_table(e);
+	for (uint32_t i = 0; i < c->segments; i++) {
+		emit_text(e, NULL, "mix", i < now ? "past" : i == now ? "current" : "pending");
+		emit_number(e, NULL, "from", c->segment[i]->start);
+		emit_text(e, NULL, "shares", mix_text(c, c->segment[i], text));
+		emit_row(e);
+	}
+	if (c->segment[0]->start > 0)
+		emit_line(e, "mixes before position %" PRIu64 " had no room", c->segment[0]->start);
+}
+
+static void show_fields(struct emit *e, const struct cursor *c)
+{
+	bool finite = c->epochs || c->samples;
+
+	emit_text(e, NULL, "stream", c->stream);
+	emit_number(e, NULL, "seed", c->seed);
+	emit_cell(e, "window", "%" PRIu64 " + %" PRIu64 " tokens, stride %" PRIu64, c->seq_len,
+		c->extra, c->stride);
+	emit_number(e, NULL, "next", c->next);
+	emit_optional(e, NULL, "end", cursor_end(c), finite);
+	if (c->epochs)
+		emit_number(e, NULL, "epochs", c->epochs);
+}
+
+/* @found: where it was found; NULL: in a file of its own. False after an error was printed. */
+static bool show(struct emit *e, const struct cursor *c, const struct found *found)
+{
+	char *json = e->json ? malloc(CURSOR_JSON_BYTES) : NULL;
+	bool good = !e->json || (json && cursor_json(c, json, CURSOR_JSON_BYTES) > 0);
+
+	if (good && json)
+		emit_members(e, json);
+	free(json);
+	if (!good)
+		return ctl_error(PHRASE_MEMORY);
+	emit_fields(e);
+	if (found) {
+		emit_text(e, "file", "file", found->path);
+		emit_number(e, "offset", "byte", found->offset);
+		emit_json(e, "compressed", "false");
+		emit_number(e, "places", "places", found->places);
+	}
+	if (!e->json) {
+		show_fields(e, c);
+		emit_line(e, "%s", "");
+		show_datasets(e, c);
+		emit_line(e, "%s", "");
+		show_mixes(e, c);
+	}
+	emit_row(e);
+	return true;
+}
+
+static bool show_checkpoint(struct emit *e, char *path)
+{
+	struct search *s = calloc(1, sizeof(*s));
+	bool good = s || ctl_error(PHRASE_MEMORY);
+
+	if (good)
+		search(s, path);
+	good = good && !s->failed;
+	for (size_t i = 0; good && i < s->n; i++) {
+		if (i > 0)
+			emit_line(e, "%s", "");
+		good = show(e, &s->found[i].cursor, &s->found[i]);
+	}
+	if (good && s->damaged > 0)
+		ctl_note("%s: %" PRIu64 " cursors in it are damaged", path, s->damaged);
+	if (good && s->n == 0)
+		good = ctl_error("%s: contains no cursor (%" PRIu64 " bytes in %" PRIu64
+				 " file%s); a checkpoint has one if it stores a Loader's "
+				 "state_dict(), and is not compressed",
+			path, s->bytes, s->files, s->files == 1 ? "" : "s");
+	for (size_t i = 0; s && i < s->n; i++) {
+		cursor_free(&s->found[i].cursor);
+		free(s->found[i].path);
+	}
+	if (s)
+		free(s->found);
+	free(s);
+	return good;
+}
+
+/* A directory, or a file that does not begin like a cursor. */
+static bool is_checkpoint(const char *path)
+{
+	char bytes[4] = "";
+	struct stat st;
+	FILE *file;
+	size_t n;
+
+	if (stat(path, &st) != 0)
+		return false;
+	if (!S_ISREG(st.st_mode))
+		return S_ISDIR(st.st_mode);
+	file = fopen(path, "re");
+	if (!file)
+		return false;
+	n = fread(bytes, 1, sizeof(bytes), file);
+	fclose(file);
+	return n > 0 && memcmp(bytes, "tkdc", n) != 0;
+}
+
+static int show_file(const struct ctl_arguments *a)
+{
+	struct emit e = {.json = ctl_given(a, JSON)};
+	struct cursor c = {0};
+	bool good = is_checkpoint(a->argument[0])
+			    ? show_checkpoint(&e, a->argument[0])
+			    : ctl_cursor_read(&c, a->argument[0], NULL) && show(&e, &c, NULL);
+
+	cursor_free(&c);
+	return emit_end(&e, good ? CTL_OK : CTL_FAILED);
+}
+
+/* ---- new ---- */
 
 static int new_cursor(const struct ctl_arguments *a)
 {
@@ -62,8 +606,11 @@ static bool schedule(struct cursor *c, const struct stream *stream, const char *
 static int apply(struct cursor *c, const struct cursor *before, const struct ctl_arguments *a,
 	const struct ctl_stream *s)
 {
-	static const enum cursor_edit_kind kinds[] = {
-		CURSOR_SEEK, CURSOR_SKIP, CURSOR_MIX, CURSOR_ADD, CURSOR_REMOVE};
+	static const enum cursor_edit_kind kinds[VERBS] = {[SEEK] = CURSOR_SEEK,
+		[SKIP] = CURSOR_SKIP,
+		[MIX] = CURSOR_MIX,
+		[ADD] = CURSOR_ADD,
+		[REMOVE] = CURSOR_REMOVE};
 	enum verb verb = (enum verb)(a->command - verbs);
 	double weight[LIMIT_DATASETS];
 	struct cursor_edit edit = {.kind = kinds[verb],
@@ -107,7 +654,7 @@ static int edit(const struct ctl_arguments *a)
 	if (status == CTL_OK && !ctl_cursor_write(&after, ctl_text(a, OUTPUT)))
 		status = CTL_FAILED;
 	if (status == CTL_OK)
-		ctl_cursor_compare(&e, &before, &after);
+		compare_two(&e, &before, &after);
 	ctl_stream_close(&s);
 	cursor_free(&before);
 	cursor_free(&after);
@@ -130,6 +677,8 @@ static int edit(const struct ctl_arguments *a)
 
 static const struct ctl_option options[VERBS][OPTIONS] = {
 	[NEW] = {[OUTPUT] = OUT("file to write the cursor to"), [CONFIG] = {CTL_CONFIG_NEEDED}},
+	[SHOW] = {[JSON] = {CTL_JSON_OPTION}},
+	[DIFF] = {[JSON] = {CTL_JSON_OPTION}},
 	[SEEK] = {[OUTPUT] = OUT_OR_IN,
 		[NUMBER] = {OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX,
 				    "position of the next sample to serve"),
@@ -152,6 +701,10 @@ static const struct ctl_option options[VERBS][OPTIONS] = {
 static const struct ctl_command verbs[VERBS] = {
 	[NEW] = {VERB(NEW, new_cursor), .name = "cursor new", .arguments = "STREAM",
 		.help = "create the cursor of a stream's beginning"},
+	[SHOW] = {VERB(SHOW, show_file), .name = "cursor show", .arguments = "FILE",
+		.help = "print a cursor, or those in a checkpoint"},
+	[DIFF] = {VERB(DIFF, diff), .name = "cursor diff", .arguments = "LEFT RIGHT...",
+		.help = "print how cursors differ, and which is the odd one of several"},
 	[SEEK] = {VERB(SEEK, edit), .name = "cursor seek", .arguments = "FILE",
 		.help = "move a cursor to another position of the same order"},
 	[SKIP] = {VERB(SKIP, edit), .name = "cursor skip", .arguments = "FILE",
@@ -169,7 +722,7 @@ static const struct ctl_command verbs[VERBS] = {
 const struct ctl_command ctl_cursor = {
 	.name = "cursor",
 	.help = "create, print, compare and edit cursor files",
-	.subcommands = (const struct ctl_command *const[]){&verbs[NEW], &ctl_cursor_show,
-		&ctl_cursor_diff, &verbs[SEEK], &verbs[SKIP], &verbs[MIX], &verbs[ADD],
-		&verbs[REMOVE], &verbs[SCHEDULE], NULL},
+	.subcommands = (const struct ctl_command *const[]){&verbs[NEW], &verbs[SHOW], &verbs[DIFF],
+		&verbs[SEEK], &verbs[SKIP], &verbs[MIX], &verbs[ADD], &verbs[REMOVE],
+		&verbs[SCHEDULE], NULL},
 };

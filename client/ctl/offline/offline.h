@@ -14,7 +14,7 @@
 #include <sys/types.h>
 
 extern const struct ctl_command ctl_plan, ctl_when, ctl_cost, ctl_inspect, ctl_manifest, ctl_pack,
-	ctl_cursor, ctl_cursor_show, ctl_cursor_diff, ctl_verify;
+	ctl_cursor, ctl_verify;
 
 /* ---- streams ---- */
 
@@ -31,28 +31,28 @@ void ctl_stream_close(struct ctl_stream *s);
 
 struct ctl_history {
 	struct cursor cursor;
-	struct order order; /* from its first mix on; borrows from the cursor */
+	struct order order;	    /* from its first mix on; borrows from the cursor */
+	const struct dataset **map; /* [datasets] as stream_map() */
 };
 
 /*
- * Takes the mixes from the cursor file that reaches furthest of @n @paths; or from the cursor that
- * tokend keeps of run @run, which may also be the name of a cursor's file; or from the config.
- * Paths and @run exclude each other. It fails if one of @paths is not on the past of that cursor.
+ * Takes the mixes from the cursor file @path; or from the cursor that tokend keeps of run @run,
+ * which may also be the name of a cursor's file; or, if both are NULL, from the config.
  * ctl_history_close() is needed only after success.
  */
-bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
-	unsigned n, const char *run);
+bool ctl_history_open(
+	struct ctl_history *h, const struct ctl_stream *s, const char *path, const char *run);
 void ctl_history_close(struct ctl_history *h);
 /* Is @from between the first known mix and the stream's end? Prints an error otherwise. */
 bool ctl_history_has(const struct ctl_history *h, uint64_t from);
 /* Have two cursors the same mix from the same position on, with the same past? */
 bool ctl_same_segment(const struct order_segment *a, const struct order_segment *b);
 
-/* The options that give the config, @paths and @run, which are the first of a command. */
-enum { CTL_HISTORY_CONFIG, CTL_HISTORY_FILES, CTL_HISTORY_NAME, CTL_HISTORY_OPTIONS };
+/* The options that give the config, @path and @run, which are the first of a command. */
+enum { CTL_HISTORY_CONFIG, CTL_HISTORY_FILE, CTL_HISTORY_NAME, CTL_HISTORY_OPTIONS };
 #define CTL_HISTORY                                                                                \
 	{CTL_CONFIG_NEEDED},                                                                       \
-		{OPTION_LIST("cursor", "FILE",                                                     \
+		{OPTION_TEXT("cursor", "FILE",                                                     \
 			"cursor of the run to take its mixes from; default: the config's mixes")}, \
 	{                                                                                          \
 		OPTION_TEXT("run", "RUN",                                                          \
@@ -96,17 +96,6 @@ bool ctl_windows_add(struct ctl_windows *reader, const void *item, const struct 
 /* Takes the items that wait. */
 bool ctl_windows_flush(struct ctl_windows *reader);
 void ctl_windows_close(struct ctl_windows *reader);
-
-/* ---- cursors ---- */
-
-/*
- * Prints how @b differs from @a, one difference per line. Leaves out differences that follow from
- * an earlier one: the counts and roundings of a mix after a different mix. True if they are equal.
- */
-bool ctl_cursor_compare(struct emit *e, const struct cursor *a, const struct cursor *b);
-/* Writes "web 70.000000 %, code 30.000000 %". Returns @text. */
-enum { CTL_MIX_BYTES = LIMIT_DATASETS * (LIMIT_NAME_BYTES + 16) };
-char *ctl_mix_text(const struct cursor *c, const struct order_segment *s, char text[CTL_MIX_BYTES]);
 
 /* ---- verify ---- */
 

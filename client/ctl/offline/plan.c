@@ -23,7 +23,6 @@ struct row {
 
 struct plan {
 	const struct ctl_history *h;
-	const struct dataset **map; /* [datasets] */
 	bool ranks;		    /* rows have a rank and a number */
 	struct ctl_windows *reader; /* NULL: no --tokens */
 	uint64_t window_tokens;
@@ -62,7 +61,7 @@ static bool put_row(void *context, const void *item, const void *tokens)
 	struct plan *p = context;
 	const struct row *r = item;
 	const struct cursor *c = &p->h->cursor;
-	const struct dataset *dataset = p->map[r->place.dataset];
+	const struct dataset *dataset = p->h->map[r->place.dataset];
 	struct emit *e = &p->e;
 	const char *name = NULL, *shard = NULL;
 	uint64_t number = 0, offset = 0;
@@ -106,7 +105,7 @@ static bool put_rows(struct plan *p, uint64_t position, uint64_t rows, uint64_t 
 
 		row.padding = i >= left || !order_at(&p->h->order, row.position, &row.place);
 
-		const struct dataset *dataset = p->map[row.place.dataset];
+		const struct dataset *dataset = p->h->map[row.place.dataset];
 		const struct ctl_window window = {c, dataset, row.place};
 
 		if (!row.padding && !dataset)
@@ -157,19 +156,15 @@ static bool put_step(struct plan *p, const struct ctl_arguments *a, uint64_t fro
 static int answer_plan(
 	const struct ctl_arguments *a, const struct ctl_stream *s, const struct ctl_history *h)
 {
-	/* Steps are counted from the position of the only cursor. */
-	uint64_t from =
-		ctl_number(a, FROM, a->value[CTL_HISTORY_FILES].count == 1 ? h->cursor.next : 0);
+	/* Steps are counted from the cursor's position. */
+	uint64_t from = ctl_number(a, FROM, ctl_given(a, CTL_HISTORY_FILE) ? h->cursor.next : 0);
 	struct plan p = {.h = h,
-		.map = calloc(h->cursor.datasets, sizeof(*p.map)),
 		.ranks = ctl_given(a, STEP),
 		.window_tokens = h->cursor.seq_len + h->cursor.extra,
 		.token_bytes = s->stream->token_bytes,
 		.e.json = ctl_given(a, JSON)};
-	bool good = (p.map || ctl_error(PHRASE_MEMORY)) && ctl_history_has(h, from);
+	bool good = ctl_history_has(h, from);
 
-	if (good)
-		stream_map(s->stream, &h->cursor, p.map);
 	if (good && ctl_given(a, TOKENS))
 		good = (p.reader = ctl_windows_open(s, sizeof(struct row), put_row, &p));
 	good = good &&
@@ -177,7 +172,6 @@ static int answer_plan(
 	if (p.reader) /* the rows before an error are printed */
 		good = ctl_windows_flush(p.reader) && good;
 	ctl_windows_close(p.reader);
-	free(p.map);
 	return emit_end(&p.e, good ? CTL_OK : CTL_FAILED);
 }
 
@@ -195,9 +189,6 @@ static int check_options(const struct ctl_arguments *a)
 		return ctl_usage(c, "--step and --count exclude each other");
 	if (step && (!world || !micro))
 		return ctl_usage(c, "--step needs --world and --micro");
-	if (step && !ctl_given(a, FROM) && a->value[CTL_HISTORY_FILES].count > 1)
-		return ctl_usage(
-			c, "--step with several cursors needs --from, the position of step 0");
 	if (ctl_given(a, RANK) && ctl_number(a, RANK, 0) >= ctl_number(a, WORLD, 0))
 		return ctl_usage(c, "--rank %s: must be below the world, %s", ctl_text(a, RANK),
 			ctl_text(a, WORLD));
@@ -215,7 +206,7 @@ static const struct ctl_option plan_options[] = {
 	CTL_HISTORY,
 	[FROM] = {OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
 		"first position to print; with --step, the position of step 0; by default that of "
-		"a single --cursor, otherwise 0")},
+		"--cursor, otherwise 0")},
 	[COUNT] = {OPTION_NUMBER("count", "N", 0, UINT64_MAX, "number of positions to print")},
 	[STEP] = {OPTION_NUMBER("step", "N", 0, UINT64_MAX,
 		"print the batch of each rank at this step, counted from 0, instead of a range")},
@@ -229,7 +220,7 @@ static const struct ctl_option plan_options[] = {
 const struct ctl_command ctl_plan = {
 	.name = "plan",
 	.arguments = "STREAM",
-	.help = "print which windows a stream serves at given positions or at a step",
+	.help = "print which windows a stream serves at given positions, or to each rank at a step",
 	OPTIONS_ARE(plan_options),
 	.run = plan,
 };
@@ -237,16 +228,6 @@ const struct ctl_command ctl_plan = {
 /* ---- when ---- */
 
 enum { DATASET = CTL_HISTORY_OPTIONS, SHARD, OFFSET, SOME, EPOCH, WHEN_JSON };
-
-/* Has the dataset's part any of these windows of its path? */
-static bool any_in_part(
-	const struct ctl_history *h, uint32_t d, uint64_t epoch, uint64_t first, uint64_t count)
-{
-	for (uint64_t w = first; w < first + count; w++)
-		if (order_unwindow(&h->order.dataset[d], h->order.seed, epoch, w) != UINT64_MAX)
-			return true;
-	return false;
-}
 
 /* Windows [first, first + count) of the cursor's dataset @d. */
 static int put_windows(const struct ctl_history *h, const struct ctl_arguments *a, uint32_t d,
@@ -257,11 +238,14 @@ static int put_windows(const struct ctl_history *h, const struct ctl_arguments *
 	struct order_place place = {.dataset = d, .epoch = ctl_number(a, EPOCH, 0)};
 	char part[ORDER_PART_BYTES];
 	uint64_t position;
-	bool served = false;
+	bool served = false, in_part = false;
 
 	for (place.window = first; place.window < first + count && !e.failed; place.window++) {
-		if (!order_when(&h->order, &place, &position))
+		if (!order_when(&h->order, &place, &position)) {
+			in_part |= order_unwindow(&h->order.dataset[d], h->order.seed, place.epoch,
+					   place.window) != UINT64_MAX;
 			continue;
+		}
 		emit_number(&e, "position", "position", position);
 		emit_number(&e, "epoch", "epoch", place.epoch);
 		emit_number(&e, "window", "window", place.window);
@@ -270,14 +254,14 @@ static int put_windows(const struct ctl_history *h, const struct ctl_arguments *
 	}
 	if (served)
 		return emit_end(&e, CTL_OK);
-	if (!any_in_part(h, d, place.epoch, first, count))
+	if (!in_part)
 		return ctl_fail("never served here: window %" PRIu64
 				" is not in part %s of the path, which dataset %s has",
 			first, order_part_text(dataset->lo, dataset->hi, part), dataset->name);
 	if (h->order.segment[0]->start > 0)
 		return ctl_fail(
 			"never served from position %" PRIu64
-			" on; the mixes before it are unknown: add a --cursor saved earlier",
+			" on; the mixes before it are unknown: use a --cursor saved earlier",
 			h->order.segment[0]->start);
 	return ctl_fail("never served: dataset %s does not reach epoch %" PRIu64
 			" of these windows",

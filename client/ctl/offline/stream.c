@@ -1,10 +1,18 @@
+/* A stream of a config, opened without a daemon: the mixes of a run, and the tokens of windows. */
 #include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"
+#include "daemon/catalog/dataset.h"
+#include "daemon/catalog/parallel_for.h"
+#include "daemon/shard/frames.h"
 #include "proto/phrases.h"
 #include "proto/place.h"
 #include "proto/wire.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,47 +66,6 @@ bool ctl_same_segment(const struct order_segment *a, const struct order_segment 
 	       memcmp(a->phase, b->phase, a->padded * sizeof(*a->phase)) == 0;
 }
 
-/* Is the mix that is current in @early, one that @late has had? */
-static bool is_past(const struct cursor *early, const struct cursor *late)
-{
-	const struct order_segment *now = cursor_now(early);
-
-	for (uint32_t i = 0; i < late->segments; i++)
-		if (ctl_same_segment(late->segment[i], now))
-			return true;
-	return now->start < late->segment[0]->start;
-}
-
-/* Reads the cursor of @paths that reaches furthest, the last of several. */
-static bool read_furthest(
-	struct cursor *furthest, const char *const *paths, unsigned n, const struct cursor *begin)
-{
-	struct cursor *c = calloc(n, sizeof(*c));
-	bool good = c || ctl_error(PHRASE_MEMORY);
-	unsigned at = 0;
-
-	for (unsigned i = 0; i < n && good; i++) {
-		good = ctl_cursor_read(&c[i], paths[i], begin);
-		if (good && c[i].next >= c[at].next)
-			at = i;
-	}
-	for (unsigned i = 0; i < n && good; i++)
-		if (!is_past(&c[i], &c[at]))
-			good = ctl_error(
-				"%s is not on the past of %s; leave out cursors of another "
-				"run, and those from before a restart that gave it another "
-				"mix",
-				paths[i], paths[at]);
-	if (good) {
-		*furthest = c[at];
-		c[at] = (struct cursor){0};
-	}
-	for (unsigned i = 0; c && i < n; i++)
-		cursor_free(&c[i]);
-	free(c);
-	return good;
-}
-
 /* Looks for the cursor that tokend keeps of @run in each place of state. The first one counts. */
 static bool read_run(struct cursor *cursor, const struct ctl_stream *s, const char *run)
 {
@@ -129,28 +96,33 @@ static bool read_run(struct cursor *cursor, const struct ctl_stream *s, const ch
 	return false;
 }
 
-bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
-	unsigned n, const char *run)
+bool ctl_history_open(
+	struct ctl_history *h, const struct ctl_stream *s, const char *path, const char *run)
 {
 	bool good;
 
 	*h = (struct ctl_history){0};
 	if (run)
 		good = read_run(&h->cursor, s, run);
-	else if (n > 0)
-		good = read_furthest(&h->cursor, paths, n, &s->stream->begin);
+	else if (path)
+		good = ctl_cursor_read(&h->cursor, path, &s->stream->begin);
 	else
 		good = cursor_copy(&h->cursor, &s->stream->begin) || ctl_error(PHRASE_MEMORY);
 	if (good)
-		h->order = cursor_history(&h->cursor);
-	else
+		h->map = calloc(h->cursor.datasets, sizeof(*h->map));
+	if (!h->map) {
 		ctl_history_close(h);
-	return good;
+		return good && ctl_error(PHRASE_MEMORY);
+	}
+	h->order = cursor_history(&h->cursor);
+	stream_map(s->stream, &h->cursor, h->map);
+	return true;
 }
 
 void ctl_history_close(struct ctl_history *h)
 {
 	cursor_free(&h->cursor);
+	free(h->map);
 	*h = (struct ctl_history){0};
 }
 
@@ -160,7 +132,7 @@ bool ctl_history_has(const struct ctl_history *h, uint64_t from)
 
 	if (from < first)
 		ctl_fail("--from %" PRIu64 ": the mixes before position %" PRIu64
-			 " are unknown; give a --cursor saved earlier",
+			 " are unknown; use a --cursor saved earlier",
 			from, first);
 	else if (from > end)
 		ctl_fail("--from %" PRIu64 ": stream %s ends at position %" PRIu64, from,
@@ -174,17 +146,202 @@ int ctl_with_history(const struct ctl_arguments *a, bool all,
 {
 	struct ctl_stream s;
 	struct ctl_history h;
-	const struct ctl_value *files = &a->value[CTL_HISTORY_FILES];
+	const char *file = ctl_text(a, CTL_HISTORY_FILE), *name = ctl_text(a, CTL_HISTORY_NAME);
 	int status = CTL_FAILED;
 
-	if (ctl_given(a, CTL_HISTORY_NAME) && ctl_given(a, CTL_HISTORY_FILES))
+	if (file && name)
 		return ctl_usage(a->command, "--run and --cursor exclude each other");
 	if (!open_stream(&s, ctl_text(a, CTL_HISTORY_CONFIG), a->argument[0], all))
 		return CTL_FAILED;
-	if (ctl_history_open(&h, &s, files->list, files->count, ctl_text(a, CTL_HISTORY_NAME))) {
+	if (ctl_history_open(&h, &s, file, name)) {
 		status = run(a, &s, &h);
 		ctl_history_close(&h);
 	}
 	ctl_stream_close(&s);
 	return status;
+}
+
+/* ---- the tokens of windows ---- */
+
+enum { OPEN_FILES = 64, BLOCK_WINDOWS = 1024, BLOCK_BYTES = 64 << 20 };
+
+/* When a shard is opened it is compared with the one that was listed. Some stay open, because
+ * windows come in any order. */
+struct file {
+	const struct dataset *dataset; /* NULL: the entry is free */
+	uint64_t shard;
+	int fd; /* -1: an object */
+	struct shard *source;
+	pthread_rwlock_t lock; /* read: while a thread reads the shard */
+};
+
+struct ctl_windows {
+	const struct dataset *first; /* of the stream */
+	struct frames *frames;	     /* decoded frames of all files */
+	uint64_t window_bytes;
+	bool stores; /* a dataset is in a store */
+	struct file file[OPEN_FILES];
+
+	ctl_windows_take *take;
+	void *context;
+	uint64_t n, most;	   /* items that wait, at most */
+	struct ctl_window *window; /* [most] of each; cursor NULL: it has none */
+	char *items, *tokens;	   /* [most] */
+	size_t item_bytes;
+};
+
+struct ctl_windows *ctl_windows_open(
+	const struct ctl_stream *s, size_t item_bytes, ctl_windows_take *take, void *context)
+{
+	struct ctl_windows *r = calloc(1, sizeof(*r));
+	uint64_t fit;
+
+	if (!r) {
+		ctl_fail(PHRASE_MEMORY);
+		return NULL;
+	}
+	for (unsigned i = 0; i < OPEN_FILES; i++)
+		pthread_rwlock_init(&r->file[i].lock, NULL);
+	r->first = s->stream->dataset;
+	for (uint32_t d = 0; d < s->stream->config->datasets; d++)
+		r->stores |= s->stream->dataset[d].objects != NULL;
+	r->window_bytes =
+		(s->stream->begin.seq_len + s->stream->begin.extra) * s->stream->token_bytes;
+	fit = r->stores ? BLOCK_BYTES / r->window_bytes : 1;
+	r->most = fit < 1 ? 1 : fit < BLOCK_WINDOWS ? fit : BLOCK_WINDOWS;
+	r->take = take;
+	r->context = context;
+	r->item_bytes = item_bytes;
+	r->frames = frames_new(dataset_frames_budget(s->config));
+	r->window = calloc(r->most, sizeof(*r->window));
+	r->items = malloc(r->most * item_bytes);
+	r->tokens = malloc(r->most * r->window_bytes);
+	if (r->frames && r->window && r->items && r->tokens)
+		return r;
+	ctl_fail(PHRASE_MEMORY);
+	ctl_windows_close(r);
+	return NULL;
+}
+
+static void close_file(struct file *file)
+{
+	if (!file->dataset)
+		return;
+	shard_close(file->source);
+	if (file->fd >= 0)
+		close(file->fd);
+	file->source = NULL;
+	file->dataset = NULL;
+}
+
+/* Opens a shard, which must be the one that was listed. */
+static bool open_file(const struct ctl_windows *reader, struct file *file,
+	const struct dataset *dataset, uint64_t shard, struct fault *fault)
+{
+	char path[PATH_MAX + 1];
+	struct stat st;
+
+	dataset_shard_path(dataset, shard, path, sizeof(path));
+	file->dataset = dataset;
+	file->shard = shard;
+	file->fd = dataset->objects ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (!dataset->objects && (file->fd < 0 || fstat(file->fd, &st) != 0))
+		fault_errno(fault, errno, "", "%s", strerror(errno));
+	else if (dataset->objects || dataset_same_shard(dataset, shard, &st, fault))
+		file->source =
+			dataset_open_shard(dataset, shard, path, file->fd, reader->frames, fault);
+	if (file->source)
+		return true;
+	close_file(file);
+	return fault_prefix(fault, "%s: ", path);
+}
+
+/* The open shard, which stays until its lock is released. NULL: @fault. */
+static struct file *acquire(struct ctl_windows *reader, const struct dataset *dataset,
+	uint64_t shard, struct fault *fault)
+{
+	uint64_t d = (uint64_t)(dataset - reader->first);
+	struct file *file = &reader->file[(shard + d) % OPEN_FILES];
+	bool fine = true;
+
+	while (fine) {
+		pthread_rwlock_rdlock(&file->lock);
+		if (file->dataset == dataset && file->shard == shard)
+			return file;
+		pthread_rwlock_unlock(&file->lock);
+		pthread_rwlock_wrlock(&file->lock);
+		if (file->dataset != dataset || file->shard != shard) {
+			close_file(file);
+			fine = open_file(reader, file, dataset, shard, fault);
+		}
+		pthread_rwlock_unlock(&file->lock);
+	}
+	return NULL;
+}
+
+/* Any thread. */
+static bool read_window(const struct parallel *p, struct fault *fault)
+{
+	struct ctl_windows *reader = p->context;
+	const struct ctl_window *w = &reader->window[p->i];
+	const struct dataset *dataset = w->dataset;
+	uint32_t d = w->place.dataset;
+	uint64_t shard, offset;
+
+	if (!w->cursor)
+		return true;
+	if (!dataset)
+		return fault_set(fault, FAULT_ARGUMENT, "",
+			"dataset %s: no longer in the config, so its tokens cannot be read",
+			w->cursor->dataset[d].name);
+	table_locate(&dataset->table, &w->cursor->order[d], w->cursor->seed, w->place.epoch,
+		w->place.window, &shard, &offset);
+	struct file *file = acquire(reader, dataset, shard, fault);
+
+	if (!file)
+		return false;
+	bool fine = shard_read(file->source, offset, dataset->table.window_tokens,
+		reader->tokens + p->i * reader->window_bytes, fault);
+
+	pthread_rwlock_unlock(&file->lock);
+	return fine || fault_prefix(fault, "dataset %s: shard %s at token %" PRIu64 ": ",
+			       dataset->config->name, dataset_shard_name(dataset, shard), offset);
+}
+
+/* ---- items ---- */
+
+bool ctl_windows_flush(struct ctl_windows *r)
+{
+	struct fault fault;
+	uint64_t n = r->n, good = parallel_for(n, r->stores ? CTL_GETS : 1, read_window, r, &fault);
+	bool wanted = true;
+
+	r->n = 0;
+	for (uint64_t i = 0; i < good && wanted; i++)
+		wanted = r->take(r->context, r->items + i * r->item_bytes,
+			r->window[i].cursor ? r->tokens + i * r->window_bytes : NULL);
+	if (good < n)
+		ctl_fail("%s", fault.text);
+	return good == n && wanted;
+}
+
+bool ctl_windows_add(struct ctl_windows *r, const void *item, const struct ctl_window *window)
+{
+	r->window[r->n] = window ? *window : (struct ctl_window){.cursor = NULL};
+	memcpy(r->items + r->n++ * r->item_bytes, item, r->item_bytes);
+	return r->n < r->most || ctl_windows_flush(r);
+}
+
+void ctl_windows_close(struct ctl_windows *reader)
+{
+	if (!reader)
+		return;
+	for (unsigned i = 0; i < OPEN_FILES; i++)
+		close_file(&reader->file[i]);
+	if (reader->frames)
+		frames_free(reader->frames);
+	free(reader->window);
+	free(reader->items);
+	free(reader->tokens);
+	free(reader);
 }

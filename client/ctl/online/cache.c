@@ -52,15 +52,13 @@ struct cache {
 	json_t *status;
 	struct held *held; /* those of the command, then that of no dataset */
 	size_t n;	   /* without the last */
+	struct held sum;   /* of those that are read in pieces */
 	uint64_t bytes;	   /* of all files */
 	uint64_t dropped;  /* pieces */
+	uint64_t next_ms;  /* when `warm` looks again */
 
-	struct tokend *t; /* of `warm`, from here on */
-	int signals;
+	int signals; /* of `warm` */
 	bool interrupted;
-	uint64_t to, look_ms;
-	struct held sum;	    /* of the stream's datasets */
-	uint64_t misses, evictions; /* before it began */
 	struct ctl_progress progress;
 };
 
@@ -174,15 +172,13 @@ static bool is_meant(const struct cache *c, const struct held *h)
  * connection that is silent for long. False after an error. */
 static bool look(struct cache *c)
 {
+	uint64_t begun_ms = ctl_clock_ms(), took_ms;
 	json_t *datasets, *row;
 	const char *dir;
 	size_t i;
 
 	forget(c);
-	if (!ctl_open(&c->link, c->link.socket))
-		return false;
-	c->status = ctl_ask_status(&c->link, false, NULL, NULL);
-	ctl_disconnect(&c->link);
+	c->status = ctl_status_at(&c->link, c->link.socket, false);
 	if (!c->status)
 		return false;
 	dir = status_text(json_object_get(c->status, "cache"), "dir");
@@ -200,7 +196,19 @@ static bool look(struct cache *c)
 		if (is_meant(c, &h))
 			c->held[c->n++] = h;
 	}
-	return take_files(c, dir);
+	if (!take_files(c, dir))
+		return false;
+	c->sum = (struct held){0};
+	for (const struct held *h = c->held; h < c->held + c->n; h++)
+		if (h->all > 0) {
+			c->sum.all += h->all;
+			c->sum.pieces += h->pieces;
+			c->sum.bytes += h->bytes;
+		}
+	took_ms = ctl_clock_ms() - begun_ms;
+	c->next_ms = begun_ms + took_ms +
+		     (LOOK_MS < took_ms * LOOK_SHARE ? took_ms * LOOK_SHARE : LOOK_MS);
+	return true;
 }
 
 /* ---- ls and drop ---- */
@@ -243,99 +251,41 @@ static int drop(struct cache *c)
 
 /* ---- warm ---- */
 
-static bool look_at_stream(struct cache *c)
+/* Reads until there is a reason to stop, and returns it. NULL after an error. */
+static const char *read_stream(struct cache *c, struct tokend *t, uint64_t evictions)
 {
-	uint64_t begun_ms = ctl_clock_ms(), took_ms;
-
-	if (!look(c))
-		return false;
-	c->sum = (struct held){0};
-	for (const struct held *h = c->held; h < c->held + c->n; h++)
-		if (h->all > 0) {
-			c->sum.all += h->all;
-			c->sum.pieces += h->pieces;
-			c->sum.bytes += h->bytes;
-		}
-	took_ms = ctl_clock_ms() - begun_ms;
-	c->look_ms = begun_ms + took_ms +
-		     (LOOK_MS < took_ms * LOOK_SHARE ? took_ms * LOOK_SHARE : LOOK_MS);
-	return true;
-}
-
-/* Why to stop; NULL: go on. */
-static const char *end(const struct cache *c)
-{
-	if (c->interrupted)
-		return "interrupted";
-	if (tokend_taken(c->t) >= c->to)
-		return "reached";
-	if (c->sum.pieces >= c->sum.all)
-		return "all pieces are there";
-	if (count(c, "evictions") > c->evictions ||
-		c->bytes > count(c, "size_bytes") / 100 * FULL_PERCENT)
-		return "the cache is full";
-	return NULL;
-}
-
-/* NULL after an error. */
-static const char *read_until_end(struct cache *c)
-{
-	uint64_t pieces = c->sum.pieces;
+	uint64_t to = ctl_number(c->a, TO, UINT64_MAX), pieces;
 	struct tokend_batch batch;
-	const char *why;
 
-	while (!(why = end(c))) {
-		int got = tokend_next(c->t, &batch);
+	for (;;) {
+		if (c->interrupted)
+			return "interrupted";
+		if (tokend_taken(t) >= to)
+			return "reached";
+		if (c->sum.pieces >= c->sum.all)
+			return "all pieces are there";
+		if (count(c, "evictions") > evictions ||
+			c->bytes > count(c, "size_bytes") / 100 * FULL_PERCENT)
+			return "the cache is full";
 
-		if (got == TOKEND_EAGAIN)
+		int got = tokend_next(t, &batch);
+
+		if (got == 0)
+			return "the stream ends there";
+		if (got < 0 && got != TOKEND_EAGAIN) {
+			ctl_fail("%s", tokend_why(t));
+			return NULL;
+		}
+		if (got > 0)
+			tokend_release(t, &batch);
+		if (ctl_clock_ms() < c->next_ms)
 			continue;
-		if (got < 0)
-			ctl_fail("%s", tokend_why(c->t));
-		if (got <= 0)
-			return got == 0 ? "the stream ends there" : NULL;
-		tokend_release(c->t, &batch);
-		if (ctl_clock_ms() < c->look_ms)
-			continue;
-		if (!look_at_stream(c))
+		pieces = c->sum.pieces;
+		if (!look(c))
 			return NULL;
 		if (c->sum.pieces > pieces)
 			ctl_progress_add(&c->progress, c->sum.pieces - pieces);
-		pieces = c->sum.pieces;
 	}
-	return why;
-}
-
-static int read_stream(struct cache *c)
-{
-	const char *why;
-
-	if (!look_at_stream(c))
-		return CTL_FAILED;
-	if (c->sum.all == 0)
-		return ctl_fail("stream %s: none of its datasets is read in pieces; `tokend "
-				"--check` says why",
-			c->stream);
-	ctl_progress_begin(&c->progress, "warming", "pieces", c->sum.all - c->sum.pieces);
-	why = read_until_end(c);
-	ctl_progress_end(&c->progress);
-	if (!why || !look_at_stream(c))
-		return CTL_FAILED;
-
-	uint64_t fetched = count(c, "misses") - c->misses;
-
-	emit_text(&c->e, "stream", NULL, c->stream);
-	emit_number(&c->e, "pieces", NULL, c->sum.pieces);
-	emit_number(&c->e, "all", NULL, c->sum.all);
-	emit_number(&c->e, "bytes", NULL, c->sum.bytes);
-	emit_number(&c->e, "fetched", NULL, fetched);
-	emit_number(&c->e, "position", NULL, tokend_taken(c->t));
-	emit_text(&c->e, "end", NULL, why);
-	emit_line(&c->e,
-		"%" PRIu64 " of %" PRIu64 " pieces (%s) are in the cache, %" PRIu64
-		" of them fetched now; position %" PRIu64 ": %s",
-		c->sum.pieces, c->sum.all, si((double)c->sum.bytes, "B").text, fetched,
-		tokend_taken(c->t), why);
-	return c->interrupted ? CTL_FAILED : CTL_OK;
 }
 
 /* Ends a wait of tokend_next() after a signal. */
@@ -360,20 +310,44 @@ static int warm(struct cache *c)
 		.start_at_position = 1,
 		.idle = idle,
 		.context = c};
+	uint64_t misses, evictions, position;
+	const char *end = NULL;
+	struct tokend *t;
 	char why[1500];
-	int status;
 
 	c->signals = ctl_signals();
-	c->to = ctl_number(c->a, TO, UINT64_MAX);
-	if (!look_at_stream(c)) /* before its ring fetches anything */
+	if (!look(c)) /* before its ring fetches anything */
 		return CTL_FAILED;
-	c->misses = count(c, "misses");
-	c->evictions = count(c, "evictions");
-	if (tokend_attach(&c->t, &session, why, sizeof(why)) < 0)
+	misses = count(c, "misses");
+	evictions = count(c, "evictions");
+	if (tokend_attach(&t, &session, why, sizeof(why)) < 0)
 		return c->interrupted ? CTL_FAILED : ctl_fail("%s", why);
-	status = read_stream(c);
-	tokend_detach(c->t);
-	return status;
+	ctl_progress_begin(&c->progress, "warming", "pieces", c->sum.all - c->sum.pieces);
+	if (c->sum.all == 0)
+		ctl_fail("stream %s: none of its datasets is read in pieces; `tokend --check` says "
+			 "why",
+			c->stream);
+	else
+		end = read_stream(c, t, evictions);
+	ctl_progress_end(&c->progress);
+	position = tokend_taken(t);
+	tokend_detach(t);
+	if (!end || !look(c))
+		return CTL_FAILED;
+	misses = count(c, "misses") - misses;
+	emit_text(&c->e, "stream", NULL, c->stream);
+	emit_number(&c->e, "pieces", NULL, c->sum.pieces);
+	emit_number(&c->e, "all", NULL, c->sum.all);
+	emit_number(&c->e, "bytes", NULL, c->sum.bytes);
+	emit_number(&c->e, "fetched", NULL, misses);
+	emit_number(&c->e, "position", NULL, position);
+	emit_text(&c->e, "end", NULL, end);
+	emit_line(&c->e,
+		"%" PRIu64 " of %" PRIu64 " pieces (%s) are in the cache, %" PRIu64
+		" of them fetched now; position %" PRIu64 ": %s",
+		c->sum.pieces, c->sum.all, si((double)c->sum.bytes, "B").text, misses, position,
+		end);
+	return c->interrupted ? CTL_FAILED : CTL_OK;
 }
 
 /* ---- the commands ---- */
@@ -387,7 +361,6 @@ static int run(const struct ctl_arguments *a)
 		.e.json = ctl_given(a, JSON)};
 	int status;
 
-	c.link.fd = -1;
 	if (!ctl_choose(&c.link, a, NULL, NULL))
 		return CTL_FAILED;
 	status = a->command == &ls_command     ? list(&c)

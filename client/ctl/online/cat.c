@@ -101,18 +101,8 @@ static bool copy(struct tokend *t, uint64_t batches)
 static bool save_cursor(struct tokend *t, struct cat *c, const char *path)
 {
 	int64_t n = tokend_cursor(t, c->bytes, sizeof(c->bytes));
-	struct cursor cursor = {0};
-	struct fault fault;
-	bool ok;
 
-	if (n < 0)
-		return ctl_error("%s", tokend_why(t));
-	ok = cursor_decode(&cursor, c->bytes, (size_t)n, &fault);
-	if (!ok)
-		ctl_fail("cursor: %s: %s", fault.field, fault.text);
-	ok = ok && ctl_cursor_write(&cursor, path);
-	cursor_free(&cursor);
-	return ok;
+	return n < 0 ? ctl_error("%s", tokend_why(t)) : ctl_file_write(path, c->bytes, (size_t)n);
 }
 
 static int attach(struct cat *c, const struct ctl_arguments *a)

@@ -20,8 +20,8 @@
 
 /* What a command says of the daemon that it means; NULL: nothing. */
 struct wanted {
-	const char *socket, *config; /* --socket and -c */
-	const char *stream, *run;    /* of a request */
+	const char *config;	  /* -c */
+	const char *stream, *run; /* of a request */
 };
 
 /* ---- the name of a private daemon's socket ---- */
@@ -102,24 +102,6 @@ static void add_all(struct ctl_daemons *found, enum place_from from, const char 
 	globfree(&paths);
 }
 
-void ctl_daemons_shared(struct ctl_daemons *found, const struct config *config, const char *whole)
-{
-	const char *socket = config && config->has_socket ? config->socket : NULL;
-	const struct places of_config = {socket ? 1 : 0, {{PLACE_CONFIG, socket}}, {""}};
-	const struct place_setting unnamed = {
-		.runtime = getenv("XDG_RUNTIME_DIR"), .uid = geteuid()};
-
-	*found = (struct ctl_daemons){0};
-	places_read(&found->named, NULL, socket);
-	places_list(&found->unnamed, &unnamed);
-	add_places(found, &found->named);
-	found->usual = found->n > 0;
-	if (whole) {
-		add_places(found, &of_config);
-		add_places(found, &found->unnamed);
-	}
-}
-
 static bool environment_names(void)
 {
 	const char *socket = getenv("TOKEND_SOCKET");
@@ -132,31 +114,42 @@ bool ctl_daemon_named(const struct ctl_arguments *a)
 	return ctl_named(a, "socket") || ctl_named(a, "config") || environment_names();
 }
 
-/* Finds private daemons, too, first the one of the file @whole, and those of the service
- * tokend@USER. @config and @whole may be NULL. */
-static void find_all(struct ctl_link *l, struct ctl_daemons *found, const struct config *config,
+void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struct config *config,
 	const char *whole)
 {
+	const char *socket = config && config->has_socket ? config->socket : NULL;
+	const struct places of_config = {socket ? 1 : 0, {{PLACE_CONFIG, socket}}, {""}};
+	const struct place_setting unnamed = {
+		.runtime = getenv("XDG_RUNTIME_DIR"), .uid = geteuid()};
 	char path[WIRE_SOCKET_BYTES], pattern[WIRE_SOCKET_BYTES + 8];
+	struct places places;
 	struct fault fault;
 
-	ctl_daemons_shared(found, config, whole);
+	*found = (struct ctl_daemons){0};
+	places_read(&found->named, NULL, socket);
+	places_list(&places, &unnamed);
+	add_places(found, &found->named);
+	found->usual = found->n > 0;
 	l->absent = found->n == 0;
 	for (unsigned i = 0; i < found->named.n; i++)
 		l->absent &= access(found->named.place[i].path, F_OK) < 0 && errno == ENOENT;
+	if (whole) {
+		add_places(found, &of_config);
+		add_places(found, &places);
+	}
+	found->shared = found->n;
 	if (!whole && environment_names())
 		return;
 	if (whole && ctl_private_socket(whole, path, &fault))
 		add(found, PLACE_PRIVATE, path);
-	for (unsigned i = 0; i < found->unnamed.n; i++) {
-		const struct place *p = &found->unnamed.place[i];
-
+	for (unsigned i = 0; i < places.n; i++) {
 		snprintf(pattern, sizeof(pattern), "%.*s/*.sock",
-			(int)(strrchr(p->path, '/') - p->path), p->path);
-		if (p->from == PLACE_OWN)
+			(int)(strrchr(places.place[i].path, '/') - places.place[i].path),
+			places.place[i].path);
+		if (places.place[i].from == PLACE_OWN)
 			add_all(found, PLACE_PRIVATE, pattern);
 	}
-	add_all(found, PLACE_OWN, "/run/tokend-*/tokend.sock");
+	add_all(found, PLACE_OWN, "/run/tokend-*/tokend.sock"); /* of the service tokend@USER */
 }
 
 void ctl_daemons_free(struct ctl_daemons *found)
@@ -171,14 +164,10 @@ static const json_t *status_of(struct ctl_link *l, struct ctl_daemon *daemon)
 {
 	bool quiet = l->quiet;
 
-	if (daemon->asked)
-		return daemon->status;
-	daemon->asked = true;
 	l->quiet = true;
-	if (ctl_open(l, daemon->path)) {
-		daemon->status = ctl_ask_status(l, false, NULL, NULL);
-		ctl_disconnect(l);
-	}
+	if (!daemon->asked)
+		daemon->status = ctl_status_at(l, daemon->path, false);
+	daemon->asked = true;
 	l->quiet = quiet;
 	return daemon->status;
 }
@@ -241,26 +230,6 @@ static void put_runs(FILE *t, const json_t *status)
 		fputs(", …", t);
 }
 
-/* Puts "--socket PATH (serves FILE: run A of stream B), or …" of all daemons, or of those with the
- * run. */
-static void put_daemons(
-	FILE *t, struct ctl_link *l, struct ctl_daemons *found, const struct wanted *only)
-{
-	const char *before = "";
-
-	for (unsigned i = 0; i < found->n; i++) {
-		const json_t *status = status_of(l, &found->daemon[i]);
-
-		if (only && !has_run(status, only))
-			continue;
-		fprintf(t, "%s--socket %s (%s%s", before, found->daemon[i].path,
-			status ? "serves " : "does not answer", config_of(status));
-		put_runs(t, status);
-		fputs(")", t);
-		before = ", or ";
-	}
-}
-
 /* No daemon is the one that is meant, or too many are: @fit have the request's run. */
 static bool refuse(
 	struct ctl_link *l, struct ctl_daemons *found, const struct wanted *wanted, unsigned fit)
@@ -278,17 +247,22 @@ static bool refuse(
 	if (found->n == 0)
 		fprintf(t, "no daemon at %s%s%s; " PHRASE_START, tried, meant[0] ? ", for " : "",
 			meant);
-	else if (fit > 0)
-		fprintf(t, "several daemons serve %s; add ", meant);
 	else if (wanted->config)
 		fprintf(t, "no daemon serves %s%s%s; start one with tokend -c FILE, or add ",
 			wanted->config, meant[0] ? ", for " : "", meant);
 	else if (wanted->stream)
-		fprintf(t, "none of the %u daemons here has a session of %s; add -c FILE, or ",
-			found->n, meant);
+		fprintf(t, "%s of the %u daemons here %s a session of %s; add -c FILE, or ",
+			fit ? "several" : "none", found->n, fit ? "have" : "has", meant);
 	else
 		fprintf(t, "%u daemons run; add -c FILE, or ", found->n);
-	put_daemons(t, l, found, fit > 0 ? wanted : NULL);
+	for (unsigned i = 0; i < found->n; i++) {
+		const json_t *status = status_of(l, &found->daemon[i]);
+
+		fprintf(t, "%s--socket %s (%s%s", i ? ", or " : "", found->daemon[i].path,
+			status ? "serves " : "does not answer", config_of(status));
+		put_runs(t, status);
+		fputs(")", t);
+	}
 	fclose(t);
 	ctl_link_fail(l, "%s", text);
 	free(text);
@@ -299,77 +273,69 @@ static bool refuse(
 
 bool ctl_daemons_find(struct ctl_link *l, struct ctl_daemons *found)
 {
-	find_all(l, found, NULL, NULL);
+	ctl_daemons_look(l, found, NULL, NULL);
 	return found->n > 0 || refuse(l, found, &(struct wanted){0}, 0);
 }
 
-/*
- * The daemon that serves the file. If none does, the one that a trainer finds: it may have read the
- * file under another path. A daemon that read the file before it was edited or broken still counts:
- * a private one has a name made from the text that it read, and a broken file names no socket.
- */
-static bool of_config(struct ctl_link *l, const struct wanted *wanted)
+/* Of a file, a daemon that serves it. Otherwise the only daemon; of several, one with the request's
+ * run. @whole NULL: the file does not exist. */
+static bool fits(struct ctl_link *l, struct ctl_daemons *found, unsigned i,
+	const struct wanted *wanted, const char *whole)
 {
-	char *whole = realpath(wanted->config, NULL);
-	struct fault fault;
-	struct config *config = config_load(wanted->config, &fault);
-	struct ctl_daemons found = {0};
-	unsigned i = 0;
-	bool done;
+	if (wanted->config)
+		return whole && ctl_daemon_serves(l, &found->daemon[i], whole);
+	return found->n == 1 ||
+	       (wanted->stream && has_run(status_of(l, &found->daemon[i]), wanted));
+}
 
-	find_all(l, &found, config, whole ? whole : wanted->config);
-	while (i < found.n && whole && !ctl_daemon_serves(l, &found.daemon[i], whole))
-		i++;
-	if (i == found.n && config && found.usual)
-		i = 0;
-	done = i < found.n;
-	if (done)
-		snprintf(l->socket, sizeof(l->socket), "%s", found.daemon[i].path);
-	if (!config && !done)
+/*
+ * A daemon that read the file before it was edited or broken still counts: a private one has a name
+ * made from the text that it read, and a broken file names no socket. If none fits, it is the one
+ * that a trainer finds, which may have read the file under another path.
+ */
+static bool find(struct ctl_link *l, const struct wanted *wanted)
+{
+	const char *file = wanted->config;
+	char *whole = file ? realpath(file, NULL) : NULL;
+	struct fault fault;
+	struct config *config = file ? config_load(file, &fault) : NULL;
+	struct ctl_daemons found;
+	unsigned chosen = 0, fit = 0;
+
+	ctl_daemons_look(l, &found, config, whole ? whole : file);
+	for (unsigned i = 0; i < found.n && !(file && fit > 0); i++)
+		if (fits(l, &found, i, wanted, whole)) {
+			chosen = i;
+			fit++;
+		}
+	if (fit == 0 && found.usual && (file ? config != NULL : !wanted->stream))
+		fit = 1; /* the first */
+	if (fit == 1)
+		snprintf(l->socket, sizeof(l->socket), "%s", found.daemon[chosen].path);
+	else if (file && !config)
 		ctl_link_fail(l, "%s", fault.text);
-	else if (!done)
-		refuse(l, &found, wanted, 0);
-	else if (!config && !l->quiet)
+	else
+		refuse(l, &found, wanted, fit);
+	if (fit == 1 && file && !config && !l->quiet)
 		ctl_note("%s; its daemon still serves what it read before", fault.text);
 	ctl_daemons_free(&found);
 	config_free(config);
 	free(whole);
-	return done;
-}
-
-/* The only daemon; of several the one with the request's run, or the one that a trainer finds. */
-static bool any(struct ctl_link *l, const struct wanted *wanted)
-{
-	struct ctl_daemons found;
-	unsigned chosen = 0, fit = 0;
-
-	find_all(l, &found, NULL, NULL);
-	if (found.n == 1 || (found.usual && !wanted->stream))
-		fit = 1;
-	for (unsigned i = 0; i < found.n && found.n > 1 && wanted->stream; i++)
-		if (has_run(status_of(l, &found.daemon[i]), wanted)) {
-			chosen = i;
-			fit++;
-		}
-	if (fit == 1)
-		snprintf(l->socket, sizeof(l->socket), "%s", found.daemon[chosen].path);
-	else
-		refuse(l, &found, wanted, fit);
-	ctl_daemons_free(&found);
 	return fit == 1;
 }
 
 bool ctl_choose(
 	struct ctl_link *l, const struct ctl_arguments *a, const char *stream, const char *run)
 {
-	const struct wanted wanted = {ctl_named(a, "socket"), ctl_named(a, "config"), stream, run};
+	const struct wanted wanted = {ctl_named(a, "config"), stream, run};
+	const char *socket = ctl_named(a, "socket");
 
-	if (!wanted.socket)
-		return wanted.config ? of_config(l, &wanted) : any(l, &wanted);
-	if (strlen(wanted.socket) >= sizeof(l->socket))
+	if (!socket)
+		return find(l, &wanted);
+	if (strlen(socket) >= sizeof(l->socket))
 		return ctl_link_fail(l,
-			"--socket: %s has %zu bytes; a socket's path has at most %zu",
-			wanted.socket, strlen(wanted.socket), sizeof(l->socket) - 1);
-	strcpy(l->socket, wanted.socket);
+			"--socket: %s has %zu bytes; a socket's path has at most %zu", socket,
+			strlen(socket), sizeof(l->socket) - 1);
+	strcpy(l->socket, socket);
 	return true;
 }

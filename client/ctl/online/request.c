@@ -39,7 +39,8 @@ struct participant {
 };
 
 struct request {
-	const char *kind, *stream, *run, *tag;	/* NULL: not given */
+	const struct ctl_arguments *a;
+	const char *kind, *stream, *tag;	/* tag NULL: not given */
 	uint64_t timeout_s, world, micro_batch; /* micro_batch 0: unchanged */
 	char *args;
 	size_t args_bytes;
@@ -48,13 +49,12 @@ struct request {
 	int signals;
 	uint64_t serial; /* of the query that created it */
 	uint64_t number, sessions, waiting;
-	char run_name[LIMIT_NAME_BYTES + 1];
+	char run[LIMIT_NAME_BYTES + 1];
 	struct participant *participant;
 	size_t participants;
 	struct emit e;
-	/* The mixes before; then from the first participant that was done. */
-	struct cursor before, cursor;
-	bool has_before, has_cursor, has_acts_from;
+	struct cursor cursor; /* from here on, of the first participant that was done */
+	bool has_cursor, has_acts_from;
 	uint64_t from, acts_from, world_before, micro_batch_before;
 };
 
@@ -86,58 +86,41 @@ static struct participant *take_participant(struct request *r, const struct wire
 	return &p[i];
 }
 
-/* Writes the names of those in any of the sets @which, and with @text unless it is NULL, to @to.
- * Returns their number. */
-static size_t name_all(
-	const struct request *r, unsigned which, const char *text, char to[NAMES_BYTES])
+/* Writes the names of those in any of the sets @which, and with @text unless it is NULL, to @to,
+ * and takes them out of these sets. Returns their number. */
+static size_t name_all(struct request *r, unsigned which, const char *text, char to[NAMES_BYTES])
 {
 	size_t n = 0, used = 0;
 
 	to[0] = 0;
-	for (size_t i = 0; i < r->participants; i++)
-		if ((r->participant[i].set & which) &&
-			(!text || strcmp(text, r->participant[i].text) == 0) && n++ < NAMED)
-			used += (size_t)snprintf(to + used, NAMES_BYTES - used, "%s%s",
-				n > 1 ? ", " : "", r->participant[i].name);
+	for (size_t i = 0; i < r->participants; i++) {
+		struct participant *p = &r->participant[i];
+
+		if (!(p->set & which) || (text && strcmp(text, p->text) != 0))
+			continue;
+		p->set &= ~which;
+		if (n++ < NAMED)
+			used += (size_t)snprintf(
+				to + used, NAMES_BYTES - used, "%s%s", n > 1 ? ", " : "", p->name);
+	}
 	if (n > NAMED)
 		snprintf(to + used, NAMES_BYTES - used, " and %zu others", n - NAMED);
 	return n;
 }
 
-static void put_answer(struct request *r, const struct participant *p, const struct wire *w)
-{
-	static const struct {
-		const char *json, *text;
-	} outcomes[] = {[WIRE_NOTED] = {"noted", "has seen it"},
-		[WIRE_DONE] = {"done", ""},
-		[WIRE_FAILED] = {"failed", ""},
-		[WIRE_GONE] = {"gone", "ended without an answer"}};
-	uint64_t outcome = wire_number(w, WIRE_OUTCOME);
-	char host[LIMIT_NAME_BYTES + 1];
-
-	emit_number(&r->e, "request", NULL, r->number);
-	emit_text(&r->e, "outcome", NULL, outcomes[outcome].json);
-	emit_number(&r->e, "rank", NULL, p->rank);
-	emit_number(&r->e, "world", NULL, wire_number(w, WIRE_WORLD));
-	emit_number(&r->e, "micro", NULL, wire_number(w, WIRE_MICRO));
-	emit_number(&r->e, "peer", NULL, p->peer);
-	emit_number(&r->e, "pid", NULL, wire_number(w, WIRE_PID));
-	emit_number(&r->e, "waiting", NULL, r->waiting);
-	emit_text(&r->e, "host", NULL, wire_text(w, WIRE_HOST, host, sizeof(host)) ? host : "");
-	emit_text(&r->e, "text", NULL, p->text);
-	if (outcome != WIRE_FAILED) /* the error says it */
-		emit_line(&r->e, "%s: %s%s", p->name, outcomes[outcome].text,
-			outcome == WIRE_DONE && !p->text[0] ? "done" : p->text);
-	emit_end(&r->e, CTL_OK);
-}
-
 /* Stores and prints an answer. False after an error. */
 static bool take_answer(struct request *r, const struct wire *w)
 {
+	static const char *const outcomes[] = {[WIRE_NOTED] = "noted",
+		[WIRE_DONE] = "done",
+		[WIRE_FAILED] = "failed",
+		[WIRE_GONE] = "gone"};
 	struct wire_bytes cursor = wire_bytes(w, WIRE_CURSOR);
 	uint64_t outcome = wire_number(w, WIRE_OUTCOME), world = wire_number(w, WIRE_WORLD),
 		 micro_batch = wire_number(w, WIRE_MICRO);
 	struct participant *p = take_participant(r, w);
+	char host[LIMIT_NAME_BYTES + 1];
+	struct emit *e = &r->e;
 	struct fault fault;
 
 	if (!p)
@@ -154,7 +137,22 @@ static bool take_answer(struct request *r, const struct wire *w)
 		p->text[0] = 0;
 	fault_line(p->text);
 	r->waiting = wire_number(w, WIRE_WAITING);
-	put_answer(r, p, w);
+	emit_number(e, "request", NULL, r->number);
+	emit_text(e, "outcome", NULL, outcomes[outcome]);
+	emit_number(e, "rank", NULL, p->rank);
+	emit_number(e, "world", NULL, world);
+	emit_number(e, "micro", NULL, micro_batch);
+	emit_number(e, "peer", NULL, p->peer);
+	emit_number(e, "pid", NULL, wire_number(w, WIRE_PID));
+	emit_number(e, "waiting", NULL, r->waiting);
+	emit_text(e, "host", NULL, wire_text(w, WIRE_HOST, host, sizeof(host)) ? host : "");
+	emit_text(e, "text", NULL, p->text);
+	if (outcome == WIRE_DONE)
+		emit_line(e, "%s: %s", p->name, p->text[0] ? p->text : "done");
+	else if (outcome != WIRE_FAILED) /* the error says it */
+		emit_line(e, "%s: %s%s", p->name,
+			outcome == WIRE_NOTED ? "has seen it" : "ended without an answer", p->text);
+	emit_end(e, CTL_OK);
 	if (outcome != WIRE_DONE || r->has_cursor || !wire_has(w, WIRE_CURSOR))
 		return true;
 	if (!cursor_decode(&r->cursor, cursor.at, cursor.n, &fault))
@@ -182,8 +180,7 @@ static const struct order_segment *mix_at(const struct cursor *c, uint64_t posit
 /* Each dataset's share before and after. */
 static void put_mix(struct request *r)
 {
-	const struct cursor *old = r->has_before ? &r->before : &r->cursor;
-	const struct order_segment *before = mix_at(old, r->from),
+	const struct order_segment *before = mix_at(&r->cursor, r->from),
 				   *after = mix_at(&r->cursor, r->acts_from);
 
 	emit_open(&r->e, "mix", '[');
@@ -228,16 +225,16 @@ static void put_rescale(struct request *r)
 
 static void put_result(struct request *r)
 {
-	bool mix = strcmp(r->kind, "mix") == 0, skip = strcmp(r->kind, "skip") == 0;
+	bool mix = strcmp(r->kind, "mix") == 0, edit = mix || strcmp(r->kind, "skip") == 0;
 	struct emit *e = &r->e;
 
 	emit_number(e, "request", NULL, r->number);
 	emit_text(e, "kind", NULL, r->kind);
 	emit_text(e, "stream", NULL, r->stream);
-	emit_text(e, "run", NULL, r->run_name);
+	emit_text(e, "run", NULL, r->run);
 	emit_number(e, "sessions", NULL, r->participants);
 	emit_number(e, "position", NULL, r->cursor.next);
-	if (mix || skip) {
+	if (edit) {
 		emit_optional(e, "from", NULL, r->from, r->has_acts_from);
 		emit_optional(e, "acts_from", NULL, r->acts_from, r->has_acts_from);
 	} else {
@@ -245,12 +242,12 @@ static void put_result(struct request *r)
 		emit_line(e, "saved at position %" PRIu64 "%s%s", r->cursor.next,
 			r->tag ? ", tag " : "", r->tag ? r->tag : "");
 	}
-	if ((mix || skip) && !r->has_acts_from)
+	if (edit && !r->has_acts_from)
 		emit_line(e, "%s: done, the run is at position %" PRIu64, r->kind, r->cursor.next);
 	else if (mix)
 		emit_line(e, "the new mix begins at position %" PRIu64 "; the run is at %" PRIu64,
 			r->acts_from, r->from);
-	else if (skip)
+	else if (edit)
 		emit_line(
 			e, "skipped from position %" PRIu64 " to %" PRIu64, r->from, r->acts_from);
 	if (mix)
@@ -273,9 +270,6 @@ static int conclude(struct request *r)
 		failed = true;
 		name_all(r, FAILED, p->text, names);
 		ctl_fail("%s: %s", names, p->text);
-		for (size_t other = r->participants; other-- > i;) /* all that were named */
-			if (strcmp(r->participant[other].text, p->text) == 0)
-				r->participant[other].set &= ~FAILED;
 	}
 	if (failed)
 		return CTL_FAILED;
@@ -291,7 +285,7 @@ static int conclude(struct request *r)
 			"the first one received, at position %" PRIu64,
 			names, r->cursor.next);
 	put_result(r);
-	return emit_end(&r->e, CTL_OK);
+	return CTL_OK;
 }
 
 /* ---- waiting ---- */
@@ -395,8 +389,9 @@ static int await(struct request *r)
 /* ---- asking ---- */
 
 /* Writes the request's arguments, a line each. Returns an exit status. */
-static int write_args(struct request *r, const struct ctl_arguments *a)
+static int write_args(struct request *r)
 {
+	const struct ctl_arguments *a = r->a;
 	double *weight = calloc((size_t)a->arguments, sizeof(*weight)), sum = 0;
 	FILE *args = open_memstream(&r->args, &r->args_bytes);
 	int status = weight && args ? ctl_weights(a, 1, weight) : ctl_fail(PHRASE_MEMORY);
@@ -423,63 +418,51 @@ static int write_args(struct request *r, const struct ctl_arguments *a)
 
 static int ask(struct request *r)
 {
+	const char *run = ctl_text(r->a, RUN);
 	struct wire query = {.op = WIRE_REQUEST};
 	const struct wire *w = &r->link.packet.wire;
-	struct fault fault;
+	int status;
 
+	if (!ctl_choose(&r->link, r->a, r->stream, run) || !ctl_open(&r->link, r->link.socket))
+		return CTL_FAILED;
+	r->signals = ctl_signals(); /* so that the request can be cancelled */
 	wire_set_text(&query, WIRE_STREAM, r->stream);
 	wire_set_text(&query, WIRE_KIND, r->kind);
 	wire_set_text(&query, WIRE_ARGS, r->args);
-	if (r->run)
-		wire_set_text(&query, WIRE_RUN, r->run);
+	if (run)
+		wire_set_text(&query, WIRE_RUN, run);
 	if (!ctl_ask(&r->link, &query, WIRE_ASKED, NULL, NULL))
 		return CTL_FAILED;
-	if (!wire_text(w, WIRE_RUN, r->run_name, sizeof(r->run_name)))
+	if (!wire_text(w, WIRE_RUN, r->run, sizeof(r->run)))
 		return ctl_fail("unexpected reply from the daemon; " PHRASE_RELEASE);
 	r->serial = r->link.serial;
 	r->number = wire_number(w, WIRE_NUMBER);
 	r->sessions = r->waiting = wire_number(w, WIRE_SESSIONS);
-	r->has_before = cursor_decode(
-		&r->before, wire_bytes(w, WIRE_CURSOR).at, wire_bytes(w, WIRE_CURSOR).n, &fault);
-
-	int status = await(r);
-
-	return status == CTL_OK ? conclude(r) : emit_end(&r->e, status);
-}
-
-static int send_request(struct request *r, const struct ctl_arguments *a)
-{
-	int status = write_args(r, a);
-
-	if (status != CTL_OK)
-		return status;
-	if (!ctl_choose(&r->link, a, r->stream, r->run) || !ctl_open(&r->link, r->link.socket))
-		return CTL_FAILED;
-	r->signals = ctl_signals(); /* so that the request can be cancelled */
-	status = ask(r);
-	close(r->signals);
-	ctl_disconnect(&r->link);
-	return status;
+	status = await(r);
+	return emit_end(&r->e, status == CTL_OK ? conclude(r) : status);
 }
 
 static int request(const struct ctl_arguments *a)
 {
-	struct request r = {.kind = a->command->name,
+	struct request r = {.a = a,
+		.kind = a->command->name,
 		.stream = a->argument[0],
-		.run = ctl_text(a, RUN),
 		.tag = ctl_text(a, TAG),
 		.timeout_s = ctl_number(a, TIMEOUT, 0),
 		.world = ctl_number(a, WORLD, 0),
 		.micro_batch = ctl_number(a, MICRO, 0),
+		.link.fd = -1,
 		.e.json = ctl_given(a, JSON)};
 	int status;
 
-	if (r.run && !wire_name_ok(r.run))
-		return ctl_fail("--run %s: must be " PHRASE_NAME, r.run);
+	if (ctl_given(a, RUN) && !wire_name_ok(ctl_text(a, RUN)))
+		return ctl_fail("--run %s: must be " PHRASE_NAME, ctl_text(a, RUN));
 	if (r.tag && !wire_name_ok(r.tag))
 		return ctl_usage(a->command, "--tag %s: must be " PHRASE_NAME, r.tag);
-	status = send_request(&r, a);
-	cursor_free(&r.before);
+	status = write_args(&r);
+	if (status == CTL_OK)
+		status = ask(&r);
+	ctl_disconnect(&r.link);
 	cursor_free(&r.cursor);
 	free(r.participant);
 	free(r.args);

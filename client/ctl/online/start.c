@@ -251,9 +251,9 @@ static int print(bool private, const char *socket, bool json)
 	return emit_end(&e, CTL_OK);
 }
 
-/* Finds the daemon of this file at the places where clients look, and prints it. Prints nothing
- * about a file that is wrong: the private daemon does. */
-static bool find_shared(struct service *s, bool json, int *code)
+/* Finds the daemon of this file at the places where clients look, and sets s->socket to it. Prints
+ * nothing about a file that is wrong: the private daemon does. */
+static bool find_shared(struct service *s)
 {
 	struct ctl_daemons found = {0};
 	struct fault fault;
@@ -262,11 +262,11 @@ static bool find_shared(struct service *s, bool json, int *code)
 
 	s->link.quiet = true;
 	if (config)
-		ctl_daemons_shared(&found, config, s->config);
-	for (unsigned i = 0; i < found.n && !serves; i++) {
+		ctl_daemons_look(&s->link, &found, config, s->config);
+	for (unsigned i = 0; i < found.shared && !serves; i++) {
 		serves = ctl_daemon_serves(&s->link, &found.daemon[i], s->config);
 		if (serves)
-			*code = print(false, found.daemon[i].path, json);
+			strcpy(s->socket, found.daemon[i].path);
 		else if (s->link.untrusted)
 			ctl_note("%s; until then a private daemon serves %s", s->link.why,
 				s->config);
@@ -315,7 +315,9 @@ static int start(const struct ctl_arguments *a)
 			 "TOKEND_BIN to its directory");
 	else if (!ctl_private_socket(s.config, s.socket, &fault))
 		ctl_fail("%s", fault.text);
-	else if (alone || !find_shared(&s, ctl_given(a, JSON), &status))
+	else if (!alone && find_shared(&s))
+		status = print(false, s.socket, ctl_given(a, JSON));
+	else
 		status = start_private(&s, a);
 	free(s.config);
 	return status;
@@ -373,7 +375,7 @@ static int stop(const struct ctl_arguments *a)
 {
 	struct ctl_link link = {0};
 
-	if (!ctl_connect(&link, a))
+	if (!ctl_choose(&link, a, NULL, NULL) || !ctl_open(&link, link.socket))
 		return CTL_FAILED;
 
 	int status = stop_at(&link);

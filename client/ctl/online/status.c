@@ -300,16 +300,16 @@ static void put_total(struct listing *l, const json_t *status)
 	emit_row(e);
 }
 
-/* Puts the daemon at l->link. @heading: it is one of several. */
-static bool put_daemon(struct listing *l, const struct ctl_daemon *heading)
+/* Puts the daemon at @path. @heading: it is one of several. */
+static bool put_daemon(struct listing *l, const char *path, const struct ctl_daemon *heading)
 {
-	json_t *status = ctl_ask_status(&l->link, false, NULL, NULL), *session;
+	json_t *status = ctl_status_at(&l->link, path, false), *session;
 	size_t i;
 
 	if (!status)
 		return false;
 	if (heading)
-		emit_line(&l->e, "%s%s, serves %s", heading->path,
+		emit_line(&l->e, "%s%s, serves %s", path,
 			heading->from == PLACE_PRIVATE ? ", private" : "",
 			status_text(get(status, "daemon"), "config"));
 	emit_table(&l->e); /* the lines so far are above the heads */
@@ -330,18 +330,15 @@ static bool put_all(struct listing *l)
 	struct ctl_daemons found;
 	bool ok;
 
-	if (ctl_daemon_named(l->a)) {
-		ok = ctl_connect(&l->link, l->a) && put_daemon(l, NULL);
-		ctl_disconnect(&l->link);
-		return ok;
-	}
+	if (ctl_daemon_named(l->a))
+		return ctl_choose(&l->link, l->a, NULL, NULL) &&
+		       put_daemon(l, l->link.socket, NULL);
 	ok = ctl_daemons_find(&l->link, &found);
 	for (unsigned i = 0; i < found.n; i++) {
 		if (i > 0)
 			emit_line(&l->e, "%s", "");
-		ok = ctl_open(&l->link, found.daemon[i].path) &&
-		     put_daemon(l, found.n > 1 ? &found.daemon[i] : NULL) && ok;
-		ctl_disconnect(&l->link);
+		ok = put_daemon(l, found.daemon[i].path, found.n > 1 ? &found.daemon[i] : NULL) &&
+		     ok;
 	}
 	ctl_daemons_free(&found);
 	return ok;

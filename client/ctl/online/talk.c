@@ -143,12 +143,6 @@ bool ctl_open(struct ctl_link *l, const char *path)
 	return false;
 }
 
-bool ctl_connect(struct ctl_link *l, const struct ctl_arguments *a)
-{
-	l->fd = -1;
-	return ctl_choose(l, a, NULL, NULL) && ctl_open(l, l->socket);
-}
-
 void ctl_disconnect(struct ctl_link *l)
 {
 	packet_close(&l->packet);
@@ -158,17 +152,6 @@ void ctl_disconnect(struct ctl_link *l)
 }
 
 /* ---- documents ---- */
-
-json_t *ctl_document(struct ctl_link *l)
-{
-	struct wire_bytes args = wire_bytes(&l->packet.wire, WIRE_ARGS);
-	json_t *document = json_loadb(args.at ? args.at : "", args.n, 0, NULL);
-
-	if (!document)
-		ctl_link_fail(
-			l, "unexpected message from the daemon: args: not JSON; " PHRASE_RELEASE);
-	return document;
-}
 
 /* Adds the items of a page to the document @all. */
 static void add_page(json_t *all, const json_t *page)
@@ -197,14 +180,19 @@ json_t *ctl_ask_status(struct ctl_link *l, bool public, ctl_each *each, void *co
 			      "faults", "stores", "streams", "datasets", "runs", "sessions");
 	char config[PATH_MAX];
 
-	if (!all)
-		ctl_link_fail(l, PHRASE_MEMORY);
 	wire_set(&query, WIRE_AFTER, 0);
 	if (public)
 		wire_set(&query, WIRE_PUBLIC, 1);
 	do {
-		page = all && ctl_ask(l, &query, WIRE_STATUS, each, context) ? ctl_document(l)
-									     : NULL;
+		page = NULL;
+		if (ctl_ask(l, &query, WIRE_STATUS, each, context)) {
+			struct wire_bytes args = wire_bytes(w, WIRE_ARGS);
+
+			page = json_loadb(args.at ? args.at : "", args.n, 0, NULL);
+			if (!page)
+				ctl_link_fail(l, "unexpected message from the daemon: args: not "
+						 "JSON; " PHRASE_RELEASE);
+		}
 		if (!page) {
 			json_decref(all);
 			return NULL;
@@ -213,8 +201,25 @@ json_t *ctl_ask_status(struct ctl_link *l, bool public, ctl_each *each, void *co
 		json_decref(page);
 		wire_set(&query, WIRE_AFTER, wire_number(w, WIRE_AFTER));
 	} while (wire_number(&query, WIRE_AFTER) != 0);
+	if (!all)
+		ctl_link_fail(l, PHRASE_MEMORY);
 	if (wire_text(w, WIRE_PATH, config, sizeof(config))) /* it need not be UTF-8 */
 		json_object_set_new_nocheck(
 			json_object_get(all, "daemon"), "config", json_string_nocheck(config));
 	return all;
+}
+
+json_t *ctl_status_at(struct ctl_link *l, const char *path, bool public)
+{
+	json_t *status = NULL;
+
+	if (ctl_open(l, path))
+		status = ctl_ask_status(l, public, NULL, NULL);
+	ctl_disconnect(l);
+	return status;
+}
+
+json_t *ctl_status_of(struct ctl_link *l, const struct ctl_arguments *a, bool public)
+{
+	return ctl_choose(l, a, NULL, NULL) ? ctl_status_at(l, l->socket, public) : NULL;
 }

@@ -15,7 +15,7 @@
 
 /* The commands that talk to a daemon. */
 extern const struct ctl_command ctl_cache, ctl_cat, ctl_start, ctl_status, ctl_stop;
-extern const struct ctl_command ctl_metrics, ctl_serve;
+extern const struct ctl_command ctl_doctor, ctl_metrics, ctl_serve;
 extern const struct ctl_command ctl_mix, ctl_skip, ctl_checkpoint, ctl_drain, ctl_rescale;
 
 /* A connection to a daemon; all zero before the first use. */
@@ -45,9 +45,9 @@ struct ctl_daemons {
 		bool asked;
 		json_t *status; /* NULL: it does not answer */
 	} daemon[CTL_DAEMONS];
-	unsigned n;
-	bool usual;		      /* the first one is the one that a trainer finds */
-	struct places named, unnamed; /* where a trainer looks; the same without $TOKEND_SOCKET */
+	unsigned n, shared;  /* the first ones are not private, nor of tokend@USER */
+	bool usual;	     /* the first one is the one that a trainer finds */
+	struct places named; /* where a trainer looks */
 };
 
 /* True if --socket, -c or the environment names a daemon. Otherwise any that runs here may be
@@ -57,9 +57,10 @@ bool ctl_daemon_named(const struct ctl_arguments *a);
 /* Finds all daemons that this user's clients may use, also private ones; there is at least one.
  * False after an error. The caller frees them. */
 bool ctl_daemons_find(struct ctl_link *l, struct ctl_daemons *found);
-/* Finds those that may serve @config (NULL: it cannot be read), the file @whole, and that are not
- * private. The caller frees them before the config. */
-void ctl_daemons_shared(struct ctl_daemons *found, const struct config *config, const char *whole);
+/* Finds those that may serve the file @whole, or all if it is NULL. @config: what it says; NULL: it
+ * cannot be read. The caller frees them before the config. */
+void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struct config *config,
+	const char *whole);
 void ctl_daemons_free(struct ctl_daemons *found);
 /* Asks the daemon for its status, once. True if it serves the file @whole, an absolute path. */
 bool ctl_daemon_serves(struct ctl_link *l, struct ctl_daemon *daemon, const char *whole);
@@ -93,8 +94,6 @@ typedef void ctl_each(void *context, const struct wire *w);
 
 /* Connects to the daemon at @path and exchanges hellos. False after an error. */
 bool ctl_open(struct ctl_link *l, const char *path);
-/* The same for the daemon that ctl_choose() finds, and without a stream. */
-bool ctl_connect(struct ctl_link *l, const struct ctl_arguments *a);
 void ctl_disconnect(struct ctl_link *l);
 /* Blocks SIGINT, SIGTERM and SIGHUP, which then no longer end the process. Returns a descriptor
  * that becomes readable when one arrives. */
@@ -112,14 +111,16 @@ bool ctl_exchange(
 /* Like ctl_exchange(), but the daemon's error is an error, too. */
 bool ctl_ask(
 	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context);
-/* The JSON document in the last message. The caller frees it. NULL after an error. */
-json_t *ctl_document(struct ctl_link *l);
 /*
  * Queries the status, {"daemon": {…}, "sessions": […], …} (daemon/control/status.c), which the
  * caller frees. @each gets answers to a request that come in between. @public: without directories,
  * pids and hosts. NULL after an error.
  */
 json_t *ctl_ask_status(struct ctl_link *l, bool public, ctl_each *each, void *context);
+/* The same on a connection of its own, to the daemon at @path. */
+json_t *ctl_status_at(struct ctl_link *l, const char *path, bool public);
+/* The same for the daemon that ctl_choose() finds, without a stream. */
+json_t *ctl_status_of(struct ctl_link *l, const struct ctl_arguments *a, bool public);
 
 /* A member of an item of the status; 0 or "" if it is absent. */
 static inline uint64_t status_number(const json_t *item, const char *name)

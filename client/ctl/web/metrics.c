@@ -216,12 +216,8 @@ static const struct ctl_option options[] = {
 static int run(const struct ctl_arguments *a)
 {
 	struct ctl_link link = {0};
-	json_t *status = NULL;
+	json_t *status = ctl_status_of(&link, a, true);
 
-	if (ctl_connect(&link, a)) {
-		status = ctl_ask_status(&link, true, NULL, NULL);
-		ctl_disconnect(&link);
-	}
 	if (!status)
 		return CTL_FAILED;
 	metrics_write(stdout, status, ctl_given(a, SESSIONS));

@@ -2,16 +2,35 @@
  * tokctl serve: the status of a daemon over HTTP, for Prometheus and for people. The daemon is
  * asked at most four times a second, and for at most a twentieth of the time, however many clients
  * there are.
+ *
+ * It is a small server, for a browser on the same node and for Prometheus. A connection has one
+ * request, GET or HEAD, and its answer ends it. Clients, their requests and times are bounded: if
+ * all places are taken, a new client takes that of the oldest.
  */
 #include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "client/ctl/web/web.h"
 
+#include <arpa/inet.h>
+#include <errno.h>
 #include <inttypes.h>
+#include <llhttp.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+enum { SOCKET, CONFIG, LISTEN, HOST, SESSIONS };
+
 enum {
+	CLIENTS = 32,
+	BACKLOG = 64,
+	PATIENCE_MS = 10000, /* for a whole request, and for taking the answer */
+	LINGER_MS = 1000,    /* for the client's end, so that no reset overtakes the answer */
+	REQUEST_MOST = 16384,
 	FRESH_MS = 250,
 	FRESH_MOST_MS = 2000,
 	REST = 20,
@@ -24,11 +43,12 @@ static const char away[] = "the daemon does not answer\n";
 
 struct served {
 	const struct ctl_arguments *a;
-	bool sessions;
 	struct ctl_link link;
 	json_t *status; /* NULL: the daemon does not answer */
 	uint64_t fresh_until_ms;
 };
+
+/* ---- documents ---- */
 
 static void refresh(struct served *s)
 {
@@ -38,11 +58,7 @@ static void refresh(struct served *s)
 	if (begin < s->fresh_until_ms)
 		return;
 	json_decref(s->status);
-	s->status = NULL;
-	if (ctl_connect(&s->link, s->a)) {
-		s->status = ctl_ask_status(&s->link, true, NULL, NULL);
-		ctl_disconnect(&s->link);
-	}
+	s->status = ctl_status_of(&s->link, s->a, true);
 	if (was_there && !s->status) /* the reason names directories, so it is not served */
 		ctl_fail("%s", s->link.why);
 	else if (!was_there && s->status)
@@ -66,7 +82,7 @@ EMBED(page_js, "client/ctl/web/page.js");
 /* Prometheus gets the answer that the daemon is away: no answer means that tokctl serve is. */
 static bool put_metrics(struct served *s, FILE *to)
 {
-	metrics_write(to, s->status, s->sessions);
+	metrics_write(to, s->status, ctl_given(s->a, SESSIONS));
 	return true;
 }
 
@@ -76,7 +92,7 @@ static bool put_status(struct served *s, FILE *to)
 
 	if (!s->status)
 		fputs(away, to);
-	while (json_array_size(sessions) > SESSIONS_LISTED && !s->sessions)
+	while (json_array_size(sessions) > SESSIONS_LISTED && !ctl_given(s->a, SESSIONS))
 		json_array_remove(sessions, json_array_size(sessions) - 1);
 	return s->status &&
 	       json_dumpf(s->status, to,
@@ -134,7 +150,8 @@ static const struct {
 	{"/readyz", plain, put_readiness, NULL, NULL},
 };
 
-static unsigned answer(void *context, const char *path, FILE *to, const char **type)
+/* Writes the document at @path to @to, sets its type, and returns its status. */
+static unsigned put_document(struct served *s, const char *path, FILE *to, const char **type)
 {
 	const size_t n = sizeof(routes) / sizeof(routes[0]);
 	bool done = true;
@@ -150,8 +167,8 @@ static unsigned answer(void *context, const char *path, FILE *to, const char **t
 		return 404;
 	}
 	if (routes[i].put) {
-		refresh(context);
-		done = routes[i].put(context, to);
+		refresh(s);
+		done = routes[i].put(s, to);
 	} else {
 		fwrite(routes[i].file, 1, (size_t)(routes[i].end - routes[i].file), to);
 	}
@@ -160,14 +177,297 @@ static unsigned answer(void *context, const char *path, FILE *to, const char **t
 	return done ? 200 : 503;
 }
 
-enum { SOCKET, CONFIG, LISTEN, HOST, SESSIONS };
+/* ---- requests ---- */
+
+struct client {
+	int fd; /* -1: the place is free */
+	uint64_t number, until_ms;
+	char *answer;	/* NULL: the request is not complete */
+	size_t n, sent; /* of the answer; when all is sent, the client's end is waited for */
+	size_t received;
+	char request[REQUEST_MOST];
+};
+
+/* What llhttp finds in a request. The texts point into it. */
+struct head {
+	const struct served *served;
+	const char *path;
+	size_t path_bytes;
+	bool is_host, foreign, complete;
+};
+
+static void leave(struct client *c)
+{
+	close(c->fd);
+	free(c->answer);
+	c->answer = NULL;
+	c->fd = -1;
+}
+
+/*
+ * A page of another site can have its name bound to this address, and a browser would then let its
+ * script read the answers. Such a request has that name in Host:.
+ */
+static bool is_served(const struct served *s, const char *host, size_t n)
+{
+	const char *hosts = ctl_text(s->a, HOST);
+	char name[256], ours[256] = "";
+	unsigned char number[sizeof(struct in6_addr)];
+
+	snprintf(name, sizeof(name), "%.*s", (int)(n < sizeof(name) ? n : 0), host);
+	n = strlen(name);
+	while (n > 0 && name[n - 1] >= '0' && name[n - 1] <= '9')
+		n--;
+	if (n > 0 && name[n - 1] == ':')
+		name[--n] = 0; /* without the port */
+	n = strlen(name);
+	if (name[0] == '[' && name[n - 1] == ']') {
+		name[n - 1] = 0;
+		return inet_pton(AF_INET6, name + 1, number) == 1;
+	}
+	for (size_t k; hosts && *hosts; hosts += k + (hosts[k] == ',')) {
+		k = strcspn(hosts, ",");
+		if (strlen(name) == k && strncasecmp(name, hosts, k) == 0)
+			return k > 0;
+	}
+	gethostname(ours, sizeof(ours) - 1);
+	return inet_pton(AF_INET, name, number) == 1 || strcasecmp(name, "localhost") == 0 ||
+	       (ours[0] && strcasecmp(name, ours) == 0);
+}
+
+static int on_url(llhttp_t *parser, const char *at, size_t n)
+{
+	struct head *h = parser->data;
+
+	h->path = at;
+	h->path_bytes = n;
+	return 0;
+}
+
+static int on_header_field(llhttp_t *parser, const char *at, size_t n)
+{
+	((struct head *)parser->data)->is_host = n == 4 && strncasecmp(at, "host", n) == 0;
+	return 0;
+}
+
+static int on_header_value(llhttp_t *parser, const char *at, size_t n)
+{
+	struct head *h = parser->data;
+
+	if (h->is_host && n > 0 && !is_served(h->served, at, n))
+		h->foreign = true;
+	return 0;
+}
+
+/* A body is not read. */
+static int on_headers_complete(llhttp_t *parser)
+{
+	((struct head *)parser->data)->complete = true;
+	return HPE_PAUSED;
+}
+
+static const llhttp_settings_t settings = {
+	.on_url = on_url,
+	.on_header_field = on_header_field,
+	.on_header_value = on_header_value,
+	.on_headers_complete = on_headers_complete,
+};
+
+/* Writes the answer to a request that is not served, and returns its status. */
+static unsigned refuse(FILE *to, unsigned status, const char *why)
+{
+	fprintf(to, "%s\n", why);
+	return status;
+}
+
+/* Writes the answer to @to, and returns its status. 0: the request is not complete yet. */
+static unsigned answer_to(
+	struct client *c, struct served *s, FILE *to, llhttp_t *parser, const char **type)
+{
+	struct head h = {.served = s};
+	char path[64];
+
+	/* All that has arrived is parsed again: then each text is whole. */
+	llhttp_init(parser, HTTP_REQUEST, &settings);
+	parser->data = &h;
+	bool more = llhttp_execute(parser, c->request, c->received) == HPE_OK;
+
+	if (more && c->received < REQUEST_MOST)
+		return 0;
+	if (more)
+		return refuse(to, 431, "the request is too long");
+	if (!h.complete)
+		return refuse(to, 400, llhttp_get_error_reason(parser));
+	if (h.foreign)
+		return refuse(
+			to, 421, "this name is not served: use the address, or add --host NAME");
+	if (parser->method != HTTP_GET && parser->method != HTTP_HEAD)
+		return refuse(to, 405, "only GET and HEAD are allowed");
+	snprintf(path, sizeof(path), "%.*s", (int)h.path_bytes, h.path);
+	path[strcspn(path, "?")] = 0;
+	return put_document(s, path, to, type);
+}
+
+static void answer(struct client *c, struct served *s)
+{
+	const char *type = "text/plain; charset=utf-8";
+	char *body = NULL;
+	size_t bytes = 0;
+	llhttp_t parser = {0};
+	FILE *to = open_memstream(&body, &bytes);
+	unsigned status = to ? answer_to(c, s, to, &parser, &type) : 0;
+	bool made = to && fclose(to) == 0;
+	int n = 0;
+
+	if (made && status > 0)
+		n = asprintf(&c->answer,
+			"HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Type: %s\r\n"
+			"Content-Length: %zu\r\n%sCache-Control: no-store\r\n"
+			"X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+			"Content-Security-Policy: default-src 'none'; script-src 'self'; "
+			"style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+			"form-action 'none'; frame-ancestors 'none'\r\n\r\n%s",
+			status, status == 200 ? "OK" : "Error", type, bytes,
+			status == 405 ? "Allow: GET, HEAD\r\n" : "",
+			parser.method == HTTP_HEAD ? "" : body);
+	free(body);
+	if (made && status == 0)
+		return;
+	if (n <= 0) {
+		c->answer = NULL; /* out of memory */
+		leave(c);
+		return;
+	}
+	c->n = (size_t)n;
+	c->until_ms = ctl_clock_ms() + PATIENCE_MS;
+}
+
+/* ---- connections ---- */
+
+static void receive(struct client *c, struct served *s)
+{
+	/* Bytes after the request are thrown away. */
+	size_t at = c->answer ? 0 : c->received;
+	ssize_t n = recv(c->fd, c->request + at, REQUEST_MOST - at, 0);
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n <= 0) {
+		leave(c);
+	} else if (!c->answer) {
+		c->received += (size_t)n;
+		answer(c, s);
+	}
+}
+
+static void deliver(struct client *c)
+{
+	ssize_t n = send(c->fd, c->answer + c->sent, c->n - c->sent, MSG_NOSIGNAL);
+
+	if (n < 0 && errno != EAGAIN && errno != EINTR)
+		leave(c);
+	if (n <= 0)
+		return;
+	c->sent += (size_t)n;
+	if (c->sent < c->n)
+		return;
+	shutdown(c->fd, SHUT_WR);
+	c->until_ms = ctl_clock_ms() + LINGER_MS;
+}
+
+static void take_up(struct client of[CLIENTS], int listener, uint64_t number)
+{
+	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	struct client *c = of;
+
+	if (fd < 0)
+		return;
+	for (struct client *other = of; other < of + CLIENTS && c->fd >= 0; other++)
+		if (other->fd < 0 || other->number < c->number)
+			c = other;
+	if (c->fd >= 0)
+		leave(c);
+	c->fd = fd;
+	c->number = number;
+	c->until_ms = ctl_clock_ms() + PATIENCE_MS;
+	c->n = c->sent = c->received = 0;
+}
+
+/* Serves at @fd. Returns after an error only. */
+static void serve_clients(struct served *s, int fd)
+{
+	struct client *of = calloc(CLIENTS, sizeof(*of));
+	struct pollfd polled[CLIENTS + 1];
+
+	for (unsigned i = 0; i < CLIENTS && of; i++)
+		of[i].fd = -1;
+	for (uint64_t number = 1; of; number++) {
+		uint64_t now = ctl_clock_ms(), next = now + PATIENCE_MS;
+
+		for (unsigned i = 0; i < CLIENTS; i++) {
+			if (of[i].fd >= 0 && of[i].until_ms <= now)
+				leave(&of[i]);
+			if (of[i].fd >= 0 && of[i].until_ms < next)
+				next = of[i].until_ms;
+			polled[i] = (struct pollfd){
+				.fd = of[i].fd, .events = of[i].sent < of[i].n ? POLLOUT : POLLIN};
+		}
+		polled[CLIENTS] = (struct pollfd){.fd = fd, .events = POLLIN};
+		if (poll(polled, CLIENTS + 1, (int)(next - now)) < 0 && errno != EINTR)
+			break;
+		for (unsigned i = 0; i < CLIENTS; i++) {
+			if (polled[i].revents && polled[i].events == POLLOUT)
+				deliver(&of[i]);
+			else if (polled[i].revents)
+				receive(&of[i], s);
+		}
+		if (polled[CLIENTS].revents)
+			take_up(of, fd, number);
+	}
+	ctl_fail("cannot wait for clients: %s", strerror(errno));
+	free(of);
+}
+
+/* A socket that listens at @address, "HOST:PORT" with a numeric host ([::1]:9464 for IPv6), or -1
+ * after an error. */
+static int listen_at(const char *address)
+{
+	const struct addrinfo hints = {
+		.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
+	struct addrinfo *at = NULL;
+	char host[64], port[8];
+	int end = 0, fd = -1;
+
+	if (sscanf(address, "[%63[^]]]:%7[0-9]%n", host, port, &end) < 2)
+		sscanf(address, "%63[^:]:%7[0-9]%n", host, port, &end);
+	if (end == 0 || address[end] || getaddrinfo(host, port, &hints, &at) != 0) {
+		ctl_fail("--listen: %s is not HOST:PORT with a numeric host", address);
+		return -1;
+	}
+	fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	/* A port of closed connections is free. */
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+	if (at->ai_family == AF_INET6)
+		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &(int){1}, sizeof(int));
+	if (fd < 0 || bind(fd, at->ai_addr, at->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0) {
+		ctl_fail("cannot listen at %s: %s", address, strerror(errno));
+		if (fd >= 0)
+			close(fd);
+		fd = -1;
+	}
+	freeaddrinfo(at);
+	return fd;
+}
+
+/* ---- the command ---- */
 
 static const struct ctl_option options[] = {
 	[SOCKET] = {CTL_SOCKET_OPTION},
 	[CONFIG] = {CTL_CONFIG_OPTION},
 	[LISTEN] = {OPTION_TEXT(
 		"listen", "ADDRESS", "HOST:PORT with a numeric host; default: 127.0.0.1:9464")},
-	[HOST] = {OPTION_LIST("host", "NAME", "a name under which clients know this node")},
+	[HOST] = {OPTION_TEXT(
+		"host", "NAMES", "names under which clients know this node, separated by commas")},
 	[SESSIONS] = {OPTION_FLAG(
 		"sessions", "metrics have series for each session, with its run and rank")},
 };
@@ -175,13 +475,13 @@ static const struct ctl_option options[] = {
 static int serve(const struct ctl_arguments *a)
 {
 	const char *address = ctl_given(a, LISTEN) ? ctl_text(a, LISTEN) : "127.0.0.1:9464";
-	struct served s = {.a = a, .sessions = ctl_given(a, SESSIONS), .link.quiet = true};
-	int fd = http_listen(address);
+	struct served s = {.a = a, .link.quiet = true};
+	int fd = listen_at(address);
 
 	if (fd < 0)
 		return CTL_FAILED;
 	ctl_note("serving at http://%s/", address);
-	http_serve(&(struct http){a->value[HOST].list, a->value[HOST].count, answer, &s}, fd);
+	serve_clients(&s, fd);
 	close(fd);
 	return CTL_FAILED;
 }
