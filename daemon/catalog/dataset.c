@@ -1,6 +1,6 @@
 #include "daemon/catalog/opening.h"
 
-#include "daemon/shard/mds_index.h"
+#include "daemon/shard/format.h"
 #include "daemon/shard/tokens.h"
 
 #include <assert.h>

@@ -10,7 +10,7 @@
 
 #include "daemon/catalog/manifest.h"
 #include "daemon/config/config.h"
-#include "daemon/shard/sample.h"
+#include "daemon/shard/shard.h"
 #include "daemon/store/store.h"
 #include "proto/cursor.h"
 #include "proto/fault.h"

@@ -7,9 +7,7 @@
 #include "daemon/catalog/opening.h"
 
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/shard/bounds.h"
 #include "daemon/shard/format.h"
-#include "daemon/shard/mds_index.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
@@ -316,9 +314,7 @@ static bool describe_files(const struct opening *o, struct manifest *m)
 static bool presume_annotations(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
-	struct fault fault;
 	struct stat st;
-	uint32_t id = 0;
 	char path[PATH_MAX + 1];
 
 	d->marked = (d->hint.documents || d->hint.loss_mask) &&
@@ -329,10 +325,8 @@ static bool presume_annotations(const struct opening *o)
 	dataset_shard_path(d, 0, path, sizeof(path));
 	if (!d->objects && stat(path, &st) != 0)
 		return opening_refuse(o, "path", "%s: %s; must be readable", path, strerror(errno));
-	if (!d->format->indexed && !bounds_side_id(d->hint.objects, path, &id, &fault))
-		return opening_refuse_shard(o, path, &fault);
-	d->bounds = id != 0;
-	d->masks = mask_side_id(d->format, &d->hint, path) != 0;
+	d->bounds = side_id(SIDE_BOUNDS, d->format, &d->hint, path) != 0;
+	d->masks = side_id(SIDE_MASK, d->format, &d->hint, path) != 0;
 	return d->masks || !d->hint.label_mask ||
 	       opening_refuse(o, "label_mask", "shard %s has no loss mask in it%s",
 		       dataset_shard_name(d, 0),

@@ -2,7 +2,7 @@
 
 #include "daemon/catalog/opening.h"
 
-#include "daemon/shard/sample.h"
+#include "daemon/shard/shard.h"
 #include "daemon/shard/tokens.h"
 
 #include <fcntl.h>

@@ -2,7 +2,7 @@
 #include "daemon/reader/reader.h"
 
 #include "daemon/reader/internal.h"
-#include "daemon/shard/frames.h"
+#include "daemon/shard/bytes.h"
 #include "daemon/store/store.h"
 
 #include <assert.h>

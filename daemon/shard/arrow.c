@@ -3,18 +3,16 @@
  * document per record batch. Hugging Face's datasets writes streams with a column of lists, and a
  * document per list. Either way the tokens of a batch are contiguous.
  *
- * A stream is messages: the schema, then the batches and dictionaries. A file is a stream after a
- * magic, then a footer, of which only the number of batches is read. A message has metadata (a
- * flatbuffer) and a body. The metadata of a batch are its number of rows, and where in its body
- * each column's buffers are. Other columns are only counted, to find ours. Metadata is of version
- * 5, which Arrow writes since 1.0.
+ * A stream is messages: the schema, then the batches and dictionaries. A file is a stream between
+ * a magic and a footer, which is not read. A message has metadata (a flatbuffer) and a body. The
+ * metadata of a batch are its number of rows, and where in its body each column's buffers are.
+ * Other columns are only counted, to find ours. Metadata is of version 5, which Arrow writes
+ * since 1.0.
  */
-#include "daemon/shard/flatbuffer.h"
 #include "daemon/shard/format.h"
-#include "daemon/shard/map.h"
 #include "proto/phrases.h"
 
-#include <assert.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +27,6 @@ enum {
 	BEGIN_MOST = 64, /* the same as some writers align it */
 	END_BYTES = 4 + MAGIC_BYTES,
 	PREFIX_BYTES = 8, /* of a message: CONTINUED and the length of its metadata */
-	BLOCK_BYTES = 24, /* of a batch's entry in the footer */
 	NODE_BYTES = 16,
 	BUFFER_BYTES = 16,
 	METADATA_MOST = 256 << 20,
@@ -40,7 +37,6 @@ enum {
 #define CONTINUED UINT32_MAX /* the first word of a message */
 
 /* Numbers of the fields that are read, and values of enumerations. */
-enum { FOOTER_BATCHES = 3 };
 enum { MESSAGE_VERSION, MESSAGE_HEADER_TYPE, MESSAGE_HEADER, MESSAGE_BODY };
 enum { SCHEMA_ENDIANNESS, SCHEMA_FIELDS };
 enum { FIELD_NAME, FIELD_TYPE_TYPE = 2, FIELD_TYPE, FIELD_DICTIONARY, FIELD_CHILDREN };
@@ -51,11 +47,120 @@ enum { HEADER_SCHEMA = 1, HEADER_DICTIONARY, HEADER_BATCH, VERSION_5 = 4 };
 /* Hugging Face's list of a dataset's splits, which are directories next to it. */
 static const char SPLITS[] = "/dataset_dict.json";
 
+/* ---- flatbuffers ---- */
+
+/*
+ * A flatbuffer may be damaged or forged: each offset is compared with its size before it is
+ * followed. Nothing needs to be aligned. Fields are given by their numbers in the table's schema.
+ * An absent field is 0, or empty. After a failure, which fills @fault, all fields are absent.
+ */
+struct fb {
+	const uint8_t *data;
+	uint64_t size;
+	const char *what; /* "Arrow schema" */
+	struct fault *fault;
+	bool failed;
+};
+
+struct fb_table {
+	uint64_t at, vtable; /* offsets; 0: it is absent */
+	uint16_t vtable_bytes;
+};
+
+struct fb_vector {
+	const uint8_t *item; /* the first one */
+	uint32_t count;
+	uint64_t at; /* its offset */
+};
+
+static bool fb_has(struct fb *fb, uint64_t at, uint64_t n)
+{
+	if (!fb->failed && (at > fb->size || n > fb->size - at)) {
+		fb->failed = true;
+		fault_data(fb->fault,
+			"%s: its metadata points to byte %" PRIu64 ", outside its %" PRIu64
+			" bytes",
+			fb->what, at, fb->size);
+	}
+	return !fb->failed;
+}
+
+/* Follows the offset that is stored at @at, relative to its own position. */
+static uint64_t fb_follow(struct fb *fb, uint64_t at)
+{
+	uint64_t to = fb_has(fb, at, 4) ? at + bytes_u32(fb->data + at) : 0;
+
+	return fb_has(fb, to, 4) ? to : 0;
+}
+
+/* The table whose offset is stored at @at. */
+static struct fb_table fb_table_at(struct fb *fb, uint64_t at)
+{
+	struct fb_table table = {.at = fb_follow(fb, at)};
+
+	if (fb->failed)
+		return (struct fb_table){0};
+	/* An offset below 0 wraps around to one that is too large. */
+	table.vtable = table.at - (uint64_t)(int64_t)(int32_t)bytes_u32(fb->data + table.at);
+	if (fb_has(fb, table.vtable, 4))
+		table.vtable_bytes = bytes_u16(fb->data + table.vtable);
+	return fb_has(fb, table.vtable, table.vtable_bytes) ? table : (struct fb_table){0};
+}
+
+/* The offset of field @id, of @n bytes; 0: it is absent. */
+static uint64_t fb_field(struct fb *fb, const struct fb_table *table, unsigned id, uint32_t n)
+{
+	unsigned slot = 4 + 2 * id;
+	uint16_t offset =
+		slot + 2 > table->vtable_bytes ? 0 : bytes_u16(fb->data + table->vtable + slot);
+
+	return offset > 0 && fb_has(fb, table->at + offset, n) ? table->at + offset : 0;
+}
+
+/* A signed integer of @n bytes: 1, 2, 4 or 8. */
+static int64_t fb_integer(struct fb *fb, const struct fb_table *table, unsigned id, uint32_t n)
+{
+	uint64_t at = fb_field(fb, table, id, n);
+	const uint8_t *p = fb->data + at;
+
+	return at == 0	? 0
+	       : n == 8 ? (int64_t)bytes_u64(p)
+	       : n == 4 ? (int32_t)bytes_u32(p)
+	       : n == 2 ? (int16_t)bytes_u16(p)
+			: (int8_t)*p;
+}
+
+static struct fb_table fb_table(struct fb *fb, const struct fb_table *table, unsigned id)
+{
+	uint64_t at = fb_field(fb, table, id, 4);
+
+	return at > 0 ? fb_table_at(fb, at) : (struct fb_table){0};
+}
+
+/* A vector of items of @item bytes; strings have items of 1 byte, vectors of tables of 4. */
+static struct fb_vector fb_vector(
+	struct fb *fb, const struct fb_table *table, unsigned id, uint32_t item)
+{
+	uint64_t at = fb_field(fb, table, id, 4), to = at > 0 ? fb_follow(fb, at) : 0;
+	uint32_t count = to > 0 ? bytes_u32(fb->data + to) : 0;
+
+	return count > 0 && fb_has(fb, to + 4, (uint64_t)count * item)
+		       ? (struct fb_vector){fb->data + to + 4, count, to + 4}
+		       : (struct fb_vector){0};
+}
+
+/* Item @i (< count) of a vector of tables. */
+static struct fb_table fb_item(struct fb *fb, const struct fb_vector *vector, uint32_t i)
+{
+	return fb_table_at(fb, vector->at + 4 * (uint64_t)i);
+}
+
+/* ---- columns ---- */
+
 /* How a column holds its tokens. A list is a document. */
 enum kind {
 	FLAT,	    /* a row is a token */
-	LIST,	    /* with offsets of 4 bytes */
-	LARGE_LIST, /* with offsets of 8 bytes */
+	LIST,	    /* with offsets */
 	FIXED_LIST, /* all lists have list_size tokens */
 };
 
@@ -66,6 +171,7 @@ struct column {
 	bool dictionary;
 	bool fits; /* it holds integers or lists of them; otherwise the next three are not set */
 	enum kind kind;
+	uint32_t offset_bytes; /* of lists: 4 or 8 */
 	uint64_t list_size;
 	enum shard_type type;	  /* of the tokens */
 	uint32_t fields, buffers; /* of the columns before it, flattened as in a batch */
@@ -101,8 +207,7 @@ struct batch {
 };
 
 /* refuse(a, text, …): a fault in the message that is read. */
-#define refuse(a, text, ...)                                                                       \
-	fault_set((a)->fault, FAULT_DATA, "", "%s: " text, (a)->what, ##__VA_ARGS__)
+#define refuse(a, text, ...) fault_data((a)->fault, "%s: " text, (a)->what, ##__VA_ARGS__)
 
 /* Requires that a number of the message is within a range, which is empty if @most < @least. */
 static bool check(struct arrow *a, const char *what, int64_t value, uint64_t least, uint64_t most)
@@ -141,72 +246,60 @@ struct field {
 
 static bool read_field(struct arrow *a, const struct fb_vector *fields, uint32_t i, struct field *f)
 {
-	const struct fb *fb = &a->fb;
+	struct fb *fb = &a->fb;
 	struct column *c = &f->column;
-	struct fb_table dictionary;
-	struct fb_vector name;
-	int64_t type;
 
-	if (!fb_item(fb, fields, i, "a column", &f->table) ||
-		!fb_vector(fb, &f->table, FIELD_NAME, 1, "a column's name", &name) ||
-		!fb_integer(fb, &f->table, FIELD_TYPE_TYPE, 1, "a column's type_type", &type) ||
-		!fb_table(fb, &f->table, FIELD_DICTIONARY, "a column's dictionary", &dictionary) ||
-		!fb_vector(fb, &f->table, FIELD_CHILDREN, 4, "a column's children", &f->children))
-		return false;
+	f->table = fb_item(fb, fields, i);
+	f->children = fb_vector(fb, &f->table, FIELD_CHILDREN, 4);
+	const struct fb_vector name = fb_vector(fb, &f->table, FIELD_NAME, 1);
+
 	*c = (struct column){.name_bytes = name.count,
-		.of = (uint8_t)type,
-		.dictionary = dictionary.at > 0,
+		.of = (uint8_t)fb_integer(fb, &f->table, FIELD_TYPE_TYPE, 1),
+		.dictionary = fb_table(fb, &f->table, FIELD_DICTIONARY).at > 0,
 		.fields = a->fields,
 		.buffers = a->buffers};
 	bytes_shown(name.item, name.count, c->name, sizeof(c->name));
-	return (c->of > 0 && c->of < TYPES) ||
-	       refuse(a, "type of column '%s' is %u, which is not known", c->name, c->of);
+	return !fb->failed &&
+	       ((c->of > 0 && c->of < TYPES) ||
+		       refuse(a, "type of column '%s' is %u, which is not known", c->name, c->of));
 }
 
 /* Whether the field holds integers: sets *@fits, and *@type to theirs. */
 static bool int_type(struct arrow *a, const struct field *f, bool *fits, enum shard_type *type)
 {
-	const struct fb *fb = &a->fb;
-	struct fb_table body;
-	int64_t bits = 0, is_signed = 0;
+	const struct fb_table body = fb_table(&a->fb, &f->table, FIELD_TYPE);
 
 	*fits = f->column.of == TYPE_INT && !f->column.dictionary;
 	if (!*fits)
-		return true;
-	if (!fb_table(fb, &f->table, FIELD_TYPE, "a column's type", &body) ||
-		(body.at && (!fb_integer(fb, &body, INT_BITS, 4, "an int's bitWidth", &bits) ||
-				    !fb_integer(fb, &body, INT_SIGNED, 1, "an int's is_signed",
-					    &is_signed))))
-		return false;
-	if (bits != 8 && bits != 16 && bits != 32 && bits != 64)
-		return refuse(
-			a, "bitWidth of an int is %" PRId64 "; must be 8, 16, 32 or 64", bits);
-	*type = (enum shard_type)(2 * __builtin_ctz((unsigned)bits / 8) + (is_signed != 0));
-	return true;
+		return !a->fb.failed;
+	int64_t bits = fb_integer(&a->fb, &body, INT_BITS, 4),
+		is_signed = fb_integer(&a->fb, &body, INT_SIGNED, 1);
+
+	*fits = bits == 8 || bits == 16 || bits == 32 || bits == 64;
+	if (*fits)
+		*type = (enum shard_type)(2 * __builtin_ctz((unsigned)bits / 8) + (is_signed != 0));
+	return !a->fb.failed;
 }
 
 /* Finds out whether a column holds tokens, and how. */
 static bool token_type(struct arrow *a, struct field *f)
 {
+	const struct fb_table body = fb_table(&a->fb, &f->table, FIELD_TYPE);
 	struct column *c = &f->column;
-	struct fb_table body;
 	struct field child;
-	int64_t size = 0;
 
-	c->kind = c->of == TYPE_LIST	     ? LIST
-		  : c->of == TYPE_LARGE_LIST ? LARGE_LIST
-		  : c->of == TYPE_FIXED_LIST ? FIXED_LIST
-					     : FLAT;
+	c->kind = c->of == TYPE_LIST || c->of == TYPE_LARGE_LIST ? LIST
+		  : c->of == TYPE_FIXED_LIST			 ? FIXED_LIST
+								 : FLAT;
+	c->offset_bytes = c->of == TYPE_LIST ? 4 : 8;
 	if (c->kind == FLAT)
 		return int_type(a, f, &c->fits, &c->type);
 	if (c->dictionary || f->children.count != 1)
 		return true;
-	if (!fb_table(&a->fb, &f->table, FIELD_TYPE, "a column's type", &body) ||
-		(c->kind == FIXED_LIST && body.at &&
-			!fb_integer(&a->fb, &body, LIST_SIZE, 4, "a list's listSize", &size)))
-		return false;
+	int64_t size = c->kind == FIXED_LIST ? fb_integer(&a->fb, &body, LIST_SIZE, 4) : 1;
+
 	c->list_size = (uint64_t)size;
-	return (c->kind != FIXED_LIST || check(a, "a list's listSize", size, 1, INT32_MAX)) &&
+	return !a->fb.failed && check(a, "a list's listSize", size, 1, INT32_MAX) &&
 	       read_field(a, &f->children, 0, &child) && int_type(a, &child, &c->fits, &c->type);
 }
 
@@ -234,152 +327,100 @@ static bool count_field(struct arrow *a, const struct field *f, unsigned depth)
 	return true;
 }
 
-/* The columns of the schema. */
-struct choice {
-	const char *name[2];	 /* the config's; otherwise tokens, input_ids */
-	uint32_t named[2];	 /* number of columns with that name */
-	struct column column[2]; /* the last of them */
-	bool text;		 /* a column holds text */
-	char names[120];	 /* of all columns, as many as fit */
-};
-
-static void add_choice(struct choice *c, const struct column *column)
+/* Names are compared as they are printed. */
+static bool is_called(const struct column *c, const char *name)
 {
-	size_t n = strlen(c->names), left = sizeof(c->names) - n;
-	char shown[sizeof(column->name)];
+	char shown[sizeof(c->name)];
 
-	for (unsigned k = 0; k < 2 && c->name[k]; k++)
-		/* Names are compared as they are printed. */
-		if (strlen(c->name[k]) == column->name_bytes &&
-			strcmp(bytes_shown(c->name[k], column->name_bytes, shown, sizeof(shown)),
-				column->name) == 0) {
-			c->named[k]++;
-			c->column[k] = *column;
-		}
-	c->text |= column->of == TYPE_STRING || column->of == TYPE_LARGE_STRING ||
-		   column->of == TYPE_STRING_VIEW;
-	if (left > 4 &&
-		(size_t)snprintf(c->names + n, left, "%s%s", n ? ", " : "", column->name) >= left)
-		memcpy(c->names + sizeof(c->names) - 4, "…", 4);
+	return strlen(name) == c->name_bytes &&
+	       strcmp(bytes_shown(name, c->name_bytes, shown, sizeof(shown)), c->name) == 0;
 }
 
-/* The config's column; otherwise tokens or input_ids; otherwise @only, the only one. */
-static bool choose(struct arrow *a, const struct choice *c, bool named, const struct column *only)
-{
-	unsigned k = c->named[0] == 0 && c->named[1] > 0;
-	const char *name = c->name[k];
+/* How well a column suits, lowest first: the config's; or tokens, input_ids, the only one. */
+enum { FIRST, SECOND, ONLY, NO_RANK };
 
-	a->column = c->named[k] > 0 ? c->column[k] : *only;
-	if (c->named[k] > 1)
-		return refuse(a, "%" PRIu32 " columns are called '%.64s'; must be exactly one",
-			c->named[k], name);
-	if (c->named[k] == 0 && (named || !only->fits))
+static unsigned rank_of(const struct column *c, const char *wanted, bool only)
+{
+	if (wanted)
+		return is_called(c, wanted) ? FIRST : NO_RANK;
+	return is_called(c, "tokens")	   ? FIRST
+	       : is_called(c, "input_ids") ? SECOND
+	       : only && c->fits	   ? ONLY
+					   : NO_RANK;
+}
+
+static bool check_column(
+	struct arrow *a, unsigned rank, const char *wanted, bool text, const char *all)
+{
+	const struct column *c = &a->column;
+
+	if (rank == NO_RANK)
 		return refuse(a,
 			"no column is called '%.64s'; set `column` to the one with the tokens, of: "
 			"%s",
-			named ? name : "tokens' or 'input_ids", c->names);
-	if (!a->column.fits)
+			wanted ? wanted : "tokens' or 'input_ids", all);
+	if (!c->fits)
 		return refuse(a,
 			"column '%s' is of type %s%s; tokens must be a column of integers, or of "
 			"lists of integers",
-			a->column.name, names[a->column.of],
-			a->column.dictionary ? ", dictionary-encoded" : "");
-	return named || a->column.kind != FLAT || !c->text ||
+			c->name, names[c->of], c->dictionary ? ", dictionary-encoded" : "");
+	return wanted || c->kind != FLAT || !text ||
 	       refuse(a,
 		       "column '%s' has one number a row, next to text, as a count has; if it does "
 		       "hold tokens, set `column: %s`; columns: %s",
-		       name, name, c->names);
+		       c->name, c->name, all);
 }
 
 /* Chooses the column, and counts the others. */
 static bool read_schema(
 	struct arrow *a, const struct fb_table *schema, const struct shard_hint *hint)
 {
-	struct choice c = {.name = {"tokens", "input_ids"}};
-	struct column only = {.fits = false};
-	struct fb_vector fields;
-	int64_t endianness;
+	unsigned best = NO_RANK;
+	bool text = false;
+	char all[120] = "";
+	const struct fb_vector fields = fb_vector(&a->fb, schema, SCHEMA_FIELDS, 4);
+	int64_t endianness = fb_integer(&a->fb, schema, SCHEMA_ENDIANNESS, 2);
 
-	if (hint->column) {
-		c.name[0] = hint->column;
-		c.name[1] = NULL;
-	}
-	if (!fb_integer(&a->fb, schema, SCHEMA_ENDIANNESS, 2, "endianness", &endianness) ||
-		!fb_vector(&a->fb, schema, SCHEMA_FIELDS, 4, "fields", &fields))
-		return false;
-	if (!check(a, "endianness", endianness, 0, 0))
+	if (a->fb.failed || !check(a, "endianness", endianness, 0, 0))
 		return false;
 	for (uint32_t i = 0; i < fields.count; i++) {
+		const size_t n = strlen(all);
 		struct field f;
 
 		if (!read_field(a, &fields, i, &f) || !token_type(a, &f) || !count_field(a, &f, 1))
 			return false;
-		add_choice(&c, &f.column);
-		if (fields.count == 1)
-			only = f.column;
+		const struct column *c = &f.column;
+		unsigned rank = rank_of(c, hint->column, fields.count == 1);
+
+		if (rank == best && rank < NO_RANK)
+			return refuse(
+				a, "two columns are called '%s'; must be exactly one", c->name);
+		if (rank < best) {
+			best = rank;
+			a->column = *c;
+		}
+		text |= c->of == TYPE_STRING || c->of == TYPE_LARGE_STRING ||
+			c->of == TYPE_STRING_VIEW;
+		snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", c->name);
 	}
-	return choose(a, &c, hint->column, &only);
+	return check_column(a, best, hint->column, text, all);
 }
 
 /* ---- messages ---- */
-
-/* Reads metadata, or the footer. */
-static bool load(struct arrow *a, uint64_t at, uint64_t n)
-{
-	if (!check(a, "its length", (int64_t)n, 1, METADATA_MOST))
-		return false;
-	free(a->metadata);
-	a->metadata = malloc(n);
-	a->fb = (struct fb){a->metadata, n, a->what, a->fault};
-	return a->metadata ? bytes_read(a->b, at, a->metadata, n, a->fault)
-			   : fault_memory(a->fault);
-}
-
-/* Reads the metadata of a message, whose length is @bytes. */
-static bool read_metadata(
-	struct arrow *a, uint64_t bytes, int64_t *type, struct fb_table *header, struct range *body)
-{
-	const struct fb *fb = &a->fb;
-	uint64_t left = a->end - a->at - bytes;
-	struct fb_table message;
-	int64_t version, length;
-
-	if (!load(a, a->at, bytes) || !fb_root(fb, 0, &message) ||
-		!fb_integer(fb, &message, MESSAGE_VERSION, 2, "version", &version) ||
-		!fb_integer(fb, &message, MESSAGE_HEADER_TYPE, 1, "header_type", type) ||
-		!fb_table(fb, &message, MESSAGE_HEADER, "header", header) ||
-		!fb_integer(fb, &message, MESSAGE_BODY, 8, "bodyLength", &length))
-		return false;
-	if (version != VERSION_5)
-		return refuse(a,
-			"version is %" PRId64
-			"; must be %d (V5), as Arrow writes since 1.0: write it again",
-			version, VERSION_5);
-	if (!header->at)
-		return refuse(a, "header is absent; must be present");
-	if (!check(a, "bodyLength", length, 0, left) ||
-		!check(a, "bodyLength's remainder by 8", length % 8, 0, 0))
-		return false;
-	*body = (struct range){a->at + bytes, (uint64_t)length};
-	a->at = body->at + body->bytes;
-	return true;
-}
 
 /* Reads the next message. *@type: of its header; 0: there is none. */
 static bool read_message(
 	struct arrow *a, int64_t *type, struct fb_table *header, struct range *body)
 {
+	struct fb *fb = &a->fb;
 	uint64_t left = a->end - a->at;
 	uint8_t prefix[PREFIX_BYTES];
 
 	*type = 0;
 	if (left == 0 || (left < PREFIX_BYTES && !a->stream))
 		return true; /* some writers put less than a marker before the footer */
-	if (left < PREFIX_BYTES)
-		return refuse(a,
-			"only %" PRIu64 " bytes are left at byte %" PRIu64 ": it is truncated",
-			left, a->at);
-	if (!bytes_read(a->b, a->at, prefix, PREFIX_BYTES, a->fault))
+	if (!check(a, "bytes that are left", (int64_t)left, PREFIX_BYTES, INT64_MAX) ||
+		!bytes_read(a->b, a->at, prefix, PREFIX_BYTES, a->fault))
 		return false;
 	int32_t length = (int32_t)bytes_u32(prefix + 4);
 
@@ -392,37 +433,56 @@ static bool read_message(
 	a->at += PREFIX_BYTES;
 	if (length == 0) {
 		a->closed = true;
-		return left == 0 || !a->stream ||
+		return left <= (a->stream ? 0 : PREFIX_BYTES) ||
 		       refuse(a,
 			       "%" PRIu64 " bytes follow its end marker at byte %" PRIu64
 			       ", which belong to no batch",
 			       left, a->at - PREFIX_BYTES);
 	}
-	if (!check(a, "its metadata's length", length, 1, left) ||
-		!check(a, "its metadata's length by 8", length % 8, 0, 0))
+	if (!check(a, "its metadata's length", length, 1,
+		    left < METADATA_MOST ? left : METADATA_MOST))
 		return false;
-	return read_metadata(a, (uint64_t)length, type, header, body);
+	free(a->metadata);
+	a->metadata = malloc((size_t)length);
+	*fb = (struct fb){a->metadata, (uint64_t)length, a->what, a->fault, false};
+	if (!a->metadata)
+		return fault_memory(a->fault);
+	if (!bytes_read(a->b, a->at, a->metadata, (size_t)length, a->fault))
+		return false;
+	const struct fb_table message = fb_table_at(fb, 0);
+	int64_t version = fb_integer(fb, &message, MESSAGE_VERSION, 2),
+		bytes = fb_integer(fb, &message, MESSAGE_BODY, 8);
+
+	*type = fb_integer(fb, &message, MESSAGE_HEADER_TYPE, 1);
+	*header = fb_table(fb, &message, MESSAGE_HEADER);
+	if (fb->failed)
+		return false;
+	if (version != VERSION_5)
+		return refuse(a,
+			"version is %" PRId64
+			"; must be %d (V5), as Arrow writes since 1.0: write it again",
+			version, VERSION_5);
+	if (!check(a, "bodyLength", bytes, 0, left - (uint64_t)length))
+		return false;
+	*body = (struct range){a->at + (uint64_t)length, (uint64_t)bytes};
+	a->at = body->at + body->bytes;
+	return true;
 }
 
-/* Finds the messages of a file. *@batches: number of batches, as its footer says. */
-static bool read_footer(struct arrow *a, uint32_t *batches)
+/* Finds the messages of a file. */
+static bool find_messages(struct arrow *a)
 {
 	const struct bytes *b = a->b;
 	uint8_t head[BEGIN_BYTES], end[END_BYTES];
 	size_t n = bytes_head(b, head, sizeof(head));
 	char text[BEGIN_BYTES + 1];
-	struct fb_vector blocks;
-	struct fb_table root;
 
-	if (n < MAGIC_BYTES || memcmp(head, magic, MAGIC_BYTES) != 0)
+	if (n < BEGIN_BYTES || b->size < BEGIN_BYTES + END_BYTES ||
+		memcmp(head, magic, MAGIC_BYTES) != 0)
 		return refuse(a,
-			"begins with '%s' instead of ARROW1: it is not an Arrow IPC file, or "
-			"damaged",
-			bytes_shown(head, n, text, sizeof(text)));
-	if (b->size < BEGIN_BYTES + END_BYTES)
-		return refuse(a,
-			"its size is %" PRIu64 " bytes; must be at least %d: it is truncated",
-			b->size, BEGIN_BYTES + END_BYTES);
+			"begins with '%s' instead of ARROW1, or has only %" PRIu64
+			" bytes: it is not an Arrow IPC file, or damaged",
+			bytes_shown(head, n, text, sizeof(text)), b->size);
 	if (!bytes_read(b, b->size - END_BYTES, end, END_BYTES, a->fault))
 		return false;
 	if (memcmp(end + 4, magic, MAGIC_BYTES) != 0)
@@ -431,15 +491,10 @@ static bool read_footer(struct arrow *a, uint32_t *batches)
 			"closed",
 			bytes_shown(end + 4, MAGIC_BYTES, text, sizeof(text)));
 	int32_t length = (int32_t)bytes_u32(end);
-	uint64_t most = b->size - BEGIN_BYTES - END_BYTES;
 
-	if (!check(a, "footer length", length, 1, most))
+	if (!check(a, "footer length", length, 1, b->size - BEGIN_BYTES - END_BYTES))
 		return false;
 	a->end = b->size - END_BYTES - (uint64_t)length;
-	if (!load(a, a->end, (uint64_t)length) || !fb_root(&a->fb, 0, &root) ||
-		!fb_vector(&a->fb, &root, FOOTER_BATCHES, BLOCK_BYTES, "recordBatches", &blocks))
-		return false;
-	*batches = blocks.count;
 	for (a->at = BEGIN_BYTES; a->at < BEGIN_MOST && a->end - a->at >= BEGIN_BYTES;
 		a->at += BEGIN_BYTES) {
 		if (!bytes_read(b, a->at, head, sizeof(head), a->fault))
@@ -474,35 +529,29 @@ static bool read_node(struct arrow *a, const struct fb_vector *nodes, unsigned i
 	uint64_t *nulls)
 {
 	const uint8_t *p = nodes->item + ((uint64_t)a->column.fields + i) * NODE_BYTES;
-	bool lists = i == 0 && (a->column.kind == LIST || a->column.kind == LARGE_LIST);
 
 	*length = bytes_u64(p);
 	*nulls = bytes_u64(p + 8);
 	return check(a, i ? "length of its items" : "its length", (int64_t)*length, 0, INT64_MAX) &&
 	       check(a, i ? "null_count of its items" : "null_count", (int64_t)*nulls, 0,
-		       lists ? *length : 0);
+		       i == 0 && a->column.kind == LIST ? *length : 0);
 }
 
 /* Reads the lengths and buffers of our column. */
 static bool read_column(struct arrow *a, const struct fb_table *batch, struct batch *to)
 {
-	static const unsigned counts[] = {
-		[FLAT] = 2, [LIST] = 4, [LARGE_LIST] = 4, [FIXED_LIST] = 3};
+	static const unsigned counts[] = {[FLAT] = 2, [LIST] = 4, [FIXED_LIST] = 3};
 	const struct column *c = &a->column;
-	struct fb_vector nodes, ranges;
+	const struct fb_vector nodes = fb_vector(&a->fb, batch, BATCH_NODES, NODE_BYTES),
+			       ranges = fb_vector(&a->fb, batch, BATCH_BUFFERS, BUFFER_BYTES);
 	uint64_t rows, nulls, none;
 	unsigned count = counts[c->kind];
 
-	if (!fb_vector(&a->fb, batch, BATCH_NODES, NODE_BYTES, "nodes", &nodes) ||
-		!fb_vector(&a->fb, batch, BATCH_BUFFERS, BUFFER_BYTES, "buffers", &ranges))
-		return false;
-	if (!check(a, "number of nodes", nodes.count, a->fields, a->fields) ||
-		!check(a, "number of buffers", ranges.count, a->buffers, a->buffers))
-		return false;
-	if (!read_node(a, &nodes, 0, &rows, &nulls) ||
-		(c->kind != FLAT && !read_node(a, &nodes, 1, &to->items, &none)))
-		return false;
-	if (!check(a, "its length", (int64_t)rows, to->rows, to->rows))
+	if (a->fb.failed || !check(a, "number of nodes", nodes.count, a->fields, a->fields) ||
+		!check(a, "number of buffers", ranges.count, a->buffers, a->buffers) ||
+		!read_node(a, &nodes, 0, &rows, &nulls) ||
+		(c->kind != FLAT && !read_node(a, &nodes, 1, &to->items, &none)) ||
+		!check(a, "its length", (int64_t)rows, to->rows, to->rows))
 		return false;
 	if (c->kind == FLAT)
 		to->items = rows;
@@ -516,20 +565,15 @@ static bool read_column(struct arrow *a, const struct fb_table *batch, struct ba
 	return check_range(a, to, to->values, "values", to->items, shard_type_bytes(c->type));
 }
 
-static uint32_t offset_bytes(const struct arrow *a)
-{
-	return a->column.kind == LIST ? 4 : 8;
-}
-
 static int64_t offset_at(const struct arrow *a, const uint8_t *p)
 {
-	return a->column.kind == LIST ? (int32_t)bytes_u32(p) : (int64_t)bytes_u64(p);
+	return a->column.offset_bytes == 4 ? (int32_t)bytes_u32(p) : (int64_t)bytes_u64(p);
 }
 
 /* Finds the items of the batch's lists: those between the first and the last offset. */
 static bool find_lists(struct arrow *a, struct batch *to)
 {
-	uint32_t width = offset_bytes(a);
+	uint32_t width = a->column.offset_bytes;
 	uint64_t at = to->buffer[1].at;
 	uint8_t begin[8], end[8];
 
@@ -555,24 +599,20 @@ static bool find_lists(struct arrow *a, struct batch *to)
 
 static bool read_batch(struct arrow *a, const struct fb_table *batch, struct batch *to)
 {
-	struct fb_table compression;
-	int64_t codec = 0, length;
+	const struct fb_table compression = fb_table(&a->fb, batch, BATCH_COMPRESSION);
 	size_t n = strlen(a->what);
 
 	snprintf(a->what + n, sizeof(a->what) - n, ", column '%s'", a->column.name);
-	if (!fb_table(&a->fb, batch, BATCH_COMPRESSION, "compression", &compression) ||
-		(compression.at && !fb_integer(&a->fb, &compression, 0, 1, "codec", &codec)) ||
-		!fb_integer(&a->fb, batch, BATCH_LENGTH, 8, "length", &length))
-		return false;
-	if (compression.at)
+	if (compression.at > 0)
 		return refuse(a,
 			"its body is compressed (%s), which is not supported; convert it: python "
 			"-m tokend tokenize --column %s -o DIR FILE",
-			codec == 0 ? "LZ4_FRAME" : "ZSTD", a->column.name);
-	to->rows = (uint64_t)length;
+			fb_integer(&a->fb, &compression, 0, 1) ? "ZSTD" : "LZ4_FRAME",
+			a->column.name);
+	to->rows = (uint64_t)fb_integer(&a->fb, batch, BATCH_LENGTH, 8);
 	if (!read_column(a, batch, to))
 		return false;
-	if (a->column.kind == LIST || a->column.kind == LARGE_LIST)
+	if (a->column.kind == LIST)
 		return find_lists(a, to);
 	to->tokens = to->items;
 	if (a->column.kind == FLAT)
@@ -614,7 +654,7 @@ static bool next_batch(struct arrow *a, struct batch *to, bool *end)
  */
 static bool add_lists(struct arrow *a, const struct batch *b, struct map *map)
 {
-	uint64_t at = b->first, most = b->first + b->tokens, width = offset_bytes(a);
+	uint64_t at = b->first, most = b->first + b->tokens, width = a->column.offset_bytes;
 	struct bytes_array offsets = {.b = a->b,
 		.at = b->buffer[1].at + width,
 		.count = b->rows,
@@ -652,7 +692,7 @@ static bool add_batch(struct arrow *a, const struct batch *batch, struct map *ma
 {
 	uint64_t each = a->column.kind == FLAT ? batch->tokens : a->column.list_size;
 
-	if (a->column.kind == LIST || a->column.kind == LARGE_LIST)
+	if (a->column.kind == LIST)
 		return add_lists(a, batch, map);
 	for (uint64_t done = 0; done < batch->tokens; done += each)
 		if (!map_add(map, batch->values->at + done * map->width, each, false))
@@ -706,7 +746,7 @@ static bool check_not_cache(const struct bytes *b, struct fault *fault)
 	if (b->objects ? !b->objects->find(b->objects->context, state, &object)
 		       : access(state, F_OK) != 0)
 		return true;
-	return fault_set(fault, FAULT_DATA, "",
+	return fault_data(fault,
 		"is a cached result of Hugging Face's datasets, not part of the saved dataset; "
 		"remove it, or set path: %.*sdata-*.arrow",
 		directory, b->path);
@@ -717,11 +757,10 @@ static bool scan(
 {
 	struct fb_table schema;
 	struct range body;
-	uint32_t batches = 0;
 	int64_t type;
 
 	snprintf(a->what, sizeof(a->what), "Arrow file");
-	if (!a->stream && !read_footer(a, &batches))
+	if (!a->stream && !find_messages(a))
 		return false;
 	snprintf(a->what, sizeof(a->what), "Arrow schema");
 	if (!read_message(a, &type, &schema, &body))
@@ -732,31 +771,24 @@ static bool scan(
 		return false;
 	if (map)
 		map->width = shard_type_bytes(a->column.type);
-	if (!scan_batches(a, facts, map))
-		return false;
-	return a->stream || a->batches == batches ||
-	       fault_set(a->fault, FAULT_DATA, "",
-		       "Arrow footer: recordBatches has %" PRIu32
-		       " items, but the file has %" PRIu32 " batches before its end",
-		       batches, a->batches);
+	return scan_batches(a, facts, map);
 }
 
-static bool arrow_scan(const struct bytes *b, const struct bytes *index,
-	const struct shard_hint *hint, struct shard_facts *facts, struct map *map,
-	struct fault *fault)
+static bool arrow_scan(const struct shard_scan *s)
 {
-	struct arrow a = {.b = b, .fault = fault, .end = b->size};
+	const struct bytes *b = s->b;
+	struct shard_facts *facts = s->facts;
+	struct arrow a = {.b = b, .fault = s->fault, .end = b->size};
 	uint8_t head[4];
 
-	(void)index;
 	if (bytes_ends_in(b->path, SPLITS))
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(s->fault,
 			"is a list of splits (train, test), which would all be served; set path: "
 			"%.*s/SPLIT, with the name of one",
 			(int)(strlen(b->path) + 1 - sizeof(SPLITS)), b->path);
 	a.stream =
 		bytes_head(b, head, sizeof(head)) == sizeof(head) && bytes_u32(head) == CONTINUED;
-	bool fine = (!a.stream || check_not_cache(b, fault)) && scan(&a, hint, facts, map);
+	bool fine = (!a.stream || check_not_cache(b, s->fault)) && scan(&a, s->hint, facts, s->map);
 
 	free(a.metadata);
 	if (!fine)
@@ -777,15 +809,9 @@ static bool arrow_scan(const struct bytes *b, const struct bytes *index,
  * Face's datasets describes the files of a directory in two of JSON.
  */
 static const struct shard_companion companions[] = {
-	{.ending = "/dataset_info.json",
-		.shard = "*.arrow",
-		.kind = "Hugging Face's description",
-		.unread = true},
-	{.ending = "/state.json",
-		.shard = "*.arrow",
-		.kind = "Hugging Face's list of files",
-		.unread = true},
-	{.ending = "counts.csv", .shard = "*.arrow", .kind = "a table of counts", .unread = true},
+	{"/dataset_info.json", "*.arrow", "Hugging Face's description", .unread = true},
+	{"/state.json", "*.arrow", "Hugging Face's list of files", .unread = true},
+	{"counts.csv", "*.arrow", "a table of counts", .unread = true},
 	{0},
 };
 

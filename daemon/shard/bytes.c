@@ -20,6 +20,14 @@
 
 #define NOT_REGULAR PHRASE_NOT_FILE "; a shard must be one"
 
+bool bytes_check(
+	const char *what, int64_t value, uint64_t least, uint64_t most, struct fault *fault)
+{
+	return (value >= 0 && (uint64_t)value >= least && (uint64_t)value <= most) ||
+	       fault_data(fault, "%s is %" PRId64 "; must be %" PRIu64 " to %" PRIu64, what, value,
+		       least, most);
+}
+
 const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes)
 {
 	const uint8_t *in = from;
@@ -81,13 +89,9 @@ uint32_t bytes_id(const struct stat *st)
 {
 	const uint64_t facts[] = {st->st_ino, (uint64_t)st->st_size, (uint64_t)st->st_mtim.tv_sec,
 		(uint64_t)st->st_mtim.tv_nsec};
-	uint64_t id = 0;
+	uint32_t id = (uint32_t)XXH64(facts, sizeof(facts), 0);
 
-	for (unsigned i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
-		id = (id ^ facts[i]) * UINT64_C(0x9e3779b97f4a7c15);
-		id ^= id >> 32;
-	}
-	return id & UINT32_MAX ? (uint32_t)id : 1;
+	return id ? id : 1;
 }
 
 /* Also of ctime: a file may be overwritten while its mtime stays. */
@@ -123,7 +127,7 @@ static struct bytes *open_file(int fd, const char *path, struct fault *fault)
 	else if (fstat(fd, &st) != 0)
 		fault_errno(fault, errno, "", "%s", strerror(errno));
 	else if (!S_ISREG(st.st_mode))
-		fault_set(fault, FAULT_DATA, "", NOT_REGULAR);
+		fault_data(fault, NOT_REGULAR);
 	else {
 		*b = (struct bytes){.ops = &plain_ops,
 			.path = path,
@@ -155,7 +159,7 @@ static bool open_side_file(const char *path, struct bytes **b, struct fault *fau
 		/* A dangling link means a lost file, so it is an error. */
 		if (lstat(path, &st) != 0)
 			return true;
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(fault,
 			"%.200s: is a link to a missing file; restore that file, or remove the "
 			"link",
 			name);
@@ -175,10 +179,10 @@ static bool open_side_file(const char *path, struct bytes **b, struct fault *fau
 
 /*
  * While a shard is opened, a header, a table or an index is read in many small pieces, and each
- * would be a GET. So parts of the object are read ahead: 64 KiB at its head and at its tail, and
- * between them more where reads are sequential, for three arrays that are read side by side.
+ * would be a GET. So parts of the object are read ahead: all of a small one, its last 64 KiB, and
+ * more where reads are sequential, for a head and three arrays that are read side by side.
  */
-enum { PART_LEAST = 64 << 10, PART_MOST = 8 << 20, HEAD = 0, TAIL = 1, MOVING = 2, PARTS = 5 };
+enum { PART_LEAST = 64 << 10, PART_MOST = 8 << 20, PARTS = 5 };
 
 struct ahead {
 	struct part {
@@ -215,31 +219,26 @@ void bytes_opened(const struct bytes *b)
 /* Chooses a part for bytes [at, at + n), and sets its range unless it has them. */
 static struct part *choose(struct ahead *ahead, uint64_t size, uint64_t at, size_t n)
 {
-	struct part *last = ahead->part + PARTS, *p = &ahead->part[MOVING];
-	struct part to = {.at = at, .n = n < PART_LEAST ? PART_LEAST : n};
+	struct part *last = ahead->part + PARTS, *p = ahead->part, to = {.at = at, .n = PART_LEAST};
 
-	for (struct part *q = ahead->part; q < last; q++)
+	for (struct part *q = ahead->part; q < last; q++) {
 		if (q->bytes && at >= q->at && at + n <= q->at + q->n)
 			return q;
-	if (size <= 2 * PART_LEAST || at + n <= PART_LEAST) {
-		p = &ahead->part[HEAD];
-		to.at = 0;
-		to.n = size <= 2 * PART_LEAST ? size : PART_LEAST;
-	} else if (at >= size - PART_LEAST) {
-		p = &ahead->part[TAIL];
-		to.at = size - PART_LEAST;
-		to.n = PART_LEAST;
-	} else {
-		for (struct part *q = p + 1; q < last; q++)
-			p = q->used < p->used ? q : p;
-		for (struct part *q = &ahead->part[MOVING]; q < last; q++)
-			if (q->bytes && at >= q->at && at <= q->at + 2 * q->n) { /* goes on */
-				p = q;
-				to.n = 2 * q->n < PART_MOST ? 2 * q->n : PART_MOST;
-			}
-		to.n = to.n < n ? n : to.n;
-		to.n = to.n < size - at ? to.n : size - at;
+		p = q->used < p->used ? q : p;
 	}
+	for (struct part *q = ahead->part; q < last; q++)
+		if (q->bytes && q->at > 0 && at >= q->at && at <= q->at + 2 * q->n) { /* goes on */
+			p = q;
+			to.n = 2 * q->n < PART_MOST ? 2 * q->n : PART_MOST;
+		}
+	if (size <= 2 * PART_LEAST)
+		to = (struct part){.n = size};
+	else if (at >= size - PART_LEAST)
+		to = (struct part){.at = size - PART_LEAST, .n = PART_LEAST};
+	else if (at + n <= PART_LEAST)
+		to.at = 0;
+	to.n = to.n < n ? n : to.n;
+	to.n = to.n < size - to.at ? to.n : size - to.at;
 	free(p->bytes);
 	*p = to;
 	return p;
@@ -338,7 +337,7 @@ struct bytes *bytes_open(
 	if (!objects)
 		return open_file(fd, path, fault);
 	if (open_object(objects, path, &b, fault) && !b)
-		fault_set(fault, FAULT_DATA, "", "is not among the listed objects");
+		fault_data(fault, "is not among the listed objects");
 	return b;
 }
 
@@ -358,7 +357,7 @@ void bytes_close(struct bytes *b)
 bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
 	if (at > b->size || n > b->size - at) {
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(fault,
 			"bytes %" PRIu64 " to %" PRIu64 " were requested; it has %" PRIu64, at,
 			at + n, b->size);
 	}

@@ -1,6 +1,6 @@
 /*
- * A source of bytes: a file, an object in a store, or the contents of a compressed one (zstd.h).
- * Formats read through this interface, so they need not distinguish them.
+ * A source of bytes: a file, an object in a store, or the contents of a compressed one. Formats
+ * read through this interface, so they need not distinguish them.
  *
  * All functions block, except bytes_try(): call them from pool threads and tools, never from the
  * loop or the data thread. Several threads may read one source at once. Fault texts are without the
@@ -18,6 +18,7 @@
 
 struct ahead;
 struct bytes;
+struct frames;
 struct stat;
 
 /*
@@ -124,6 +125,38 @@ bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault)
 enum { BYTES_HEAD = 1024 };
 size_t bytes_head(const struct bytes *b, void *to, size_t n);
 
+/* ---- zstd-compressed files (zstd.c) ---- */
+
+/* Whether the file is compressed, by its first bytes or its name (*.zst, *.zstd). */
+bool zstd_recognise(const struct bytes *file);
+/*
+ * Opens the contents of @file, which it takes over, and closes on failure too. @frames is the cache
+ * of decoded frames; NULL: the source has its own, of about one frame. @budget_bytes is the largest
+ * decoded size of a frame; 0: 256 MiB.
+ *
+ * Rejects a wrong seek table and a frame over the budget. On failure returns NULL; @fault names
+ * field, value and limit, without the path.
+ */
+struct bytes *zstd_open(
+	struct bytes *file, struct frames *frames, uint64_t budget_bytes, struct fault *fault);
+
+/*
+ * A daemon has one cache of decoded frames, shared by all sessions and threads. A frame is decoded
+ * once, however many threads wait for it. The least recently used frames make room for a new one.
+ * The budget covers frames with their records, and while a frame is decoded its compressed bytes
+ * and the decoder. NULL: out of memory.
+ */
+struct frames *frames_new(uint64_t budget_bytes);
+void frames_free(struct frames *frames); /* after every source that uses it; NULL: does nothing */
+uint64_t frames_bytes(struct frames *frames); /* in use now */
+/*
+ * A stream's share of the cache: pass it to the stream's sources instead of the cache. It may
+ * decode one frame at any time, even beyond the budget, and at the same time others, all in half of
+ * what the other shares leave of the budget. So storage that hangs stops no other stream. Free
+ * shares before the cache. NULL: out of memory.
+ */
+struct frames *frames_share(struct frames *frames);
+
 /* ---- reading again ---- */
 
 /*
@@ -157,6 +190,14 @@ bool bytes_side_path(
 	const char *path, const char *ending, const char *other, char *to, size_t to_bytes);
 
 /* ---- helpers for formats ---- */
+
+/* fault_data(fault, text, …): the contents of a file are wrong. Always false. */
+#define fault_data(fault, ...) fault_set(fault, FAULT_DATA, "", __VA_ARGS__)
+
+/* Requires that the number @what of a file is within a range, empty if @most < @least. False:
+ * @fault. */
+bool bytes_check(
+	const char *what, int64_t value, uint64_t least, uint64_t most, struct fault *fault);
 
 /*
  * Copies up to @n bytes of a file to @to for a message. Unprintable characters and line breaks

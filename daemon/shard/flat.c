@@ -3,7 +3,6 @@
  * OLMo-core's .npy). The config gives the width of a token. The only check is that the size is a
  * multiple of it.
  */
-#include "daemon/shard/bounds.h"
 #include "daemon/shard/format.h"
 
 #include <inttypes.h>
@@ -26,28 +25,26 @@ static bool flat_recognise(const struct bytes *b)
 	       (!b->plain && is_bare(b->path));
 }
 
-static bool flat_scan(const struct bytes *b, const struct bytes *index,
-	const struct shard_hint *hint, struct shard_facts *facts, struct map *map,
-	struct fault *fault)
+static bool flat_scan(const struct shard_scan *s)
 {
-	uint32_t width = shard_type_bytes(hint->type);
+	const struct bytes *b = s->b;
+	uint32_t width = shard_type_bytes(s->hint->type);
 
-	(void)index, (void)map;
 	if (b->size % width != 0)
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(s->fault,
 			"%" PRIu64 " bytes is not a multiple of %" PRIu32 " (dtype %s); %s",
-			b->size, width, shard_type_name(hint->type),
+			b->size, width, shard_type_name(s->hint->type),
 			b->size % 2 == 0 ? "set dtype: u16?"
 					 : "the file is truncated: write it again");
-	facts->type = hint->type;
-	facts->tokens = b->size / width;
+	s->facts->type = s->hint->type;
+	s->facts->tokens = b->size / width;
 	return true;
 }
 
-/* bounds.c reads them for every format without documents. */
+/* Every format without documents of its own has them. */
 static const struct shard_companion flat_companions[] = {
-	{.ending = BOUNDS_ENDING, .shard = ".npy", .kind = "a list of document bounds"},
-	{.ending = BOUNDS_ENDING, .shard = ".bin", .kind = "a list of document bounds"},
+	{BOUNDS_ENDING, ".npy", "a list of document bounds", .side = SIDE_BOUNDS},
+	{BOUNDS_ENDING, ".bin", "a list of document bounds", .side = SIDE_BOUNDS},
 	{0},
 };
 

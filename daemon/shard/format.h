@@ -26,6 +26,8 @@
 #include "daemon/shard/bytes.h"
 #include "daemon/shard/tokens.h"
 
+#include <limits.h>
+
 #define SHARD_UNKNOWN UINT64_MAX
 
 /* What the caller wants, and what the config says about files without a header. */
@@ -80,12 +82,9 @@ struct shard_facts {
 
 struct map;
 struct mds_indexes;
-struct mask;
 
-/* The endings of a shard's name and of a side file's that its format reads. */
-struct shard_side_name {
-	const char *shard, *side;
-};
+/* Side files that are read with a shard. */
+enum side_kind { SIDE_OTHER, SIDE_INDEX, SIDE_BOUNDS, SIDE_MASK };
 
 /*
  * A kind of side file. A dataset's list skips it if its shard is in the dataset, and rejects it
@@ -99,8 +98,18 @@ struct shard_companion {
 	 */
 	const char *shard;
 	const char *kind; /* "a Megatron index" */
-	bool alone;	  /* a shard itself if its uncompressed shard is absent */
-	bool unread;	  /* no format reads it; its shard may be anywhere in the dataset */
+	enum side_kind side;
+	bool alone;  /* a shard itself if its uncompressed shard is absent */
+	bool unread; /* no format reads it; its shard may be anywhere in the dataset */
+};
+
+/* A shard that is described or opened. */
+struct shard_scan {
+	const struct bytes *b, *index; /* index: the open side file, or NULL */
+	const struct shard_hint *hint;
+	struct shard_facts *facts;
+	struct map *map; /* NULL: it is only described */
+	struct fault *fault;
 };
 
 struct shard_format {
@@ -112,16 +121,14 @@ struct shard_format {
 	bool (*recognise)(const struct bytes *b);
 	bool raw; /* a shard has only tokens, so its content must be checked */
 	/*
-	 * Fills @facts. On entry documents is SHARD_UNKNOWN, plain is true, and the rest is 0;
-	 * shard.c sets token_bytes and frame_bytes. Without @map it must take a few reads, whatever
-	 * the size of the shard. With @map, of indexed formats only, it reads and checks all that
-	 * tells where tokens are, and adds them as spans, one for a document. @index: the open side
-	 * file, or NULL. On failure returns false; @fault gives field, value and limit, without the
-	 * path. FAULT_DATA: the file is wrong; FAULT_IO, FAULT_MEMORY.
+	 * Fills the facts. On entry documents is SHARD_UNKNOWN, plain is true, and the rest is 0;
+	 * shard.c sets token_bytes and frame_bytes. Without a map it must take a few reads,
+	 * whatever the size of the shard. With one, of indexed formats only, it reads and checks
+	 * all that tells where tokens are, and adds them as spans, one for a document. On failure
+	 * returns false; s->fault gives field, value and limit, without the path. FAULT_DATA: the
+	 * file is wrong; FAULT_IO, FAULT_MEMORY.
 	 */
-	bool (*scan)(const struct bytes *b, const struct bytes *index,
-		const struct shard_hint *hint, struct shard_facts *facts, struct map *map,
-		struct fault *fault);
+	bool (*scan)(const struct shard_scan *s);
 	/*
 	 * Its shards say where tokens and documents are, and lists of document bounds are ignored.
 	 * Of other formats tokens are contiguous from data_at on.
@@ -132,8 +139,7 @@ struct shard_format {
 	 * otherwise those of all shards are joined.
 	 */
 	bool mixes_rows;
-	const struct shard_side_name *index, *mask; /* NULL: its writers write none */
-	const struct shard_companion *companions;   /* terminated by a NULL ending; or NULL */
+	const struct shard_companion *companions; /* terminated by a NULL ending; or NULL */
 };
 
 extern const struct shard_format shard_flat, shard_npy, shard_llmc, shard_megatron, shard_datatrove,
@@ -178,35 +184,117 @@ const char *foreign_to_plain(const struct bytes *b, enum shard_type type);
 #define FOREIGN_FIELD "content"
 bool foreign_refuse(const char *kind, struct fault *fault);
 
-/* ---- loss masks (mask.c) ---- */
+/* ---- where tokens are (map.c) ---- */
 
 /*
- * A byte for each token of a shard, 1 if it may be a label, otherwise 0. The file has as many bytes
- * as the shard has tokens, or is a NumPy .npy of that many bools. If the hint has a label_mask
- * directory, it is the file there with the shard's name; otherwise the format's side file
- * (shard_format.mask), if there is one.
+ * Spans of contiguous tokens, in the order in which they are served. A span is a document, or a gap
+ * between two documents, and is never empty. Takes two or three bytes per span, and twice as much
+ * where spans do not follow one another in the file.
  */
-struct mask {
-	struct bytes *file;
-	uint64_t data_at;
-	char name[80]; /* of the file, or its first 60 bytes */
+struct map_anchor;
+
+struct map {
+	uint32_t width;	  /* of a token in the file, in bytes; set it before the first span */
+	uint64_t tokens;  /* of all spans */
+	uint64_t byte;	  /* offset in the file of the end of the last span */
+	uint64_t data_at; /* offset of the first token */
+	uint64_t outside; /* tokens of all gaps */
+	bool scattered;	  /* the spans are not contiguous */
+
+	uint8_t *code; /* the encoded spans */
+	uint64_t bytes, bytes_room;
+	struct map_anchor *anchor;
+	uint64_t spans, anchors_room;
 };
 
-/* bytes_id() of the mask of the shard at path @shard, without opening it; 0: there is none. */
-uint32_t mask_side_id(
-	const struct shard_format *format, const struct shard_hint *hint, const char *shard);
+/* Appends a span; ignores an empty one. @at: offset of its first token. False: out of memory. */
+bool map_add(struct map *map, uint64_t at, uint64_t tokens, bool gap);
 /*
- * Opens the mask of the shard @b, which has @tokens tokens. *@mask is NULL if there is none;
- * with a label_mask directory that is a fault. False: @fault, as shard_open().
+ * Call it after the last span and before any search. @documents: they are requested; otherwise
+ * contiguous spans are dropped.
  */
-bool mask_open(const struct shard_format *format, const struct bytes *b,
-	const struct shard_hint *hint, uint64_t tokens, struct mask **mask, struct fault *fault);
-void mask_close(struct mask *mask); /* NULL: does nothing */
+void map_done(struct map *map, bool documents);
+void map_free(struct map *map);
+uint64_t map_bytes(const struct map *map); /* allocated memory, without the struct */
+
+struct map_span {
+	uint64_t begin, end; /* tokens */
+	uint64_t at;	     /* offset of the first one */
+	bool gap;
+	const uint8_t *next; /* the code of the next span */
+};
+
+/* The span that contains @token (< map->tokens). */
+struct map_span map_find(const struct map *map, uint64_t token);
 /*
- * Reads the mask of tokens [token, token + n). Any thread. False: @fault, as shard_read();
- * FAULT_DATA: a value is neither 0 nor 1.
+ * Sets *@byte to the offset of @token, and returns how many tokens are contiguous from it on: all
+ * of them, or at least @most.
  */
-bool mask_read(
-	const struct mask *mask, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault);
+uint64_t map_extent(const struct map *map, uint64_t token, uint64_t most, uint64_t *byte);
+/* Clears @to[i] for each of the @n tokens token + i that is in a gap. */
+void map_mask(const struct map *map, uint64_t token, uint64_t n, uint8_t *to);
+
+/* ---- side files (sides.c) ---- */
+
+/*
+ * Lists of document bounds are side files of shards whose format does not keep documents. The list
+ * of NAME.npy or NAME.bin is NAME.csv.gz, as dolma and OLMo write it: gzipped CSV without a
+ * heading. The first column is the index of a document's first token, the second that after its
+ * last token, both without quotes; other columns are ignored. Documents ascend and do not overlap.
+ * Tokens between two documents belong to neither.
+ *
+ * A list by `tokctl pack --fit` says in its gzip comment (BOUNDS_ROWS) that the shard is rows, each
+ * of whole documents and then padding, which is outside documents.
+ *
+ * A loss mask is a byte for each token of a shard, 1 if it may be a label, otherwise 0. The file
+ * has as many bytes as the shard has tokens, or is a NumPy .npy of that many bools. If the hint has
+ * a label_mask directory, it is the file there with the shard's name; otherwise the format's side
+ * file, if there is one.
+ */
+#define BOUNDS_ENDING ".csv.gz"
+#define BOUNDS_ROWS   "tokend: rows of %" PRIu64 " tokens, %" PRIu64 " of padding"
+
+/* bytes_id() of a side file of the shard at path @shard, without opening it; 0: there is none. A
+ * file that cannot be reached counts; opening it will report why. */
+uint32_t side_id(enum side_kind side, const struct shard_format *format,
+	const struct shard_hint *hint, const char *shard);
+/* Opens it; *@file is NULL if there is none. @path: its name, while it is open. False: @fault. */
+bool side_open(enum side_kind side, const struct shard_format *format, const struct bytes *shard,
+	const struct shard_hint *hint, char path[PATH_MAX], struct bytes **file,
+	struct fault *fault);
+/*
+ * Sets *@row_tokens to the length of the shard's rows and *@padding to the tokens outside its
+ * documents, as the list's first bytes say; 0: it has no rows. False: @fault.
+ */
+bool bounds_rows(const struct shard_format *format, const struct bytes *shard,
+	const struct shard_hint *hint, uint64_t tokens, uint64_t *row_tokens, uint64_t *padding,
+	struct fault *fault);
+/*
+ * Reads and checks the whole list, and adds its documents and the gaps between them to @map, which
+ * is empty. *@documents: their number, empty ones included. *@id: bytes_id() of the list; 0: there
+ * is none. On failure returns false; @fault gives file, row, field, value and limit.
+ */
+bool bounds_read(const struct shard_format *format, const struct bytes *shard,
+	const struct shard_hint *hint, uint64_t tokens, struct map *map, uint64_t *documents,
+	uint32_t *id, struct fault *fault);
+/*
+ * Opens the mask of a shard of @tokens tokens. *@mask is NULL if there is none; with a label_mask
+ * directory that is a fault. *@data_at: offset of the first token's byte. False: @fault.
+ */
+bool mask_open(const struct shard_format *format, const struct bytes *shard,
+	const struct shard_hint *hint, uint64_t tokens, struct bytes **mask, uint64_t *data_at,
+	struct fault *fault);
+/* Whether a file begins with NumPy's magic; and whether it holds an array of @n bools (npy.c). */
+bool npy_recognise(const struct bytes *b);
+bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, struct fault *fault);
+
+/* ---- Mosaic's index.json (mds.c) ---- */
+
+/*
+ * The indexes of a dataset, in or below the directory @root. Each is read once, so that all shards
+ * see the same contents. NULL: out of memory.
+ */
+struct mds_indexes *mds_indexes_new(const char *root);
+void mds_indexes_free(struct mds_indexes *indexes); /* NULL: does nothing */
 
 #endif

@@ -77,8 +77,7 @@ const struct shard_format *shard_recognise(const struct bytes *b, struct fault *
 	const struct shard_companion *companion = shard_companion(b->path, &next);
 
 	if (companion)
-		fault_set(fault, FAULT_DATA, "",
-			"is %s, not a shard; give the shard that it belongs to (%s)",
+		fault_data(fault, "is %s, not a shard; give the shard that it belongs to (%s)",
 			companion->kind, companion->shard);
 	else
 		fault_set(fault, FAULT_DATA, SHARD_FORMAT_FIELD,

@@ -1,31 +1,21 @@
 #include "daemon/shard/json.h"
 
+#include "daemon/shard/bytes.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
 const char *json_shown(const char *text, char *to, size_t to_bytes)
 {
-	size_t n = 0;
-
-	for (; *text && n + 1 < to_bytes; text++)
-		to[n++] = *text >= ' ' && *text <= '~' ? *text : '?';
-	to[n] = 0;
-	return to;
+	return bytes_shown(text, strlen(text), to, to_bytes);
 }
 
 const char *json_kind(const json_t *value)
 {
-	static const char *const kinds[] = {
-		[JSON_OBJECT] = "an object",
-		[JSON_ARRAY] = "an array",
-		[JSON_STRING] = "a string",
-		[JSON_INTEGER] = "an integer",
-		[JSON_REAL] = "a fraction",
-		[JSON_TRUE] = "true",
-		[JSON_FALSE] = "false",
-		[JSON_NULL] = "null",
-	};
+	static const char *const kinds[] = {/* in the order of json_type */
+		"an object", "an array", "a string", "an integer", "a fraction", "true", "false",
+		"null"};
 
 	return value ? kinds[json_typeof(value)] : "missing";
 }
@@ -50,10 +40,10 @@ json_t *json_object_of(const char *text, size_t n, struct fault *fault)
 	if (errno == ENOMEM)
 		fault_memory(fault);
 	else if (!value)
-		fault_set(fault, FAULT_DATA, "", "invalid JSON at byte %d: %s", error.position,
+		fault_data(fault, "invalid JSON at byte %d: %s", error.position,
 			json_shown(error.text, shown, sizeof(shown)));
 	else if (!json_is_object(value))
-		fault_set(fault, FAULT_DATA, "", "is %s; must be a JSON object", json_kind(value));
+		fault_data(fault, "is %s; must be a JSON object", json_kind(value));
 	else
 		return value;
 	json_decref(value);
@@ -66,13 +56,12 @@ bool json_number_in(const json_t *object, const char *where, const char *key, ui
 	const json_t *number = json_object_get(object, key);
 
 	if (!json_is_integer(number))
-		return fault_set(fault, FAULT_DATA, "", "%s%s is %s; must be an integer", where,
-			key, json_kind(number));
+		return fault_data(
+			fault, "%s%s is %s; must be an integer", where, key, json_kind(number));
 	*value = (uint64_t)json_integer_value(number);
 	return (json_integer_value(number) >= 0 && *value <= most) ||
-	       fault_set(fault, FAULT_DATA, "",
-		       "%s%s is %" JSON_INTEGER_FORMAT "; must be 0 to %" PRIu64, where, key,
-		       json_integer_value(number), most);
+	       fault_data(fault, "%s%s is %" JSON_INTEGER_FORMAT "; must be 0 to %" PRIu64, where,
+		       key, json_integer_value(number), most);
 }
 
 const char *json_string_in(
@@ -81,7 +70,6 @@ const char *json_string_in(
 	const json_t *value = json_object_get(object, key);
 
 	if (!json_is_string(value))
-		fault_set(fault, FAULT_DATA, "", "%s%s is %s; must be a string", where, key,
-			json_kind(value));
+		fault_data(fault, "%s%s is %s; must be a string", where, key, json_kind(value));
 	return json_string_value(value);
 }

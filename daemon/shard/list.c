@@ -166,31 +166,6 @@ static bool matches(const char *name, const char *pattern, size_t n)
 	return n == 0 ? name[0] != '.' : fnmatch(part, name, FNM_PERIOD | FNM_NOESCAPE) == 0;
 }
 
-/* Opens the directory at w->path, and fills @here. NULL: w->fault. */
-static DIR *enter(struct walk *w, struct inside *here)
-{
-	const struct inside *up = here->up;
-	DIR *dir = opendir(w->path);
-	struct stat st;
-
-	if (!dir || fstat(dirfd(dir), &st) != 0) {
-		refuse(w, errno);
-		goto fail;
-	}
-	here->device = st.st_dev;
-	here->inode = st.st_ino;
-	while (up && (up->device != st.st_dev || up->inode != st.st_ino))
-		up = up->up;
-	if (!up)
-		return dir;
-	fault_set(w->fault, FAULT_DATA, "",
-		"%s: is a link to a directory that contains it; remove the link", w->path);
-fail:
-	if (dir)
-		closedir(dir);
-	return NULL;
-}
-
 static bool walk(struct walk *w, const char *pattern, const struct inside *up);
 
 /* Adds the entry at w->path, which matched: a file, or what matches @rest below a directory. */
@@ -210,42 +185,50 @@ static bool take(struct walk *w, unsigned char type, const char *rest, const str
 	       fault_prefix(w->fault, "%s: ", w->path);
 }
 
-/* Adds the files below the directory at w->path that match @pattern; "": all. */
-static bool walk(struct walk *w, const char *pattern, const struct inside *up)
+/* Adds the files below the open directory at w->path that match @pattern; "": all. */
+static bool walk_entries(struct walk *w, DIR *dir, const char *pattern, const struct inside *here)
 {
 	size_t length = strlen(w->path), part = strcspn(pattern, "/");
 	const char *rest = pattern + part + strspn(pattern + part, "/");
-	struct inside here = {.up = up};
-	DIR *dir = enter(w, &here);
-	bool fine = dir;
+	const char *slash = w->path[length - 1] == '/' ? "" : "/";
+	struct dirent *entry;
+	bool fine = true;
 
-	while (fine) {
-		errno = 0;
-		struct dirent *entry = readdir(dir);
-
-		if (!entry) {
-			fine = errno == 0 || refuse(w, errno);
-			break;
-		}
+	while (fine && (errno = 0, entry = readdir(dir))) {
 		if (!matches(entry->d_name, pattern, part))
 			continue;
-		int n = snprintf(w->path + length, sizeof(w->path) - length, "%s%s",
-			w->path[length - 1] == '/' ? "" : "/", entry->d_name);
-		bool fits = n > 0 && (size_t)n < sizeof(w->path) - length;
+		int n = snprintf(
+			w->path + length, sizeof(w->path) - length, "%s%s", slash, entry->d_name);
 
-		fine = fits ? take(w, entry->d_type, rest, &here) : refuse(w, ENAMETOOLONG);
+		fine = n < (int)(sizeof(w->path) - length) ? take(w, entry->d_type, rest, here)
+							   : refuse(w, ENAMETOOLONG);
 		w->path[length] = 0;
 	}
-	if (dir)
-		closedir(dir);
-	return fine;
+	return fine && (errno == 0 || refuse(w, errno));
 }
 
-static size_t parent_bytes(const char *path, size_t n)
+static bool walk(struct walk *w, const char *pattern, const struct inside *up)
 {
-	while (n > 1 && path[n - 1] != '/')
-		n--;
-	return n;
+	DIR *dir = opendir(w->path);
+	struct stat st;
+
+	if (!dir || fstat(dirfd(dir), &st) != 0) {
+		refuse(w, errno);
+		if (dir)
+			closedir(dir);
+		return false;
+	}
+	const struct inside here = {up, st.st_dev, st.st_ino};
+
+	while (up && (up->device != st.st_dev || up->inode != st.st_ino))
+		up = up->up;
+	bool fine = up ? fault_data(w->fault,
+				 "%s: is a link to a directory that contains it; remove the link",
+				 w->path)
+		       : walk_entries(w, dir, pattern, &here);
+
+	closedir(dir);
+	return fine;
 }
 
 /* A path that exists is not a pattern. */
@@ -254,12 +237,14 @@ static bool walk_path(struct walk *w, const char *path)
 	struct stat st;
 	bool there = stat(path, &st) == 0, directory = there && S_ISDIR(st.st_mode);
 	size_t all = strlen(path), wild = there ? all : strcspn(path, "*?["),
-	       begin = directory ? all : parent_bytes(path, wild), n = begin;
+	       begin = directory ? all : wild, n;
 
 	memcpy(w->path, path, all + 1);
 	if (!there && (wild == all || errno == EACCES))
 		return refuse(w, errno);
-	while (n > 1 && path[n - 1] == '/')
+	while (!directory && begin > 1 && path[begin - 1] != '/')
+		begin--;
+	for (n = begin; n > 1 && path[n - 1] == '/';)
 		n--;
 	w->list->root = strndup(path, n);
 	if (!w->list->root)
@@ -273,39 +258,35 @@ static bool walk_path(struct walk *w, const char *path)
 
 /* ---- side files ---- */
 
-/* Whether the shard of @name is in the list: its name is @name with another ending. */
+/*
+ * Whether a shard of the side file @name is in the list: one in or below its directory (of a kind
+ * that no format reads, anywhere), or the one whose name is @name with another ending.
+ */
 static bool has_shard(
 	const struct shard_list *list, const char *name, const struct shard_companion *c)
 {
 	static const char *const packed[] = {"", ".zst", ".zstd"};
-	int cut = (int)(strlen(name) - strlen(c->ending));
-	char shard[PATH_MAX];
-
-	for (unsigned i = 0; i < (c->alone ? 1 : sizeof(packed) / sizeof(packed[0])); i++) {
-		int n = snprintf(shard, sizeof(shard), "%.*s%s%s", cut, name, c->shard, packed[i]);
-
-		if (n > 0 && (size_t)n < sizeof(shard) && shard_list_find(list, shard) >= 0)
-			return true;
-	}
-	return false;
-}
-
-/* Whether there is a shard in or below the directory of @name; of a kind that no format reads,
- * anywhere. */
-static bool has_some_shard(
-	const struct shard_list *list, const char *name, const struct shard_companion *c)
-{
 	const char *slash = c->unread ? NULL : strrchr(name, '/');
 	size_t n = slash ? (size_t)(slash + 1 - name) : 0;
+	char shard[PATH_MAX];
 
-	for (uint64_t i = lower_bound(list, name, n); i < list->count; i++) {
-		const char *shard = shard_list_name(list, i);
+	if (c->shard[0] == '*') {
+		for (uint64_t i = lower_bound(list, name, n); i < list->count; i++) {
+			const char *other = shard_list_name(list, i);
 
-		if (strncmp(shard, name, n) != 0)
-			return false;
-		if (bytes_ending(shard, c->shard + 1))
-			return true;
+			if (strncmp(other, name, n) != 0)
+				return false;
+			if (bytes_ending(other, c->shard + 1))
+				return true;
+		}
+		return false;
 	}
+	n = strlen(name) - strlen(c->ending);
+	for (unsigned i = 0; i < (c->alone ? 1 : sizeof(packed) / sizeof(packed[0])); i++)
+		if (snprintf(shard, sizeof(shard), "%.*s%s%s", (int)n, name, c->shard, packed[i]) <
+				(int)sizeof(shard) &&
+			shard_list_find(list, shard) >= 0)
+			return true;
 	return false;
 }
 
@@ -321,8 +302,7 @@ static bool is_accompanied(
 
 	*kind = NULL;
 	while ((c = shard_companion(name, &next)) != NULL) {
-		bool there = c->shard[0] == '*' ? has_some_shard(list, name, c)
-						: has_shard(list, name, c);
+		bool there = has_shard(list, name, c);
 
 		/* Without a shard, report the first kind: the commonest. */
 		if (there || (!c->alone && !*kind))
@@ -343,38 +323,33 @@ bool shard_list_accompanies(const struct shard_list *list, const char *name)
 /* Moves side files to the end of the list, after its new count. */
 static bool move_sides(struct shard_list *list, uint64_t *sides, struct fault *fault)
 {
-	uint32_t *side = malloc((list->count + 1) * sizeof(*side));
-	uint64_t kept = 0, n = 0;
-	bool fine = side || fault_memory(fault);
-
+	uint64_t count = list->count, n = 0;
 	/* Names are looked up in the whole list, so it is rearranged afterwards. */
-	for (uint64_t i = 0; fine && i < list->count; i++) {
+	uint32_t *to = malloc((count + 1) * sizeof(*to)); /* shards, then side files backwards */
+	bool fine = to || fault_memory(fault);
+
+	for (uint64_t i = 0; fine && i < count; i++) {
 		const struct shard_companion *kind;
 		char path[PATH_MAX];
 
 		fine = is_accompanied(list, shard_list_name(list, i), &kind);
-		if (fine && kind)
-			side[n++] = list->at[i];
-		if (fine)
+		if (fine) {
+			to[kind ? count - ++n : i - n] = list->at[i];
 			continue;
+		}
 		shard_list_path(list, i, path, sizeof(path));
-		fault_set(fault, FAULT_DATA, "",
+		fault_data(fault,
 			"%s: is %s, but its shard (%s) is missing; add the shard, move "
 			"this file away, or set a pattern that matches only the shards",
 			path, kind->kind, kind->shard);
 	}
-	for (uint64_t i = 0, s = 0; fine && i < list->count; i++)
-		if (s < n && list->at[i] == side[s])
-			s++;
-		else
-			list->at[kept++] = list->at[i];
-	if (fine && n > 0) /* an empty list has no array */
-		memcpy(list->at + kept, side, n * sizeof(*side));
+	for (uint64_t i = 0; fine && i < count; i++)
+		list->at[i] = to[i < count - n ? i : 2 * count - n - 1 - i];
 	if (fine) {
-		list->count = kept;
+		list->count = count - n;
 		*sides = n;
 	}
-	free(side);
+	free(to);
 	return fine;
 }
 
@@ -395,7 +370,7 @@ static bool refuse_twins(const struct shard_list *list, struct fault *fault)
 		if (shard_list_find(list, other) < 0)
 			continue;
 		shard_list_path(list, i, path, sizeof(path));
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(fault,
 			"%s: exists uncompressed too, as %s, so its tokens would be served twice; "
 			"move one of them away, or set a pattern that matches only one",
 			path, other);

@@ -13,10 +13,9 @@ enum { HEADER_BYTES = 256 * 4, EVALUATION = 20240522 };
 static const struct kind {
 	uint32_t magic, version;
 	enum shard_type type;
-	const char *name;
 } kinds[] = {
-	{20240520, 1, SHARD_U16, "GPT-2"},
-	{20240801, 7, SHARD_U32, "Llama-3"},
+	{20240520, 1, SHARD_U16},
+	{20240801, 7, SHARD_U32},
 };
 
 static const struct kind *kind_of(uint32_t magic)
@@ -48,46 +47,40 @@ static bool llmc_recognise(const struct bytes *b)
 	       memcmp(head + 12, zeros, sizeof(zeros)) == 0;
 }
 
-static bool llmc_scan(const struct bytes *b, const struct bytes *index,
-	const struct shard_hint *hint, struct shard_facts *facts, struct map *map,
-	struct fault *fault)
+static bool llmc_scan(const struct shard_scan *s)
 {
+	const struct bytes *b = s->b;
+	struct shard_facts *facts = s->facts;
 	uint8_t head[HEADER_BYTES];
 
-	(void)index, (void)hint, (void)map;
 	if (b->size < sizeof(head))
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(s->fault,
 			"its size is %" PRIu64
 			" bytes; llm.c's header alone is %zu: the file is truncated",
 			b->size, sizeof(head));
-	if (!bytes_read(b, 0, head, sizeof(head), fault))
+	if (!bytes_read(b, 0, head, sizeof(head), s->fault))
 		return false;
 	const struct kind *kind = kind_of(bytes_u32(head));
-	uint32_t version = bytes_u32(head + 4), count = bytes_u32(head + 8);
+	uint32_t count = bytes_u32(head + 8);
 
-	if (bytes_u32(head) == EVALUATION)
-		return fault_set(fault, FAULT_DATA, "",
-			"is an llm.c evaluation file (magic %d): questions and answers, not a "
-			"stream of tokens; move it away",
-			EVALUATION);
 	if (!kind)
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(s->fault,
 			"magic is %" PRIu32 "%s; must be %" PRIu32 " (GPT-2) or %" PRIu32
 			" (Llama-3)",
 			bytes_u32(head),
-			is_known(__builtin_bswap32(bytes_u32(head))) ? ", which is big-endian" : "",
+			bytes_u32(head) == EVALUATION
+				? ", an evaluation file: questions and answers, not a stream of "
+				  "tokens; move it away"
+			: is_known(__builtin_bswap32(bytes_u32(head))) ? ", which is big-endian"
+								       : "",
 			kinds[0].magic, kinds[1].magic);
-	if (version != kind->version)
-		return fault_set(fault, FAULT_DATA, "",
-			"version is %" PRIu32 "; must be %" PRIu32 " for llm.c's %s magic", version,
-			kind->version, kind->name);
-	if (count > INT32_MAX)
-		return fault_set(fault, FAULT_DATA, "",
-			"token count is %" PRId32 "; must be 0 to %d", (int32_t)count, INT32_MAX);
+	if (!bytes_check("version", bytes_u32(head + 4), kind->version, kind->version, s->fault) ||
+		!bytes_check("token count", (int32_t)count, 0, INT32_MAX, s->fault))
+		return false;
 	uint64_t size = HEADER_BYTES + (uint64_t)count * shard_type_bytes(kind->type);
 
 	if (b->size != size)
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(s->fault,
 			"token count is %" PRIu32 " (%s), which makes a file of %" PRIu64
 			" bytes; the file has %" PRIu64,
 			count, shard_type_name(kind->type), size, b->size);

@@ -4,7 +4,7 @@
  * bit. Numbers are stored in seven bits a byte, low bits first. An anchor for every STRIDE-th span
  * tells a search where to start.
  */
-#include "daemon/shard/map.h"
+#include "daemon/shard/format.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -49,10 +49,13 @@ static uint64_t take(const uint8_t **code)
 	return value | (uint64_t) * (*code)++ << shift;
 }
 
-static bool encode(struct map *m, uint64_t at, uint64_t tokens, bool gap)
+bool map_add(struct map *m, uint64_t at, uint64_t tokens, bool gap)
 {
 	uint64_t skipped = at - m->byte, anchor = m->spans / STRIDE;
 
+	assert(m->width > 0 && tokens < UINT64_C(1) << 61);
+	if (tokens == 0)
+		return true;
 	if ((m->bytes_room - m->bytes < CODE_MOST || anchor >= m->anchors_room) &&
 		!resize(m, m->bytes_room + m->bytes_room / 2 + 64,
 			m->anchors_room + m->anchors_room / 2 + 1))
@@ -71,32 +74,16 @@ static bool encode(struct map *m, uint64_t at, uint64_t tokens, bool gap)
 	return true;
 }
 
-bool map_add(struct map *m, uint64_t at, uint64_t tokens, bool gap)
+void map_done(struct map *m, bool documents)
 {
-	assert(m->width > 0 && tokens < UINT64_C(1) << 61);
-	if (tokens == 0)
-		return true;
-	if (!m->joins)
-		return encode(m, at, tokens, gap);
-	if (m->last > 0 && at == m->last_at + m->last * m->width) {
-		m->last += tokens;
-		return true;
-	}
-	if (m->last > 0 && !encode(m, m->last_at, m->last, false))
-		return false;
-	m->last_at = at;
-	m->last = tokens;
-	return true;
-}
-
-bool map_done(struct map *m)
-{
-	if (m->last > 0 && !encode(m, m->last_at, m->last, false))
-		return false;
-	m->last = 0;
-	if (m->spans > 0)
+	if (m->spans > 0 && (documents || m->scattered)) {
 		(void)resize(m, m->bytes, (m->spans - 1) / STRIDE + 1);
-	return true;
+		return;
+	}
+	map_free(m);
+	m->code = NULL;
+	m->anchor = NULL;
+	m->spans = m->bytes_room = m->anchors_room = 0;
 }
 
 void map_free(struct map *m)
@@ -121,7 +108,8 @@ static void step(struct map_span *span, uint64_t byte)
 	span->at = byte + (skipped & 1 ? ~(skipped >> 1) : skipped >> 1);
 }
 
-void map_step(const struct map *m, struct map_span *span)
+/* Moves to the next span, which must exist. */
+static void map_step(const struct map *m, struct map_span *span)
 {
 	step(span, span->at + (span->end - span->begin) * m->width);
 }

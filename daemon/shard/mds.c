@@ -8,24 +8,30 @@
  *
  * Where the lengths tell how many tokens a sample has, as with what llm-foundry writes, only the
  * first sample of a large shard is looked at.
+ *
+ * index.json, in a shard's directory or its parent, lists the shards. The index and the files must
+ * agree, so that a lost, a stray or a rewritten file does not silently change a run.
  */
+#include "daemon/shard/format.h"
 #include "daemon/shard/json.h"
-#include "daemon/shard/map.h"
-#include "daemon/shard/mds_index.h"
+#include "proto/phrases.h"
 
-#include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum {
 	COLUMNS_MOST = 256,
 	DIMENSIONS_MOST = 63,
 	SHAPE_MOST = 2 + 8 * DIMENSIONS_MOST, /* bytes of a type and a shape */
 	CONFIG_MOST = 1 << 20,
-	SMALL = 1 << 20, /* bytes; all samples of smaller shards are looked at */
-	SOME = 1024,	 /* bytes of a sample, usually enough for its lengths and shape */
+	INDEX_MOST = 64 << 20, /* bytes of an index.json: a hundred thousand shards */
+	SMALL = 1 << 20,       /* bytes; all samples of smaller shards are looked at */
+	SOME = 1024,	       /* bytes of a sample, usually enough for its lengths and shape */
 	SHOWN = 48,
 };
 
@@ -61,26 +67,229 @@ struct sample {
 	enum shard_type type;
 };
 
-#define refuse(m, ...) fault_set((m)->fault, FAULT_DATA, "", __VA_ARGS__)
+#define refuse(m, ...) fault_data((m)->fault, __VA_ARGS__)
+
+/* ---- index.json ---- */
+
+struct index {
+	struct index *next;
+	json_t *shards; /* by name of the raw file: number, samples, bytes; NULL: no index.json */
+	char path[PATH_MAX];
+};
+
+struct mds_indexes {
+	pthread_mutex_t lock;
+	struct index *first;
+	size_t root_bytes; /* without slashes at the end */
+	char root[];
+};
+
+struct mds_indexes *mds_indexes_new(const char *root)
+{
+	size_t n = strlen(root);
+	struct mds_indexes *indexes = calloc(1, sizeof(*indexes) + n + 1);
+
+	if (!indexes)
+		return NULL;
+	pthread_mutex_init(&indexes->lock, NULL);
+	memcpy(indexes->root, root, n);
+	while (n > 0 && root[n - 1] == '/')
+		n--;
+	indexes->root_bytes = n;
+	return indexes;
+}
+
+static void index_free(struct index *x)
+{
+	json_decref(x->shards);
+	free(x);
+}
+
+void mds_indexes_free(struct mds_indexes *indexes)
+{
+	if (!indexes)
+		return;
+	for (struct index *x; (x = indexes->first);) {
+		indexes->first = x->next;
+		index_free(x);
+	}
+	pthread_mutex_destroy(&indexes->lock);
+	free(indexes);
+}
+
+/* Whether the raw file @name exists, also compressed. */
+static bool is_there(const struct index *x, const struct objects *objects, const char *name)
+{
+	static const char *const endings[] = {"", ".zstd", ".zst"};
+	int directory = (int)(strlen(x->path) - strlen("index.json"));
+	char path[PATH_MAX];
+	struct object object;
+	struct stat st;
+
+	for (unsigned i = 0; i < sizeof(endings) / sizeof(endings[0]); i++)
+		if (snprintf(path, sizeof(path), "%.*s%s%s", directory, x->path, name, endings[i]) <
+				(int)sizeof(path) &&
+			(objects ? objects->find(objects->context, path, &object)
+				 : stat(path, &st) == 0 && S_ISREG(st.st_mode)))
+			return true;
+	return false;
+}
+
+static bool take_shard(struct index *x, size_t number, json_t *shard, const struct objects *objects,
+	struct fault *fault)
+{
+	json_int_t samples, bytes;
+	json_error_t error;
+	const char *name;
+	char shown[80];
+
+	if (json_unpack_ex(shard, &error, 0, "{s:I, s:{s:s, s:I}}", "samples", &samples, "raw_data",
+		    "basename", &name, "bytes", &bytes) != 0)
+		return fault_data(fault, "shards[%zu]: %s", number,
+			json_shown(error.text, shown, sizeof(shown)));
+	if (!is_there(x, objects, name))
+		return fault_data(fault,
+			"shards[%zu] is '%s', but there is no such file; add it, or rewrite the "
+			"index",
+			number, json_shown(name, shown, sizeof(shown)));
+	return json_object_set_new(x->shards, name,
+		       json_pack("[III]", (json_int_t)number, samples, bytes)) == 0 ||
+	       fault_memory(fault);
+}
+
+static bool load_index(struct index *x, const struct bytes *file, struct fault *fault)
+{
+	char *text = file->size <= INDEX_MOST ? malloc(file->size + 1) : NULL;
+	json_t *whole = NULL, *shards;
+
+	x->shards = json_object();
+	if (file->size > INDEX_MOST)
+		bytes_check("its size", (int64_t)file->size, 0, INDEX_MOST, fault);
+	else if (!text || !x->shards)
+		fault_memory(fault);
+	else if (bytes_read(file, 0, text, file->size, fault))
+		whole = json_object_of(text, file->size, fault);
+	shards = json_object_get(whole, "shards");
+	bool fine = whole &&
+		    (json_is_array(shards) ||
+			    fault_data(fault, "shards is %s; must be an array", json_kind(shards)));
+
+	for (size_t i = 0; fine && i < json_array_size(shards); i++)
+		fine = take_shard(x, i, json_array_get(shards, i), file->objects, fault);
+	json_decref(whole);
+	free(text);
+	return (fine && bytes_settled(file, fault)) || fault_prefix(fault, "index.json: ");
+}
+
+/*
+ * The index in the directory, whose path has @n bytes, read now or for another shard. A failure is
+ * not kept. NULL: @fault.
+ */
+static const struct index *index_in(struct mds_indexes *indexes, const struct bytes *shard,
+	const char *directory, size_t n, struct fault *fault)
+{
+	struct index *x, *new = calloc(1, sizeof(*new));
+	struct bytes *file = NULL;
+
+	if (!new) {
+		fault_memory(fault);
+		return NULL;
+	}
+	snprintf(new->path, sizeof(new->path), "%.*sindex.json", (int)n, directory);
+	pthread_mutex_lock(&indexes->lock);
+	for (x = indexes->first; x && strcmp(x->path, new->path) != 0;)
+		x = x->next;
+	if (!x && bytes_open_side(shard, new->path, &file, fault)) {
+		if (!file || load_index(new, file, fault)) {
+			new->next = indexes->first;
+			indexes->first = x = new;
+		}
+		bytes_close(file);
+	}
+	pthread_mutex_unlock(&indexes->lock);
+	if (x != new)
+		index_free(new);
+	return x;
+}
+
+/* The length of the directory in the first @n bytes of @path, with its slash. */
+static size_t directory_of(const char *path, size_t n)
+{
+	for (n -= n > 0; n > 0 && path[n - 1] != '/';)
+		n--;
+	return n;
+}
+
+/*
+ * Checks the shard by the index in a directory, the first @n bytes of its path. *@absent: there is
+ * none.
+ */
+static bool check_index(const struct mds *m, struct mds_indexes *indexes, size_t n, bool *absent)
+{
+	const struct bytes *b = m->b;
+	const char *name = b->path + n, *end = bytes_ending(name, ".mds");
+	const struct index *x = index_in(indexes, b, b->path, n, m->fault);
+	json_int_t number, samples, bytes;
+	char raw[PATH_MAX];
+
+	*absent = x && !x->shards;
+	if (!x || !x->shards)
+		return x;
+	snprintf(raw, sizeof(raw), "%.*s", end ? (int)(end - name) + 4 : PATH_MAX, name);
+	if (json_unpack(json_object_get(x->shards, raw), "[III]", &number, &samples, &bytes) != 0)
+		return refuse(m,
+			"is not among the %zu shards of %.200s; move it away, or rewrite the index",
+			json_object_size(x->shards), x->path);
+	if (samples != m->samples)
+		return refuse(m,
+			"number of samples is %" PRIu32 "; index.json: shards[%" JSON_INTEGER_FORMAT
+			"].samples is %" JSON_INTEGER_FORMAT,
+			m->samples, number, samples);
+	return (uint64_t)bytes == b->size ||
+	       refuse(m,
+		       "%s %" PRIu64 " bytes; index.json: shards[%" JSON_INTEGER_FORMAT
+		       "].raw_data.bytes is %" JSON_INTEGER_FORMAT,
+		       b->plain ? "its size is" : "it decodes to", b->size, number, bytes);
+}
+
+/*
+ * Checks that the indexes list the shard, with its size and number of samples, and that all shards
+ * that they list exist. The index of the parent, a merged one, which calls the shard
+ * DIRECTORY/NAME, is checked if it belongs to the dataset or is the only one.
+ */
+static bool check_listed(const struct mds *m, const struct shard_hint *hint)
+{
+	struct mds_indexes *indexes = hint->indexes ? hint->indexes : mds_indexes_new("");
+	const char *path = m->b->path;
+	size_t n = directory_of(path, strlen(path)), up = directory_of(path, n);
+	bool fine = indexes || fault_memory(m->fault), absent = false;
+
+	fine = fine && check_index(m, indexes, n, &absent);
+	if (fine && n > 0 && path[up] != '/' && path[up] != '.') { /* the directory has a name */
+		size_t root = indexes->root_bytes;
+
+		if (absent || (root > 0 && up > root && path[root] == '/' &&
+				      memcmp(path, indexes->root, root) == 0))
+			fine = check_index(m, indexes, up, &absent);
+	}
+	if (!hint->indexes)
+		mds_indexes_free(indexes);
+	return fine;
+}
 
 /* ---- columns ---- */
 
-static const struct {
-	const char *name;
-	enum shard_type type;
-	uint8_t code; /* in a value of encoding `ndarray` */
-} types[] = {
-	{"uint8", SHARD_U8, 8},
-	{"int8", SHARD_I8, 9},
-	{"uint16", SHARD_U16, 16},
-	{"int16", SHARD_I16, 17},
-	{"uint32", SHARD_U32, 32},
-	{"int32", SHARD_I32, 33},
-	{"uint64", SHARD_U64, 64},
-	{"int64", SHARD_I64, 65},
-};
+/* "uint16" is u16, "int64" is i64. */
+static bool type_called(const char *text, int n, enum shard_type *type)
+{
+	int at = *text == 'u';
+	char name[8];
 
-enum { TYPES = sizeof(types) / sizeof(types[0]) };
+	if (n <= at + 3 || strncmp(text + at, "int", 3) != 0)
+		return false;
+	snprintf(name, sizeof(name), "%c%.*s", at ? 'u' : 'i', n - at - 3, text + at + 3);
+	return shard_type(name, type);
+}
 
 /*
  * Whether a column of this encoding holds tokens: `bytes`, `ndarray`, `ndarray:TYPE`, or
@@ -88,31 +297,20 @@ enum { TYPES = sizeof(types) / sizeof(types[0]) };
  */
 static bool encoding(const char *text, const struct shard_hint *hint, struct layout *l)
 {
-	static const char array[] = "ndarray:";
-	size_t n = sizeof(array) - 1;
-
 	l->has_type = l->raw = strcmp(text, "bytes") == 0;
 	l->type = hint->has_type ? hint->type : SHARD_I64;
 	if (l->raw || strcmp(text, "ndarray") == 0)
 		return true;
-	if (strncmp(text, array, n) != 0)
+	if (strncmp(text, "ndarray:", 8) != 0)
 		return false;
-	text += n;
 	l->has_type = true;
-	l->raw = strchr(text, ':');
-	for (int i = 0; i < TYPES; i++)
-		if (strlen(types[i].name) == strcspn(text, ":") &&
-			strncmp(types[i].name, text, strlen(types[i].name)) == 0) {
-			l->type = types[i].type;
-			return true;
-		}
-	return false;
+	l->raw = strchr(text + 8, ':');
+	return type_called(text + 8, (int)strcspn(text + 8, ":"), &l->type);
 }
 
-/* The config's three arrays, of @n columns each. */
+/* The config's three arrays, of l->columns columns each. */
 struct columns {
 	const json_t *names, *encodings, *sizes;
-	size_t n;
 };
 
 static const char *text_of(const json_t *array, size_t i)
@@ -121,20 +319,19 @@ static const char *text_of(const json_t *array, size_t i)
 }
 
 /* Checks the arrays: equal lengths, the right types, and names that ascend, as they are written. */
-static bool read_columns(struct mds *m, const json_t *config, struct columns *c)
+static bool read_columns(struct mds *m, const struct columns *c)
 {
-	*c = (struct columns){json_object_get(config, "column_names"),
-		json_object_get(config, "column_encodings"),
-		json_object_get(config, "column_sizes"), 0};
-	c->n = json_array_size(c->names);
-	if (c->n == 0 || c->n > COLUMNS_MOST || json_array_size(c->encodings) != c->n ||
-		json_array_size(c->sizes) != c->n)
+	struct layout *l = &m->layout;
+	size_t n = json_array_size(c->names);
+
+	if (n == 0 || n > COLUMNS_MOST || json_array_size(c->encodings) != n ||
+		json_array_size(c->sizes) != n)
 		return refuse(m,
 			"column_names has %zu entries, column_encodings %zu, column_sizes %zu; "
 			"must be arrays of the same length, 1 to %d",
-			c->n, json_array_size(c->encodings), json_array_size(c->sizes),
-			COLUMNS_MOST);
-	for (size_t i = 0; i < c->n; i++) {
+			n, json_array_size(c->encodings), json_array_size(c->sizes), COLUMNS_MOST);
+	for (; l->columns < n; l->columns++) {
+		unsigned i = l->columns;
 		const json_t *size = json_array_get(c->sizes, i);
 
 		if (!text_of(c->names, i) || !text_of(c->encodings, i) ||
@@ -142,68 +339,57 @@ static bool read_columns(struct mds *m, const json_t *config, struct columns *c)
 			json_integer_value(size) < 0 || json_integer_value(size) > UINT32_MAX ||
 			(i > 0 && strcmp(text_of(c->names, i), text_of(c->names, i - 1)) <= 0))
 			return refuse(m,
-				"column %zu: must have a name after the previous one, an encoding, "
+				"column %u: must have a name after the previous one, an encoding, "
 				"and as size null or 0 to %u",
 				i, UINT32_MAX);
-	}
-	return true;
-}
-
-static bool refuse_column(struct mds *m, const struct columns *c, const char *what)
-{
-	char all[160] = "", name[SHOWN], encoded[SHOWN];
-	size_t n = 0;
-
-	for (size_t i = 0; i < c->n && n < sizeof(all); i++)
-		n += (size_t)snprintf(all + n, sizeof(all) - n, "%s%s: %s", i ? ", " : "",
-			json_shown(text_of(c->names, i), name, sizeof(name)),
-			json_shown(text_of(c->encodings, i), encoded, sizeof(encoded)));
-	return refuse(m, "%s; set `column` to the one with the tokens, of: %s", what, all);
-}
-
-/* Chooses the config's column; otherwise one with llm-foundry's names; otherwise the only one. */
-static bool choose(struct mds *m, const struct columns *c, const struct shard_hint *hint)
-{
-	const char *const names[] = {
-		hint->column ? hint->column : "tokens", hint->column ? hint->column : "input_ids"};
-	char what[SHOWN + 20], shown[SHOWN];
-
-	for (unsigned i = 0; i < 2 * c->n; i++) {
-		m->layout.column = i % c->n;
-		if (strcmp(text_of(c->names, i % c->n), names[i / c->n]) == 0)
-			return true;
-	}
-	snprintf(what, sizeof(what), "has no column %s",
-		hint->column ? json_shown(hint->column, shown, sizeof(shown))
-			     : "tokens or input_ids");
-	m->layout.column = 0;
-	return (!hint->column && c->n == 1) || refuse_column(m, c, what);
-}
-
-static bool lay_out(struct mds *m, const struct columns *c, const struct shard_hint *hint)
-{
-	struct layout *l = &m->layout;
-	char what[2 * SHOWN + 40], shown[SHOWN];
-
-	if (!choose(m, c, hint))
-		return false;
-	const char *text = text_of(c->encodings, l->column);
-
-	json_shown(text_of(c->names, l->column), l->name, sizeof(l->name));
-	snprintf(what, sizeof(what), "column `%s` is encoded as `%s`", l->name,
-		json_shown(text, shown, sizeof(shown)));
-	if (!encoding(text, hint, l))
-		return refuse(m,
-			"%s; must be bytes, or ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with "
-			"an integer type",
-			what);
-	l->columns = (unsigned)c->n;
-	for (unsigned i = 0; i < l->columns; i++) {
-		l->size[i] = (uint32_t)json_integer_value(json_array_get(c->sizes, i));
+		l->size[i] = (uint32_t)json_integer_value(size);
 		l->variable += l->size[i] == 0;
 		l->fixed += l->size[i];
 	}
 	return true;
+}
+
+/* Chooses the config's column; otherwise one with llm-foundry's names; otherwise the only one. */
+static bool choose(struct mds *m, const struct columns *c, const char *name)
+{
+	const char *const wanted[] = {name ? name : "tokens", name ? name : "input_ids"};
+	unsigned columns = m->layout.columns;
+	char all[160] = "", shown[SHOWN];
+	size_t n = 0;
+
+	for (unsigned i = 0; i < 2 * columns; i++) {
+		m->layout.column = i % columns;
+		if (strcmp(text_of(c->names, i % columns), wanted[i / columns]) == 0)
+			return true;
+	}
+	m->layout.column = 0;
+	if (!name && columns == 1)
+		return true;
+	for (unsigned i = 0; i < columns && n < sizeof(all); i++)
+		n += (size_t)snprintf(all + n, sizeof(all) - n, "%s%s", i ? ", " : "",
+			json_shown(text_of(c->names, i), shown, sizeof(shown)));
+	return refuse(m, "has no column %s; set `column` to the one with the tokens, of: %s",
+		name ? json_shown(name, shown, sizeof(shown)) : "tokens or input_ids", all);
+}
+
+static bool lay_out(struct mds *m, const json_t *config, const struct shard_hint *hint)
+{
+	const struct columns c = {json_object_get(config, "column_names"),
+		json_object_get(config, "column_encodings"),
+		json_object_get(config, "column_sizes")};
+	struct layout *l = &m->layout;
+	char shown[SHOWN];
+
+	if (!read_columns(m, &c) || !choose(m, &c, hint->column))
+		return false;
+	const char *text = text_of(c.encodings, l->column);
+
+	json_shown(text_of(c.names, l->column), l->name, sizeof(l->name));
+	return encoding(text, hint, l) ||
+	       refuse(m,
+		       "column `%s` is encoded as `%s`; must be bytes, or ndarray, ndarray:DTYPE "
+		       "or ndarray:DTYPE:SHAPE with an integer type",
+		       l->name, json_shown(text, shown, sizeof(shown)));
 }
 
 /* ---- the front ---- */
@@ -216,19 +402,17 @@ static uint32_t offset(const struct mds *m, uint64_t i)
 /* Offsets ascend, up to the end of the file. */
 static bool check_offsets(struct mds *m)
 {
-	uint64_t size = m->b->size;
-	uint32_t last = offset(m, 0);
+	uint32_t last = offset(m, 0), size = (uint32_t)m->b->size;
 
-	if (offset(m, m->samples) != size)
+	if (offset(m, m->samples) != m->b->size)
 		return refuse(m,
-			"the last sample ends at byte %" PRIu32 " (offset %" PRIu32
-			"); the file has %" PRIu64 " bytes",
-			offset(m, m->samples), m->samples, size);
+			"the last sample ends at byte %" PRIu32 "; the file has %" PRIu64 " bytes",
+			offset(m, m->samples), m->b->size);
 	for (uint64_t i = 1; i <= m->samples; last = offset(m, i++))
 		if (offset(m, i) < last || offset(m, i) > size)
 			return refuse(m,
-				"offset %" PRIu64 " is %" PRIu32 "; must be %" PRIu32 " to %" PRIu64
-				": offsets ascend and end with the file",
+				"offset %" PRIu64 " is %" PRIu32 "; must be %" PRIu32 " to %" PRIu32
+				": offsets ascend",
 				i, offset(m, i), last, size);
 	return true;
 }
@@ -237,23 +421,17 @@ static bool check_offsets(struct mds *m)
 static bool read_front(struct mds *m)
 {
 	uint64_t size = m->b->size;
-	uint8_t head[8];
+	uint8_t head[8] = {0};
 
-	if (size < sizeof(head) + 4)
-		return refuse(m,
-			"its size is %" PRIu64 " bytes; a shard of one sample has at least %zu",
-			size, sizeof(head) + 4);
-	if (!bytes_begin(m->b, head, sizeof(head), m->fault))
+	if (!bytes_begin(m->b, head, size < sizeof(head) ? size : sizeof(head), m->fault))
 		return false;
 	m->samples = bytes_u32(head);
 	uint64_t first = bytes_u32(head + 4), table = 4 + 4 * ((uint64_t)m->samples + 1);
 
-	if (m->samples == 0)
-		return refuse(m, "number of samples is 0: it has no tokens; remove it");
-	if (table > size)
+	if (m->samples == 0 || table > size)
 		return refuse(m,
 			"number of samples is %" PRIu32 ", whose offsets end at byte %" PRIu64
-			"; the file has %" PRIu64 " bytes",
+			"; must be at least 1, and the file has %" PRIu64 " bytes",
 			m->samples, table, size);
 	if (first < table || first > size || first - table > CONFIG_MOST)
 		return refuse(m,
@@ -264,7 +442,10 @@ static bool read_front(struct mds *m)
 	m->front = malloc(m->front_bytes);
 	if (!m->front)
 		return fault_memory(m->fault);
-	return bytes_begin(m->b, m->front, m->front_bytes, m->fault) && check_offsets(m);
+	if (!bytes_begin(m->b, m->front, m->front_bytes, m->fault))
+		return false;
+	return (memcmp(m->front, head, sizeof(head)) == 0 || refuse(m, PHRASE_CHANGED_OPENING)) &&
+	       check_offsets(m);
 }
 
 static bool read_config(struct mds *m, const struct shard_hint *hint)
@@ -272,12 +453,11 @@ static bool read_config(struct mds *m, const struct shard_hint *hint)
 	uint64_t from = 4 + 4 * ((uint64_t)m->samples + 1);
 	json_t *config =
 		json_object_of((const char *)m->front + from, offset(m, 0) - from, m->fault);
-	struct columns columns;
 	uint64_t version;
 	bool fine = config &&
 		    json_number_in(config, "", "version", INT32_MAX, &version, m->fault) &&
-		    (version == 2 || refuse(m, "version is %" PRIu64 "; must be 2", version)) &&
-		    read_columns(m, config, &columns) && lay_out(m, &columns, hint);
+		    bytes_check("version", (int64_t)version, 2, 2, m->fault) &&
+		    lay_out(m, config, hint);
 
 	json_decref(config);
 	return fine || fault_prefix(m->fault, "config: ");
@@ -294,21 +474,29 @@ static bool get(struct mds *m, uint64_t at, void *to, size_t n)
 	return true;
 }
 
-/* Finds our column in a sample, whose lengths must add up to its size. */
-static bool find_column(struct mds *m, struct sample *s)
+/*
+ * Finds our column in a sample, whose lengths must add up to its size. @sized: the length is not
+ * read if it is the only one.
+ */
+static bool find_column(struct mds *m, struct sample *s, bool sized)
 {
 	const struct layout *l = &m->layout;
 	uint8_t lengths[4 * COLUMNS_MOST], *length = lengths;
-	uint64_t bytes = s->end - s->begin, head = 4 * (uint64_t)l->variable, sum = head + l->fixed;
+	uint64_t bytes = s->end - s->begin, head = 4 * (uint64_t)l->variable, sum = head + l->fixed,
+		 rest = bytes > sum ? bytes - sum : 0;
+	bool known = sized && l->variable == (l->size[l->column] == 0);
 
 	s->value = s->begin + head;
-	if (head <= bytes && !get(m, s->begin, lengths, head))
+	if (head <= bytes && !known && !get(m, s->begin, lengths, head))
 		return false;
 	for (unsigned i = 0; head <= bytes && i < l->columns; i++) {
-		uint64_t column = l->size[i] ? l->size[i] : bytes_u32(length);
+		uint64_t column = l->size[i];
 
-		sum += l->size[i] ? 0 : column;
-		length += l->size[i] ? 0 : 4;
+		if (l->size[i] == 0) {
+			column = known ? rest : bytes_u32(length);
+			length += 4;
+			sum += column;
+		}
 		s->value += i < l->column ? column : 0;
 		s->bytes = i == l->column ? column : s->bytes;
 	}
@@ -318,88 +506,53 @@ static bool find_column(struct mds *m, struct sample *s)
 				       s->number, sum, bytes);
 }
 
-/* The same without reading, if only our column or none varies in size. */
-static bool column_by_size(const struct mds *m, struct sample *s)
-{
-	const struct layout *l = &m->layout;
-	uint64_t bytes = s->end - s->begin, other = 4 * (uint64_t)l->variable + l->fixed;
-
-	if (l->variable > 1 || (l->variable == 1 && l->size[l->column] > 0) || bytes < other)
-		return false;
-	s->value = s->begin + 4 * (uint64_t)l->variable;
-	for (unsigned i = 0; i < l->column; i++)
-		s->value += l->size[i];
-	s->bytes = l->variable ? bytes - other : l->size[l->column];
-	return l->variable || bytes == other;
-}
-
+/* The numbers of types are their bits, plus 1 if they are signed. */
 static bool take_type(struct mds *m, struct sample *s, uint8_t code)
 {
-	for (int i = 0; i < TYPES; i++)
-		if (types[i].code == code) {
-			s->type = types[i].type;
+	for (s->type = SHARD_U8; s->type <= SHARD_I64; s->type++)
+		if (code == 8 * shard_type_bytes(s->type) + shard_type_signed(s->type))
 			return true;
-		}
 	return refuse(m, "sample %" PRIu32 ": type is %u%s; must be 8, 9, 16, 17, 32, 33, 64 or 65",
 		s->number, code,
 		code == 18 || code == 34 || code == 66 ? ", a floating-point type" : "");
 }
 
-/* Reads the type and the shape at the beginning of our column. *@n: their length. */
-static bool take_array(struct mds *m, struct sample *s, size_t *n, uint64_t *count)
-{
-	const struct layout *l = &m->layout;
-	size_t head = (size_t)!l->has_type + 1,
-	       most = s->bytes < SHAPE_MOST ? s->bytes : SHAPE_MOST;
-	uint8_t value[SHAPE_MOST];
-
-	if (s->bytes < head)
-		return refuse(m,
-			"sample %" PRIu32 ": column `%s` is %" PRIu64
-			" bytes long; its shape alone takes %zu",
-			s->number, l->name, s->bytes, head);
-	if (!get(m, s->value, value, most) || (!l->has_type && !take_type(m, s, value[0])))
-		return false;
-	unsigned dimensions = value[head - 1] >> 2, width = 1u << (value[head - 1] & 3);
-
-	*n = head + (size_t)dimensions * width;
-	if (dimensions == 0 || *n > s->bytes)
-		return refuse(m,
-			"sample %" PRIu32 ": shape has %u dimensions of %u bytes; must have 1 to "
-			"%d, and column `%s` is %" PRIu64 " bytes long",
-			s->number, dimensions, width, DIMENSIONS_MOST, l->name, s->bytes);
-	*count = 1;
-	for (const uint8_t *at = value + head; at < value + *n; at += width) {
-		uint64_t dimension = 0;
-
-		for (unsigned i = 0; i < width; i++)
-			dimension |= (uint64_t)at[i] << 8 * i;
-		/* No column has so many bytes, so the caller refuses it. */
-		if (__builtin_mul_overflow(*count, dimension, count))
-			*count = UINT64_MAX;
-	}
-	return true;
-}
-
-/* Finds the tokens in our column by its shape. */
+/* Finds the tokens in our column: all of a raw one, otherwise those after its type and shape. */
 static bool look(struct mds *m, struct sample *s)
 {
-	uint64_t count, bytes;
+	const struct layout *l = &m->layout;
+	uint8_t value[SHAPE_MOST] = {0};
+	uint64_t count = 1, bytes;
 	size_t n = 0;
 
-	s->type = m->layout.type;
-	if (!m->layout.raw && !take_array(m, s, &n, &count))
-		return false;
+	s->type = l->type;
+	if (!l->raw) {
+		if (!get(m, s->value, value, s->bytes < SHAPE_MOST ? s->bytes : SHAPE_MOST) ||
+			(!l->has_type && !take_type(m, s, value[n++])))
+			return false;
+		unsigned dimensions = value[n] >> 2, width = 1u << (value[n] & 3);
+
+		count = dimensions > 0 ? 1 : UINT64_MAX;
+		for (n++; dimensions > 0; dimensions--, n += width) {
+			uint64_t dimension = 0;
+
+			for (unsigned i = 0; i < width; i++)
+				dimension |= (uint64_t)value[n + i] << 8 * i;
+			/* No column has so many bytes, so it is refused. */
+			if (__builtin_mul_overflow(count, dimension, &count))
+				count = UINT64_MAX;
+		}
+	}
 	uint64_t width = shard_type_bytes(s->type);
 
-	if (m->layout.raw)
+	if (l->raw)
 		count = s->bytes / width;
-	if (__builtin_mul_overflow(count, width, &bytes) || bytes != s->bytes - n)
+	if (n > s->bytes || __builtin_mul_overflow(count, width, &bytes) || bytes != s->bytes - n)
 		return refuse(m,
 			"sample %" PRIu32 ": its shape makes %" PRIu64 " tokens of %" PRIu64
 			" bytes; column `%s` has %" PRIu64
-			" bytes for them: it is truncated, or dtype is wrong",
-			s->number, count, width, m->layout.name, s->bytes - n);
+			" bytes, %zu of them for its shape: it is truncated, or dtype is wrong",
+			s->number, count, width, l->name, s->bytes, n);
 	s->at = s->value + n;
 	s->tokens = count;
 	return true;
@@ -429,9 +582,8 @@ static bool look_by_size(const struct mds *m, struct sample *s, enum shard_type 
 /* @first: NULL, or the first sample, if sizes tell what a sample holds. */
 static bool find(struct mds *m, struct sample *s, const struct sample *first)
 {
-	if (!(first && column_by_size(m, s)) && !find_column(m, s))
-		return false;
-	return (first && look_by_size(m, s, first->type)) || look(m, s);
+	return find_column(m, s, first) &&
+	       ((first && look_by_size(m, s, first->type)) || look(m, s));
 }
 
 /* ---- the shard ---- */
@@ -495,31 +647,30 @@ static void judge_rows(const struct shard_hint *hint, struct shard_facts *facts,
 			row, row);
 }
 
-static bool mds_scan(const struct bytes *b, const struct bytes *index,
-	const struct shard_hint *hint, struct shard_facts *facts, struct map *map,
-	struct fault *fault)
+static bool mds_scan(const struct shard_scan *s)
 {
-	struct mds m = {.b = b, .fault = fault};
+	const struct bytes *b = s->b;
+	struct shard_facts *facts = s->facts;
+	struct mds m = {.b = b, .fault = s->fault};
 
-	(void)index;
-	bool fine = read_front(&m) && read_config(&m, hint) &&
-		    (hint->listed || mds_check_listed(b, hint, m.samples, fault)) &&
-		    scan_samples(&m, hint, facts, map);
+	bool fine = read_front(&m) && read_config(&m, s->hint) &&
+		    (s->hint->listed || check_listed(&m, s->hint)) &&
+		    scan_samples(&m, s->hint, facts, s->map);
 
 	free(m.front);
 	if (!fine)
 		return false;
 	snprintf(facts->column, sizeof(facts->column), "%s", m.layout.name);
 	facts->plain = false;
-	judge_rows(hint, facts, m.samples);
+	judge_rows(s->hint, facts, m.samples);
 	return true;
 }
 
 /* If a shard is there both raw and compressed, the raw file is served. */
 static const struct shard_companion companions[] = {
-	{.ending = "/index.json", .shard = "*.mds", .kind = "a Mosaic index by its name"},
-	{.ending = ".mds.zstd", .shard = ".mds", .kind = "a compressed shard", .alone = true},
-	{.ending = ".mds.zst", .shard = ".mds", .kind = "a compressed shard", .alone = true},
+	{"/index.json", "*.mds", "a Mosaic index by its name", .alone = false},
+	{".mds.zstd", ".mds", "a compressed shard", .alone = true},
+	{".mds.zst", ".mds", "a compressed shard", .alone = true},
 	{0},
 };
 

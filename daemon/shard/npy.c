@@ -5,12 +5,10 @@
  *
  * Only the values of the three entries are looked at. They must agree with the size of the file.
  */
-#include "daemon/shard/npy.h"
-
 #include "daemon/shard/format.h"
 
-#include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,88 +39,45 @@ static bool is_npy(const struct bytes *b)
 /* ---- the header ---- */
 
 struct header {
-	char descr[64]; /* printable; "" if it is not a string */
+	char descr[64]; /* printable */
 	bool fortran;
 	uint64_t shape[2];
-	unsigned dimensions; /* may be more than those in shape */
+	unsigned dimensions; /* 1 or 2 */
 	uint64_t data_at;    /* offset of the values */
 };
 
-/* The value of @key, which must be there once. NULL: @fault. */
-static const char *value_of(const char *text, const char *key, struct fault *fault)
+/* A tuple of one or two numbers: "(5,)", "(3, 4)". */
+static bool take_shape(const char *text, struct header *h)
 {
-	const char *at = strstr(text, key);
+	int end = 0;
 
-	if (at && !strstr(at + 1, key)) {
-		at += strlen(key);
-		at += *at == '\'' || *at == '"';
-		at += strspn(at, " ");
-		if (*at == ':')
-			return at + 1 + strspn(at + 1, " ");
+	h->dimensions = 1;
+	sscanf(text, "(%" SCNu64 ",)%n", &h->shape[0], &end);
+	if (end == 0) {
+		h->dimensions = 2;
+		sscanf(text, "(%" SCNu64 ", %" SCNu64 ")%n", &h->shape[0], &h->shape[1], &end);
 	}
-	fault_set(fault, FAULT_DATA, "",
-		"NumPy header: %s is missing or there twice; must have descr, fortran_order and "
-		"shape",
-		key);
-	return NULL;
+	return end > 0 && !memchr(text, '-', (size_t)end);
 }
 
-static bool refuse(const char *field, const char *value, const char *wanted, struct fault *fault)
-{
-	char shown[32];
-
-	return fault_set(fault, FAULT_DATA, "", "NumPy header: %s is \"%s\"; must be %s", field,
-		bytes_shown(value, strlen(value), shown, sizeof(shown)), wanted);
-}
-
-static void take_descr(const char *value, struct header *h)
-{
-	size_t n = strcspn(value + (*value != 0), "'\"");
-
-	if ((*value == '\'' || *value == '"') && value[n + 1] == *value)
-		bytes_shown(value + 1, n, h->descr, sizeof(h->descr));
-}
-
-/* A tuple of numbers: "()", "(5,)", "(3, 4)". Python 2 wrote an L after some of them. */
-static bool take_shape(const char *value, struct header *h)
-{
-	const char *at = value;
-	bool comma = *at == '('; /* or the parenthesis */
-
-	at += comma;
-	for (at += strspn(at, " "); comma && *at >= '0' && *at <= '9'; h->dimensions++) {
-		char *end;
-
-		errno = 0;
-		uint64_t length = strtoull(at, &end, 10);
-
-		if (errno != 0)
-			return false;
-		if (h->dimensions < 2)
-			h->shape[h->dimensions] = length;
-		at = end + (*end == 'L');
-		at += strspn(at, " ");
-		comma = *at == ',';
-		at += comma;
-		at += strspn(at, " ");
-	}
-	return *at == ')' && *value == '(' && (h->dimensions != 1 || comma); /* (5) is a number */
-}
-
+/* NumPy, and all who write its format, write the entries in this order. */
 static bool parse(const char *text, struct header *h, struct fault *fault)
 {
-	const char *descr = value_of(text, "descr", fault);
-	const char *order = descr ? value_of(text, "fortran_order", fault) : NULL;
-	const char *shape = order ? value_of(text, "shape", fault) : NULL;
+	char order[8] = "", shown[80];
+	int at = 0;
 
-	if (!shape)
-		return false;
-	take_descr(descr, h);
-	h->fortran = strncmp(order, "True", 4) == 0;
-	if (!h->fortran && strncmp(order, "False", 5) != 0)
-		return refuse("fortran_order", order, "True or False", fault);
-	return take_shape(shape, h) ||
-	       refuse("shape", shape, "a tuple of integers below 2^64, as (5,)", fault);
+	sscanf(text, " { 'descr' : '%63[^']' , 'fortran_order' : %5[A-Za-z] , 'shape' : %n",
+		h->descr, order, &at);
+	bytes_shown(h->descr, strlen(h->descr), h->descr, sizeof(h->descr));
+	h->fortran = strcmp(order, "True") == 0;
+	if (at == 0 || (!h->fortran && strcmp(order, "False") != 0))
+		return fault_data(fault,
+			"NumPy header: is \"%s\"; must be descr, fortran_order and shape",
+			bytes_shown(text, strlen(text), shown, sizeof(shown)));
+	return take_shape(text + at, h) ||
+	       fault_data(fault,
+		       "NumPy header: shape is \"%s\"; must be of 1 or 2 dimensions, as (5,)",
+		       bytes_shown(text + at, strcspn(text + at, "}"), shown, sizeof(shown)));
 }
 
 static bool read_header(const struct bytes *b, struct header *h, struct fault *fault)
@@ -132,24 +87,22 @@ static bool read_header(const struct bytes *b, struct header *h, struct fault *f
 
 	*h = (struct header){.fortran = false};
 	if (n < 10 || memcmp(head, magic, sizeof(magic) - 1) != 0)
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(fault,
 			"is not a .npy file, or is truncated: it does not begin with \\x93NUMPY, a "
 			"version and a length; set `format: flat` if it holds plain tokens");
 	if (head[6] < 1 || head[6] > 3 || head[7] != 0 || (head[6] > 1 && n < 12))
-		return fault_set(fault, FAULT_DATA, "",
-			"NumPy version is %d.%d; must be 1.0, 2.0 or 3.0", head[6], head[7]);
+		return fault_data(
+			fault, "NumPy version is %d.%d; must be 1.0, 2.0 or 3.0", head[6], head[7]);
 	uint64_t begin = head[6] == 1 ? 10 : 12,
 		 length = head[6] == 1 ? bytes_u16(head + 8) : bytes_u32(head + 8);
 
 	if (length > b->size - begin)
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(fault,
 			"NumPy header length is %" PRIu64 "; the file has only %" PRIu64
 			" bytes after it: it is truncated",
 			length, b->size - begin);
-	if (length > HEADER_MOST)
-		return fault_set(fault, FAULT_DATA, "",
-			"NumPy header length is %" PRIu64 "; must be at most %d", length,
-			HEADER_MOST);
+	if (!bytes_check("NumPy header length", (int64_t)length, 0, HEADER_MOST, fault))
+		return false;
 	char *text = calloc(1, length + 1);
 	bool fine = text ? bytes_read(b, begin, text, length, fault) && parse(text, h, fault)
 			 : fault_memory(fault);
@@ -173,7 +126,7 @@ static bool type_of(const struct header *h, enum shard_type *type, struct fault 
 			2 * __builtin_ctz((unsigned)(code[2] - '0')) + (code[1] == 'i'));
 		return true;
 	}
-	return fault_set(fault, FAULT_DATA, "",
+	return fault_data(fault,
 		"NumPy header: descr is '%s'%s; must be <u2, <u4, <i4, <i8, |u1, |i1, <i2 or <u8",
 		code,
 		*code == '>'	    ? ", which is big-endian"
@@ -190,10 +143,10 @@ bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, struct faul
 		return false;
 	*data_at = h.data_at;
 	if (strcmp(h.descr, "|b1") != 0 && strcmp(h.descr, "?") != 0)
-		return fault_set(fault, FAULT_DATA, "",
-			"NumPy header: descr is '%s'; must be |b1 (bool)", h.descr);
+		return fault_data(
+			fault, "NumPy header: descr is '%s'; must be |b1 (bool)", h.descr);
 	if (h.dimensions != 1 || h.shape[0] != n || b->size - h.data_at != n)
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(fault,
 			"NumPy header: shape is (%" PRIu64
 			", …) of %u dimensions, and the file has %" PRIu64
 			" bytes after the header; must be (%" PRIu64
@@ -202,22 +155,17 @@ bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, struct faul
 	return true;
 }
 
-static bool npy_scan(const struct bytes *b, const struct bytes *index,
-	const struct shard_hint *hint, struct shard_facts *facts, struct map *map,
-	struct fault *fault)
+static bool npy_scan(const struct shard_scan *s)
 {
+	const struct bytes *b = s->b;
+	struct shard_facts *facts = s->facts;
 	struct header h;
 	uint64_t bytes;
 
-	(void)index, (void)hint, (void)map;
-	if (!read_header(b, &h, fault) || !type_of(&h, &facts->type, fault))
+	if (!read_header(b, &h, s->fault) || !type_of(&h, &facts->type, s->fault))
 		return false;
-	if (h.dimensions < 1 || h.dimensions > 2)
-		return fault_set(fault, FAULT_DATA, "",
-			"NumPy header: shape has %u dimensions; must have 1, or 2 (rows of tokens)",
-			h.dimensions);
 	if (h.fortran && h.dimensions > 1)
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(s->fault,
 			"NumPy header: fortran_order is True, so rows are not contiguous; write it "
 			"in C order");
 	facts->data_at = h.data_at;
@@ -226,7 +174,7 @@ static bool npy_scan(const struct bytes *b, const struct bytes *index,
 		    h.shape[0], h.dimensions == 2 ? h.shape[1] : 1, &facts->tokens) ||
 		__builtin_mul_overflow(facts->tokens, shard_type_bytes(facts->type), &bytes) ||
 		bytes != b->size - facts->data_at)
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(s->fault,
 			"NumPy header: shape is (%" PRIu64 ", %" PRIu64
 			") of %s; the file has %" PRIu64 " bytes after the header",
 			h.shape[0], h.dimensions == 2 ? h.shape[1] : 1,

@@ -1,4 +1,4 @@
-#include "daemon/shard/sample.h"
+#include "daemon/shard/shard.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -45,6 +45,7 @@ struct sample *sample_read(const struct shard *shard, struct fault *fault)
 {
 	struct sample *s = malloc(sizeof(*s));
 	uint16_t narrow[SAMPLE_PLACE_TOKENS];
+	bool wide = shard->facts.token_bytes == 4;
 
 	if (!s) {
 		fault_memory(fault);
@@ -52,17 +53,16 @@ struct sample *sample_read(const struct shard *shard, struct fault *fault)
 	}
 	s->places = places_of(shard, s->place);
 	s->n = 0;
-	for (unsigned p = 0; p < s->places; p++) {
-		uint32_t *to = s->value + s->n, n = (uint32_t)s->place[p].tokens;
-		bool wide = shard->facts.token_bytes == 4;
+	for (unsigned p = 0; p < s->places; s->n += (unsigned)s->place[p++].tokens) {
+		const struct sample_place *at = &s->place[p];
+		void *to = s->value + s->n;
 
-		if (!shard_read(shard, s->place[p].token, n, wide ? (void *)to : narrow, fault)) {
+		if (!shard_read(shard, at->token, at->tokens, wide ? to : narrow, fault)) {
 			free(s);
 			return NULL;
 		}
 		if (!wide)
-			convert_tokens(SHARD_U16, 4, narrow, n, to);
-		s->n += n;
+			convert_tokens(SHARD_U16, 4, narrow, at->tokens, to);
 	}
 	return s;
 }
@@ -108,8 +108,8 @@ static double sameness(const struct histogram *h)
 /* How many tokens are above SMALL, by index mod 4, and how often those with an even index change.
  */
 struct sizes {
-	unsigned large[4], changes;
-	bool zero; /* the odd ones are 0 */
+	unsigned large[4], changes, even; /* even: ones that are not 0 */
+	bool zero;			  /* the odd ones are 0 */
 };
 
 static struct sizes sizes_of(const struct sample *s)
@@ -122,6 +122,7 @@ static struct sizes sizes_of(const struct sample *s)
 
 		z.large[i % 4] += value > SMALL;
 		z.zero &= i % 2 == 0 || value == 0;
+		z.even += i % 2 == 0 && value > 0;
 		if (i % 2 == 0 && value > SMALL && value != last) {
 			last = value;
 			z.changes++;
@@ -191,16 +192,6 @@ static const char *foreign_u16(const struct sample *s)
 
 /* ---- doubts ---- */
 
-/* Whether every second value is 0, and few others: wider ids of which there are too few to say. */
-static bool alternates(const struct sample *s)
-{
-	unsigned even = 0, odd = 0;
-
-	for (unsigned i = 0; i < s->n; i++)
-		*(i % 2 ? &odd : &even) += s->value[i] > 0;
-	return s->n >= CONSTANT && odd == 0 && even > s->n / 4;
-}
-
 /* Whether no value occurs twice. Of tokens one does among the first few hundred. */
 static bool all_differ(const struct sample *s)
 {
@@ -241,6 +232,7 @@ static bool empty_place(const struct sample *s, uint32_t ones, char *text, size_
 
 static bool doubt(const struct sample *s, uint32_t ones, char *text, size_t n)
 {
+	const struct sizes z = sizes_of(s);
 	uint32_t most = 0;
 
 	if (empty_place(s, ones, text, n))
@@ -248,7 +240,7 @@ static bool doubt(const struct sample *s, uint32_t ones, char *text, size_t n)
 	for (unsigned i = 0; i < s->n; i++)
 		most = s->value[i] > most ? s->value[i] : most;
 	*text = 0;
-	if (alternates(s))
+	if (s->n >= CONSTANT && z.zero && z.even > s->n / 4) /* too few to say more */
 		snprintf(text, n, "every second token is 0, perhaps of a wider type");
 	else if (s->n >= ENOUGH && most == 1)
 		snprintf(text, n, "has only the numbers 0 and 1, perhaps a mask");

@@ -1,7 +1,5 @@
 #include "daemon/shard/shard.h"
 
-#include "daemon/shard/bounds.h"
-#include "daemon/shard/zstd.h"
 #include "proto/phrases.h"
 
 #include <inttypes.h>
@@ -64,7 +62,7 @@ static bool within(const struct bytes *b, const struct shard_facts *facts, struc
 	if (!facts->plain ||
 		(facts->data_at <= b->size && facts->tokens <= (b->size - facts->data_at) / width))
 		return true;
-	return fault_set(fault, FAULT_DATA, "",
+	return fault_data(fault,
 		"its header claims %" PRIu64 " tokens of %s from byte %" PRIu64
 		" on; the file has only %" PRIu64 " bytes",
 		facts->tokens, shard_type_name(facts->type), facts->data_at, b->size);
@@ -73,16 +71,17 @@ static bool within(const struct bytes *b, const struct shard_facts *facts, struc
 /* ---- annotations ---- */
 
 /* Rows that `tokctl pack --fit` made are samples, whether their list is asked for or not. */
-static bool describe_rows(const struct bytes *b, const struct shard_hint *hint,
-	struct shard_facts *facts, struct fault *fault)
+static bool describe_rows(struct shard *shard, const struct shard_hint *hint, struct fault *fault)
 {
+	struct shard_facts *facts = &shard->facts;
 	uint64_t row;
 
 	if (hint->listed) {
 		facts->sample_tokens = hint->listed->sample_tokens;
 		return true;
 	}
-	if (!bounds_rows(b, facts->tokens, &row, &facts->padding, fault))
+	if (!bounds_rows(
+		    shard->format, shard->bytes, hint, facts->tokens, &row, &facts->padding, fault))
 		return false;
 	if (row > 0)
 		facts->sample_tokens = row;
@@ -93,46 +92,40 @@ static bool describe_rows(const struct bytes *b, const struct shard_hint *hint,
 	return true;
 }
 
-/* The list of document bounds. It is read if @shard is not NULL. */
-static bool find_bounds(const struct bytes *b, const struct shard_hint *hint, struct shard *shard,
-	struct shard_facts *facts, struct fault *fault)
+/* The list of document bounds, which is read if @whole. */
+static bool find_bounds(
+	struct shard *shard, const struct shard_hint *hint, bool whole, struct fault *fault)
 {
+	struct shard_facts *facts = &shard->facts;
 	bool asked = hint->documents || hint->loss_mask;
 
-	if (asked && !shard && !bounds_side_id(hint->objects, b->path, &facts->bounds, fault))
+	if (asked && !whole)
+		facts->bounds = side_id(SIDE_BOUNDS, shard->format, hint, shard->bytes->path);
+	else if (asked && !bounds_read(shard->format, shard->bytes, hint, facts->tokens,
+				  &shard->map, &facts->documents, &facts->bounds, fault))
 		return false;
-	if (asked && shard) {
-		if (!bounds_read(b, facts->tokens, &shard->map, &facts->documents, &facts->bounds,
-			    fault))
-			return false;
-		facts->index_bytes += map_bytes(&shard->map);
-	}
+	facts->index_bytes += map_bytes(&shard->map);
 	/* A list that is not asked for need not be readable. */
-	if (!describe_rows(b, hint, facts, fault) && asked)
+	if (!describe_rows(shard, hint, fault) && asked)
 		return false;
-	if (!asked || !shard || facts->padding == 0 || shard->map.outside == facts->padding)
-		return true;
-	return fault_set(fault, FAULT_DATA, "",
-		"its list of document bounds says %" PRIu64 " tokens of padding, but %" PRIu64
-		" are outside documents",
-		facts->padding, shard->map.outside);
+	return !asked || !whole || facts->padding == 0 || shard->map.outside == facts->padding ||
+	       fault_data(fault,
+		       "its list of document bounds says %" PRIu64
+		       " tokens of padding, but %" PRIu64 " are outside documents",
+		       facts->padding, shard->map.outside);
 }
 
-static bool find_mask(const struct shard_format *format, const struct bytes *b,
-	const struct shard_hint *hint, struct shard *shard, struct shard_facts *facts,
-	struct fault *fault)
+static bool find_mask(struct shard *shard, const struct shard_hint *hint, struct fault *fault)
 {
-	struct mask *mask;
+	struct shard_facts *facts = &shard->facts;
 
-	if (!mask_open(format, b, hint, facts->tokens, &mask, fault))
+	if (!mask_open(shard->format, shard->bytes, hint, facts->tokens, &shard->mask,
+		    &shard->mask_at, fault))
 		return false;
-	facts->mask = mask ? mask->file->id : 0;
-	if (mask)
-		facts->index_bytes += sizeof(*mask) + sizeof(*mask->file);
-	if (shard)
-		shard->mask = mask;
-	else
-		mask_close(mask);
+	if (shard->mask) {
+		facts->mask = shard->mask->id;
+		facts->index_bytes += sizeof(*shard->mask);
+	}
 	return true;
 }
 
@@ -156,29 +149,15 @@ static const struct shard_format *recognise(const struct shard_format *format,
 	return kind ? NULL : format;
 }
 
-/* Opens the index next to a shard, if its format has one; *@index is NULL if there is none. */
-static bool open_index(const struct shard_format *format, const struct bytes *b,
-	struct bytes **index, struct fault *fault)
-{
-	char path[PATH_MAX];
-
-	*index = NULL;
-	if (!format->index || !bytes_side_path(b->path, format->index->shard, format->index->side,
-				      path, sizeof(path)))
-		return true;
-	if (!bytes_open_side(b, path, index, fault))
-		return false;
-	if (*index)
-		(*index)->path = NULL; /* it is here only */
-	return true;
-}
-
-/* Reads header and index; the whole index if @map is not NULL. */
-static bool scan(const struct shard_format *format, const struct bytes *b,
-	const struct bytes *index, const struct shard_hint *hint, struct shard_facts *facts,
-	struct map *map, struct fault *fault)
+/* Reads header and index; the whole index if @whole. */
+static bool scan(
+	struct shard *shard, const struct shard_hint *hint, bool whole, struct fault *fault)
 {
 	const struct shard_facts *listed = hint->listed;
+	const struct shard_format *format = shard->format;
+	const struct bytes *index = shard->index;
+	struct shard_facts *facts = &shard->facts;
+	struct map *map = whole && format->indexed ? &shard->map : NULL;
 
 	*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = true};
 	facts->index = index ? index->id : 0;
@@ -188,68 +167,53 @@ static bool scan(const struct shard_format *format, const struct bytes *b,
 		facts->data_at = listed->data_at;
 		return true;
 	}
-	if (!format->scan(b, index, hint, facts, map, fault))
+	if (!format->scan(&(struct shard_scan){shard->bytes, index, hint, facts, map, fault}))
 		return false;
 	if (!map)
 		return true;
-	if (!map_done(map))
-		return fault_memory(fault);
+	map_done(map, hint->documents);
 	if (map->tokens != facts->tokens)
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(fault,
 			"%s" PHRASE_CHANGED_OPENING ": it has %" PRIu64 " tokens, and had %" PRIu64,
-			format->index ? "its index " : "", map->tokens, facts->tokens);
+			index ? "its index " : "", map->tokens, facts->tokens);
 	facts->plain = !map->scattered;
 	facts->data_at = map->scattered ? 0 : map->data_at;
 	facts->index_bytes = map_bytes(map);
 	return !index || bytes_settled(index, fault);
 }
 
-/* Fills @facts, and @shard unless it is NULL. Returns the format. */
-static const struct shard_format *load(const struct shard_format *format, struct bytes *b,
-	const struct shard_hint *hint, struct shard *shard, struct shard_facts *facts,
-	struct fault *fault)
+/* The first bytes are read once for all formats, so that none takes an error for "not mine". */
+static bool read_head(struct bytes *b, uint8_t head[BYTES_HEAD], bool named, struct fault *fault)
 {
-	struct bytes *index = NULL;
-	struct map *map = NULL;
-
-	if (!hint->listed && !(format = recognise(format, b, hint, fault)))
-		return NULL;
-	if (shard && format->indexed) {
-		map = &shard->map;
-		map->joins = !hint->documents;
-	}
-	bool fine = open_index(format, b, &index, fault) &&
-		    scan(format, b, index, hint, facts, map, fault) && within(b, facts, fault) &&
-		    (format->indexed || find_bounds(b, hint, shard, facts, fault)) &&
-		    (!hint->loss_mask || find_mask(format, b, hint, shard, facts, fault));
-
-	if (shard)
-		shard->index = index;
-	else
-		bytes_close(index);
-	if (fine)
-		finish(b, hint, facts);
-	return fine ? format : NULL;
+	b->head_bytes = b->size < BYTES_HEAD ? (size_t)b->size : BYTES_HEAD;
+	if (bytes_begin(b, head, b->head_bytes, fault))
+		b->head = head;
+	/* Its other frames may be good. */
+	return b->head || (named && fault->code == FAULT_DATA);
 }
 
-/* The first bytes are read once for all formats, so that none takes an error for "not mine". */
-static const struct shard_format *load_file(const struct shard_format *format, struct bytes *b,
-	const struct shard_hint *hint, struct shard *shard, struct shard_facts *facts,
-	struct fault *fault)
+/* Fills @shard, whose format may be NULL. */
+static bool load(
+	struct shard *shard, const struct shard_hint *hint, bool whole, struct fault *fault)
 {
+	struct bytes *b = shard->bytes;
 	uint8_t head[BYTES_HEAD];
+	char path[PATH_MAX];
+	bool fine =
+		hint->listed || (read_head(b, head, shard->format, fault) &&
+					(shard->format = recognise(shard->format, b, hint, fault)));
 
-	if (!hint->listed) {
-		b->head_bytes = b->size < sizeof(head) ? (size_t)b->size : sizeof(head);
-		if (bytes_begin(b, head, b->head_bytes, fault))
-			b->head = head;
-		else if (!format || fault->code != FAULT_DATA) /* its other frames may be good */
-			return NULL;
-	}
-	format = load(format, b, hint, shard, facts, fault);
+	fine = fine && side_open(SIDE_INDEX, shard->format, b, hint, path, &shard->index, fault) &&
+	       scan(shard, hint, whole, fault) && within(b, &shard->facts, fault) &&
+	       (shard->format->indexed || find_bounds(shard, hint, whole, fault)) &&
+	       (!hint->loss_mask || find_mask(shard, hint, fault));
+	if (fine)
+		finish(b, hint, &shard->facts);
+	if (shard->index)
+		shard->index->path = NULL;
 	b->head = NULL;
-	b->path = NULL; /* both were borrowed */
-	return format;
+	b->path = NULL; /* all three were borrowed */
+	return fine;
 }
 
 /* An object that is listed as not compressed is not read to find out. */
@@ -264,57 +228,59 @@ static struct bytes *source(
 	return packed ? zstd_open(file, hint->frames, hint->budget_bytes, fault) : file;
 }
 
+static void release(struct shard *shard)
+{
+	map_free(&shard->map);
+	bytes_close(shard->index);
+	bytes_close(shard->mask);
+	bytes_close(shard->bytes);
+}
+
 const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
 	int fd, const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
 {
-	struct bytes *b = source(path, fd, hint, fault);
+	struct shard shard = {.format = format, .bytes = source(path, fd, hint, fault)};
+	bool fine = shard.bytes && load(&shard, hint, false, fault);
 
-	format = b ? load_file(format, b, hint, NULL, facts, fault) : NULL;
-	bytes_close(b);
-	return format;
+	*facts = shard.facts;
+	release(&shard);
+	return fine ? shard.format : NULL;
 }
 
 struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
 	const struct shard_hint *hint, struct fault *fault)
 {
-	struct bytes *b = source(path, fd, hint, fault);
-	struct shard *shard = b ? calloc(1, sizeof(*shard)) : NULL;
+	struct shard *shard = calloc(1, sizeof(*shard));
 
 	if (!shard) {
-		if (b)
-			fault_memory(fault);
-		bytes_close(b);
+		fault_memory(fault);
 		return NULL;
 	}
-	shard->bytes = b;
-	shard->format = load_file(format, b, hint, shard, &shard->facts, fault);
-	if (!shard->format) {
+	shard->format = format;
+	shard->bytes = source(path, fd, hint, fault);
+	if (!shard->bytes || !load(shard, hint, true, fault)) {
 		shard_close(shard);
 		return NULL;
 	}
-	shard->facts.index_bytes += sizeof(*shard) + b->index_bytes;
-	bytes_opened(b);
+	shard->facts.index_bytes += sizeof(*shard) + shard->bytes->index_bytes;
+	bytes_opened(shard->bytes);
 	if (shard->index)
 		bytes_opened(shard->index);
 	if (shard->mask)
-		bytes_opened(shard->mask->file);
+		bytes_opened(shard->mask);
 	return shard;
 }
 
 void shard_close(struct shard *shard)
 {
-	if (!shard)
-		return;
-	map_free(&shard->map);
-	bytes_close(shard->index);
-	mask_close(shard->mask);
-	bytes_close(shard->bytes);
+	if (shard)
+		release(shard);
 	free(shard);
 }
 
 unsigned shard_sides(const struct shard *shard, struct shard_side *side)
 {
-	const struct bytes *index = shard->index, *mask = shard->mask ? shard->mask->file : NULL;
+	const struct bytes *index = shard->index, *mask = shard->mask;
 	unsigned n = 0;
 
 	if (index && index->fd >= 0)
@@ -327,10 +293,9 @@ unsigned shard_sides(const struct shard *shard, struct shard_side *side)
 /* ---- reading ---- */
 
 /* Reports the first of the @n tokens from @token on that does not fit the served width. */
-static bool refuse_token(const struct shard *shard, const char *from, uint64_t token, uint64_t n,
-	struct fault *fault)
+static bool refuse_token(const struct shard_facts *facts, const char *from, uint64_t token,
+	uint64_t n, struct fault *fault)
 {
-	const struct shard_facts *facts = &shard->facts;
 	uint64_t most = facts->token_bytes == 2 ? UINT16_MAX : UINT32_MAX, value = 0;
 
 	token += convert_first_unfit(facts->type, facts->token_bytes, from, n, &value);
@@ -344,19 +309,11 @@ static bool refuse_token(const struct shard *shard, const char *from, uint64_t t
 		most == UINT16_MAX ? ", or set dtype: u32" : "");
 }
 
-/* A call of shard_read() or shard_try(). */
-struct reading {
-	const struct shard *shard;
-	struct shard_place place; /* of the first token, as far as it is known */
-	bool wait;		  /* false: fail, without filling @fault, if it would block */
-	struct fault *fault;
-};
-
-static bool get(const struct reading *r, uint64_t byte, void *to, size_t n)
+/* @fault: NULL: it must not wait, and does not say what is wrong. */
+static bool get(const struct shard *shard, uint64_t byte, void *to, size_t n, struct fault *fault)
 {
-	const struct bytes *b = r->shard->bytes;
-
-	return r->wait ? bytes_read(b, byte, to, n, r->fault) : bytes_try(b, byte, to, n);
+	return fault ? bytes_read(shard->bytes, byte, to, n, fault)
+		     : bytes_try(shard->bytes, byte, to, n);
 }
 
 /* Contiguous tokens from @byte on. */
@@ -364,22 +321,23 @@ struct row {
 	uint64_t token, tokens, byte;
 };
 
-/* Finds the row that begins with @token, at most @most tokens of it. */
-static void row_at(const struct reading *r, uint64_t token, uint64_t most, struct row *row)
+/* The row that begins with @token, at most @most tokens of it. @known: NULL, or where some are. */
+static struct row row_at(
+	const struct shard *shard, uint64_t token, uint64_t most, const struct shard_place *known)
 {
-	const struct shard *shard = r->shard;
 	const struct shard_facts *facts = &shard->facts;
+	struct row row = {token, most, facts->data_at + token * shard_type_bytes(facts->type)};
 
-	*row = (struct row){token, most, facts->data_at + token * shard_type_bytes(facts->type)};
 	if (!shard->map.scattered)
-		return;
-	uint64_t tokens = r->place.tokens;
-
-	if (tokens > 0 && token == r->place.token)
-		row->byte = r->place.byte;
-	else
-		tokens = map_extent(&shard->map, token, most, &row->byte);
-	row->tokens = tokens < most ? tokens : most;
+		return row;
+	if (known && known->tokens > 0 && known->token == token) {
+		row.tokens = known->tokens;
+		row.byte = known->byte;
+	} else {
+		row.tokens = map_extent(&shard->map, token, most, &row.byte);
+	}
+	row.tokens = row.tokens < most ? row.tokens : most;
+	return row;
 }
 
 /* Whether tokens are served without conversion or checks. */
@@ -389,75 +347,67 @@ static bool as_is(const struct shard_facts *facts)
 	       !shard_type_signed(facts->type);
 }
 
-static bool convert(const struct reading *r, const struct row *row, const char *from, void *to)
+static bool convert(const struct shard_facts *facts, const struct row *row, const char *from,
+	void *to, struct fault *fault)
 {
-	const struct shard *shard = r->shard;
-	const struct shard_facts *facts = &shard->facts;
-
 	if (as_is(facts)) {
 		memcpy(to, from, row->tokens * facts->token_bytes);
 		return true;
 	}
-	if (convert_tokens(facts->type, facts->token_bytes, from, row->tokens, to))
-		return true;
-	return refuse_token(shard, from, row->token, row->tokens, r->fault);
+	return convert_tokens(facts->type, facts->token_bytes, from, row->tokens, to) ||
+	       (fault && refuse_token(facts, from, row->token, row->tokens, fault));
 }
 
 /*
  * Reads @row and the rows shortly after it in the file with one read. Returns the number of tokens
- * that were read; 0: r->fault.
+ * that were read; 0: @fault.
  */
-static uint64_t read_rows(const struct reading *r, struct row *row, uint64_t n, char *to)
+static uint64_t read_rows(
+	const struct shard *shard, struct row row, uint64_t n, char *to, struct fault *fault)
 {
-	const struct shard_facts *facts = &r->shard->facts;
+	const struct shard_facts *facts = &shard->facts;
 	char chunk[CHUNK_BYTES];
 	struct row rows[ROWS_AT_ONCE];
 	uint32_t width = shard_type_bytes(facts->type), count = 0;
-	uint64_t from = row->byte, end, done = 0;
+	uint64_t from = row.byte, end, done = 0;
 
 	do {
-		uint64_t most = (CHUNK_BYTES - (row->byte - from)) / width;
+		uint64_t most = (CHUNK_BYTES - (row.byte - from)) / width;
 
-		row->tokens = row->tokens < most ? row->tokens : most;
-		end = row->byte + row->tokens * width;
-		done += row->tokens;
-		rows[count++] = *row;
-		if (done == n || row->tokens == most || count == ROWS_AT_ONCE)
+		row.tokens = row.tokens < most ? row.tokens : most;
+		end = row.byte + row.tokens * width;
+		done += row.tokens;
+		rows[count++] = row;
+		if (done == n || row.tokens == most || count == ROWS_AT_ONCE)
 			break;
-		row_at(r, row->token + row->tokens, n - done, row);
-	} while (row->byte >= end && row->byte - end <= GAP_MOST &&
-		 row->byte + width <= from + CHUNK_BYTES);
-	if (!get(r, from, chunk, end - from))
+		row = row_at(shard, row.token + row.tokens, n - done, NULL);
+	} while (row.byte >= end && row.byte - end <= GAP_MOST &&
+		 row.byte + width <= from + CHUNK_BYTES);
+	if (!get(shard, from, chunk, end - from, fault))
 		return 0;
 	for (uint32_t i = 0; i < count; i++) {
-		if (!convert(r, &rows[i], chunk + (rows[i].byte - from), to))
+		if (!convert(facts, &rows[i], chunk + (rows[i].byte - from), to, fault))
 			return 0;
 		to += rows[i].tokens * facts->token_bytes;
 	}
 	return done;
 }
 
-static bool read_tokens(const struct reading *r, uint64_t token, uint64_t n, char *to)
+static bool read_tokens(const struct shard *shard, const struct shard_place *place, uint64_t n,
+	char *to, struct fault *fault)
 {
-	const struct shard_facts *facts = &r->shard->facts;
+	const struct shard_facts *facts = &shard->facts;
 
-	while (n > 0) {
-		struct row row;
-		uint64_t done;
+	for (uint64_t token = place->token, done; n > 0; n -= done) {
+		const struct row row = row_at(shard, token, n, place);
 
-		row_at(r, token, n, &row);
-		done = row.tokens;
-		if (as_is(facts) && row.tokens == n) {
-			if (!get(r, row.byte, to, n * facts->token_bytes))
-				return false;
-		} else {
-			done = read_rows(r, &row, n, to);
-			if (done == 0)
-				return false;
-		}
+		if (as_is(facts) && row.tokens == n)
+			return get(shard, row.byte, to, n * facts->token_bytes, fault);
+		done = read_rows(shard, row, n, to, fault);
+		if (done == 0)
+			return false;
 		token += done;
 		to += done * facts->token_bytes;
-		n -= done;
 	}
 	return true;
 }
@@ -470,13 +420,13 @@ static bool within_shard(const struct shard *shard, uint64_t token, uint64_t n)
 bool shard_read(
 	const struct shard *shard, uint64_t token, uint64_t n, void *to, struct fault *fault)
 {
-	const struct reading r = {shard, {.tokens = 0}, true, fault};
+	const struct shard_place place = {.token = token};
 
 	if (!within_shard(shard, token, n))
 		return fault_set(fault, FAULT_ARGUMENT, "",
 			"tokens %" PRIu64 " to %" PRIu64 " were requested; it has %" PRIu64, token,
 			token + n, shard->facts.tokens);
-	return read_tokens(&r, token, n, to);
+	return read_tokens(shard, &place, n, to, fault);
 }
 
 struct shard_place shard_find(const struct shard *shard, uint64_t token, uint64_t n)
@@ -495,10 +445,7 @@ bool shard_as_is(const struct shard *shard, const struct shard_place *place, uin
 
 bool shard_try(const struct shard *shard, struct shard_place place, uint64_t n, void *to)
 {
-	struct fault fault;
-	const struct reading r = {shard, place, false, &fault};
-
-	return within_shard(shard, place.token, n) && read_tokens(&r, place.token, n, to);
+	return within_shard(shard, place.token, n) && read_tokens(shard, &place, n, to, NULL);
 }
 
 uint64_t shard_boundary(const struct shard *shard, uint64_t token)
@@ -527,10 +474,20 @@ uint32_t shard_documents(
 bool shard_loss_mask(
 	const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault)
 {
+	uint8_t bits = 0;
+
 	if (!shard->mask)
 		memset(to, 1, n);
-	else if (!mask_read(shard->mask, token, n, to, fault))
-		return false;
+	else if (!bytes_read(shard->mask, shard->mask_at + token, to, n, fault))
+		return fault_prefix(fault, "its loss mask: ");
+	for (uint64_t i = 0; i < n; i++)
+		bits |= to[i];
+	for (uint64_t i = 0; bits > 1 && i < n; i++) /* clients can write to @to */
+		if (to[i] > 1 || i == n - 1)
+			return fault_data(fault,
+				"its loss mask: the value of token %" PRIu64
+				" is %u; must be 0 or 1",
+				token + i, to[i]);
 	if (shard->map.outside > 0)
 		map_mask(&shard->map, token, n, to);
 	return true;

@@ -7,15 +7,18 @@
  * hold its claimed size before memory is allocated for it. The decoded bytes must have the recorded
  * length and checksum.
  */
-#include "daemon/shard/zstd.h"
-
 #include "daemon/shard/format.h"
-#include "daemon/shard/frames.h"
 
 #define XXH_INLINE_ALL
+#include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
+#include <time.h>
 #include <xxhash.h>
 #include <zstd.h>
 #include <zstd_errors.h>
@@ -28,89 +31,365 @@ enum {
 	FOOTER_BYTES = 9,
 	HEAD_FROM = 1 << 20, /* bytes; of larger frames the first bytes are decoded by themselves */
 	HEAD_INPUT = 4096,
-	SMALL = 1 << 16, /* bytes; files up to this size are decoded when they are opened, */
-	SMALL_CONTENT = 1 << 20, /* if their contents are at most this large */
-	OWN_ROOM = 2 << 20,	 /* for the decoder, in a cache of one frame */
-	BUDGET = 256 << 20,	 /* the default */
+	OWN_ROOM = 2 << 20,	   /* for the decoder, in a cache of one frame */
+	DECODER_BYTES = 160 << 10, /* what zstd allocates to decode a frame */
+	BUDGET = 256 << 20,	   /* the default */
+	BUCKETS = 1 << 14,
+	CANCEL_MS = 20, /* how often a thread that waits asks whether it is cancelled */
 };
 
 static const uint32_t frame_magic = 0xfd2fb528, skippable_magic = 0x184d2a50,
 		      table_magic = 0x184d2a5e, seekable_magic = 0x8f92eab1;
 
+struct frame {
+	uint64_t from;	/* offset in the file */
+	uint64_t begin; /* offset in the contents */
+	uint32_t length;
+	uint32_t checksum;
+};
+
+struct source {
+	struct bytes bytes;
+	struct bytes *file;
+	struct frames *frames; /* the cache, or a share of it */
+	bool own;	       /* the cache is the source's */
+	bool has_checksums;
+	uint64_t budget;
+	uint64_t count;
+	struct frame *frame; /* [count + 1]: the last has the end of the contents */
+};
+
 /* ---- decoding ---- */
 
-static bool decode(const struct zstd_source *s, uint64_t frame, const uint8_t *input, char *to,
-	uint64_t size, struct fault *fault)
+/* Reads and decodes a frame, which must give @size bytes. */
+static bool decode(
+	const struct source *s, uint64_t frame, uint64_t size, char *to, struct fault *fault)
 {
-	const struct zstd_frame *f = &s->frame[frame];
-	size_t length = ZSTD_findFrameCompressedSize(input, f->length);
+	const struct frame *f = &s->frame[frame];
+	uint8_t *input = malloc((size_t)f->length + 1);
 
+	if (!input)
+		return fault_memory(fault);
+	bool fine = bytes_read(s->file, f->from, input, f->length, fault);
+	size_t length = fine ? ZSTD_findFrameCompressedSize(input, f->length) : 0,
+	       got = fine ? ZSTD_decompress(to, size, input, f->length) : 0;
+
+	free(input);
+	if (!fine)
+		return false;
 	if (!ZSTD_isError(length) && length != f->length)
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(fault,
 			"zstd frame %" PRIu64 ": is %zu bytes long, and %" PRIu32
 			" are there: it has several frames, but no seek table that lists them; "
 			"decompress it, and use `tokctl pack --format zstd`",
 			frame, length, f->length);
-	size_t got = ZSTD_decompress(to, size, input, f->length);
-
 	if (ZSTD_getErrorCode(got) == ZSTD_error_memory_allocation)
 		return fault_memory(fault);
 	if (ZSTD_isError(got))
-		return fault_set(fault, FAULT_DATA, "", "zstd frame %" PRIu64 " is damaged: %s",
-			frame, ZSTD_getErrorName(got));
+		return fault_data(fault, "zstd frame %" PRIu64 " is damaged: %s", frame,
+			ZSTD_getErrorName(got));
 	if (got != size)
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(fault,
 			"zstd frame %" PRIu64 " decodes to %zu bytes; the seek table says %" PRIu64,
 			frame, got, size);
-	uint32_t sum = s->has_checksums ? (uint32_t)XXH64(to, size, 0) : f->checksum;
-
-	return sum == f->checksum ||
-	       fault_set(fault, FAULT_DATA, "",
-		       "zstd frame %" PRIu64 " is damaged: its checksum is %08" PRIx32
-		       "; the seek table says %08" PRIx32,
-		       frame, sum, f->checksum);
+	return !s->has_checksums || (uint32_t)XXH64(to, size, 0) == f->checksum ||
+	       fault_data(fault,
+		       "zstd frame %" PRIu64 " is damaged: the seek table has another checksum",
+		       frame);
 }
 
-bool zstd_decode(
-	const struct zstd_source *s, uint64_t frame, uint64_t size, char *to, struct fault *fault)
+/* Decodes a frame; once more if it is damaged, because a bit may have flipped on the way. */
+static bool decode_twice(
+	const struct source *s, uint64_t frame, uint64_t size, char *to, struct fault *fault)
 {
-	const struct zstd_frame *f = &s->frame[frame];
-	uint8_t *input = malloc((size_t)f->length + 1);
-	bool fine = input ? bytes_read(s->file, f->from, input, f->length, fault) &&
-				    decode(s, frame, input, to, size, fault)
-			  : fault_memory(fault);
+	const struct frame *f = &s->frame[frame];
 
-	free(input);
-	return fine;
+	if (decode(s, frame, size, to, fault))
+		return true;
+	if (fault->code != FAULT_DATA)
+		return false;
+	const struct fault first = *fault;
+
+	reread_forget(s->file->fd, f->from, f->length);
+	if (decode(s, frame, size, to, fault)) {
+		reread_was_good(s->file->fd, f->from, f->length, first.text);
+		return true;
+	}
+	size_t n = strlen(fault->text);
+
+	snprintf(fault->text + n, sizeof(fault->text) - n,
+		" (bytes %" PRIu64 " to %" PRIu64 ", read twice)", f->from, f->from + f->length);
+	return false;
+}
+
+/* ---- the cache ---- */
+
+/* A decoded frame, or one that is being decoded. */
+struct slot {
+	uint64_t version, frame, size; /* version: of its file */
+	LIST_ENTRY(slot) link;	       /* in its bucket; later in the list of dropped slots */
+	TAILQ_ENTRY(slot) unused;
+	unsigned users; /* the thread that decodes it is one */
+	bool ready;
+	char data[];
+};
+
+LIST_HEAD(slots, slot);
+
+struct frames {
+	struct frames *cache;  /* itself, or of a share its cache; the rest is the cache's */
+	uint64_t decoding;     /* of a share, too: memory for the frames that it is decoding */
+	uint64_t decoding_all; /* sum over the cache and its shares */
+	pthread_mutex_t lock;
+	pthread_cond_t changed; /* a frame was decoded, or is no longer in use */
+	uint64_t budget, used;
+	TAILQ_HEAD(, slot) unused; /* the oldest first */
+	struct slots dropped;	   /* to be freed without the lock */
+	struct slots bucket[];	   /* [BUCKETS], of the cache only */
+};
+
+struct frames *frames_new(uint64_t budget_bytes)
+{
+	struct frames *cache = calloc(1, sizeof(*cache) + BUCKETS * sizeof(cache->bucket[0]));
+
+	if (!cache)
+		return NULL;
+	cache->cache = cache;
+	cache->budget = budget_bytes;
+	TAILQ_INIT(&cache->unused);
+	pthread_mutex_init(&cache->lock, NULL);
+	pthread_cond_init(&cache->changed, NULL);
+	return cache;
+}
+
+struct frames *frames_share(struct frames *frames)
+{
+	struct frames *share = calloc(1, sizeof(*share));
+
+	if (share)
+		share->cache = frames;
+	return share;
+}
+
+void frames_free(struct frames *frames)
+{
+	if (frames && frames->cache == frames) {
+		for (struct slot *slot; (slot = TAILQ_FIRST(&frames->unused));) {
+			TAILQ_REMOVE(&frames->unused, slot, unused);
+			free(slot);
+		}
+		pthread_mutex_destroy(&frames->lock);
+		pthread_cond_destroy(&frames->changed);
+	}
+	free(frames);
+}
+
+/* Freeing megabytes takes long, and the data thread may wait for the lock. */
+static void unlock(struct frames *cache)
+{
+	struct slot *slot = LIST_FIRST(&cache->dropped);
+
+	LIST_INIT(&cache->dropped);
+	pthread_mutex_unlock(&cache->lock);
+	for (struct slot *next; slot; slot = next) {
+		next = LIST_NEXT(slot, link);
+		free(slot);
+	}
+}
+
+uint64_t frames_bytes(struct frames *frames)
+{
+	struct frames *cache = frames->cache;
+
+	pthread_mutex_lock(&cache->lock);
+	uint64_t used = cache->used;
+
+	unlock(cache);
+	return used;
+}
+
+static uint64_t kept_bytes(uint64_t size)
+{
+	return sizeof(struct slot) + size;
+}
+
+static struct slots *bucket_of(struct frames *cache, uint64_t version, uint64_t frame)
+{
+	uint64_t hash = version + frame * UINT64_C(0x9e3779b97f4a7c15);
+
+	return &cache->bucket[hash >> 32 & (BUCKETS - 1)];
+}
+
+static void drop(struct frames *cache, struct slot *slot)
+{
+	assert(cache->used >= kept_bytes(slot->size));
+	cache->used -= kept_bytes(slot->size);
+	LIST_REMOVE(slot, link);
+	LIST_INSERT_HEAD(&cache->dropped, slot, link);
+}
+
+/* Drops frames that are not in use until @bytes more are within the budget. */
+static void make_room(struct frames *cache, uint64_t bytes)
+{
+	for (struct slot *slot;
+		cache->used + bytes > cache->budget && (slot = TAILQ_FIRST(&cache->unused));) {
+		TAILQ_REMOVE(&cache->unused, slot, unused);
+		drop(cache, slot);
+	}
+}
+
+/* Whether the share may decode a frame now, for which it needs @bytes. */
+static bool may_decode(struct frames *share, uint64_t bytes)
+{
+	struct frames *cache = share->cache;
+	uint64_t others = cache->decoding_all - share->decoding;
+	bool own = share->decoding == 0;
+
+	if (!own &&
+		(others > cache->budget || share->decoding + bytes > (cache->budget - others) / 2))
+		return false;
+	make_room(cache, bytes);
+	return own || cache->used + bytes <= cache->budget;
+}
+
+static void count(struct frames *share, uint64_t kept, uint64_t bytes)
+{
+	share->cache->used += kept;
+	share->cache->decoding_all += bytes;
+	share->decoding += bytes;
+}
+
+/*
+ * Decodes a frame, for which other threads may wait, and returns its slot, in use. NULL: @fault.
+ * Called with the lock; releases it while decoding. @bytes: memory for it.
+ */
+static struct slot *fill(
+	const struct source *s, uint64_t frame, uint64_t size, uint64_t bytes, struct fault *fault)
+{
+	struct frames *cache = s->frames->cache;
+	uint64_t more = bytes - kept_bytes(size); /* only while it is decoded */
+	struct slot *slot = malloc(kept_bytes(size));
+
+	if (!slot) {
+		fault_memory(fault);
+		return NULL;
+	}
+	*slot = (struct slot){
+		.version = s->file->version, .frame = frame, .size = size, .users = 1};
+	LIST_INSERT_HEAD(bucket_of(cache, slot->version, frame), slot, link);
+	count(s->frames, bytes, bytes);
+	unlock(cache);
+	bool fine = decode_twice(s, frame, size, slot->data, fault);
+
+	pthread_mutex_lock(&cache->lock);
+	count(s->frames, -more, -bytes);
+	slot->ready = fine;
+	if (!fine)
+		drop(cache, slot);
+	pthread_cond_broadcast(&cache->changed);
+	return fine ? slot : NULL;
+}
+
+/*
+ * Waits for another thread. A store may not answer that one for hours, so this one can be
+ * cancelled meanwhile: false, with @fault.
+ */
+static bool wait_for_change(
+	struct frames *cache, const struct objects *objects, struct fault *fault)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += CANCEL_MS * 1000000L;
+	until.tv_sec += until.tv_nsec / 1000000000L;
+	until.tv_nsec %= 1000000000L;
+	pthread_cond_clockwait(&cache->changed, &cache->lock, CLOCK_MONOTONIC, &until);
+	return !objects || !store_is_cancelled(objects->stores) ||
+	       fault_errno(fault, ECANCELED, "", "cancelled");
+}
+
+/* Finds or decodes a frame, and returns its slot, in use. Called with the lock. NULL: @fault. */
+static struct slot *get(const struct source *s, uint64_t frame, uint64_t size, struct fault *fault)
+{
+	struct frames *cache = s->frames->cache;
+	struct slots *bucket = bucket_of(cache, s->file->version, frame);
+	uint64_t bytes = kept_bytes(size) + s->frame[frame].length + DECODER_BYTES;
+
+	for (;;) {
+		struct slot *slot;
+
+		LIST_FOREACH(slot, bucket, link)
+		if (slot->frame == frame && slot->version == s->file->version && slot->size == size)
+			break;
+		if (slot && slot->ready) {
+			if (slot->users++ == 0)
+				TAILQ_REMOVE(&cache->unused, slot, unused);
+			return slot;
+		}
+		if (!fault)
+			return NULL;
+		/* If another thread fails to decode it, this one tries, too. */
+		if (!slot && may_decode(s->frames, bytes))
+			return fill(s, frame, size, bytes, fault);
+		if (!wait_for_change(cache, s->file->objects, fault))
+			return NULL;
+	}
+}
+
+static void let_go(struct frames *cache, struct slot *slot)
+{
+	assert(slot->users > 0 && slot->ready);
+	if (--slot->users > 0)
+		return;
+	TAILQ_INSERT_TAIL(&cache->unused, slot, unused);
+	make_room(cache, 0);
+	pthread_cond_broadcast(&cache->changed);
+}
+
+/*
+ * Reads bytes [from, from + n) of a decoded frame; waits for decoding. @fault: NULL: returns false
+ * unless the frame is decoded already.
+ */
+static bool frames_read(const struct source *s, uint64_t frame, uint64_t from, void *to, size_t n,
+	struct fault *fault)
+{
+	struct frames *cache = s->frames->cache;
+	uint64_t size = s->frame[frame + 1].begin - s->frame[frame].begin;
+
+	pthread_mutex_lock(&cache->lock);
+	struct slot *slot = get(s, frame, size, fault);
+
+	if (slot) { /* in use, so it does not change */
+		unlock(cache);
+		memcpy(to, slot->data + from, n);
+		pthread_mutex_lock(&cache->lock);
+		let_go(cache, slot);
+	}
+	unlock(cache);
+	return slot;
 }
 
 /* ---- finding the frames ---- */
 
-static bool refuse_large(const struct zstd_source *s, uint64_t size, struct fault *fault)
-{
-	return fault_set(fault, FAULT_DATA, "",
-		"zstd frame %" PRIu64 " has %" PRIu64 " bytes; the decode budget is %" PRIu64
-		", a quarter of `memory`: compress the file in frames of 256 KiB (`tokctl pack "
-		"--format zstd`), or raise `memory`",
-		s->count, size, s->budget);
-}
-
 /* Appends the next frame: [from, from + length) of the file, @size bytes decoded. */
-static bool add_frame(struct zstd_source *s, uint64_t from, uint64_t length, uint64_t size,
+static bool add_frame(struct source *s, uint64_t from, uint64_t length, uint64_t size,
 	uint32_t checksum, struct fault *fault)
 {
-	struct zstd_frame *last = &s->frame[s->count];
+	struct frame *last = &s->frame[s->count];
 
-	if (size > s->budget)
-		return refuse_large(s, size, fault);
-	if (length > s->budget + BLOCK_MOST || length > UINT32_MAX)
-		return refuse_large(s, length, fault);
+	if (size > s->budget || length > s->budget + BLOCK_MOST || length > UINT32_MAX)
+		return fault_data(fault,
+			"zstd frame %" PRIu64 " has %" PRIu64
+			" bytes; the decode budget is %" PRIu64
+			", a quarter of `memory`: compress the file in frames of 256 KiB (`tokctl "
+			"pack --format zstd`), or raise `memory`",
+			s->count, size > s->budget ? size : length, s->budget);
 	if (size > length / BLOCK_LEAST * BLOCK_MOST)
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(fault,
 			"zstd frame %" PRIu64 ": decompressed size is %" PRIu64 "; its %" PRIu64
 			" compressed bytes hold at most %" PRIu64,
 			s->count, size, length, length / BLOCK_LEAST * BLOCK_MOST);
-	*last = (struct zstd_frame){from, last->begin, (uint32_t)length, checksum};
+	*last = (struct frame){from, last->begin, (uint32_t)length, checksum};
 	last[1].begin = last->begin + size;
 	s->count++;
 	if (size > s->bytes.frame_bytes)
@@ -118,11 +397,12 @@ static bool add_frame(struct zstd_source *s, uint64_t from, uint64_t length, uin
 	return true;
 }
 
-static bool make_frames(struct zstd_source *s, uint64_t count, struct fault *fault)
+static bool make_frames(struct source *s, uint64_t most, struct fault *fault)
 {
 	free(s->frame);
-	s->frame = calloc(count + 1, sizeof(*s->frame));
-	s->bytes.index_bytes = sizeof(*s) + (count + 1) * sizeof(*s->frame);
+	s->frame = calloc(most + 1, sizeof(*s->frame));
+	s->count = s->bytes.frame_bytes = 0;
+	s->bytes.index_bytes = sizeof(*s) + (most + 1) * sizeof(*s->frame);
 	return s->frame || fault_memory(fault);
 }
 
@@ -136,27 +416,23 @@ static bool has_table(const struct bytes *file)
 	       bytes_u32(end) == seekable_magic;
 }
 
-/* Reads the footer, and finds the table's entries before it. *@end: where frames end. */
-static bool read_footer(
-	const struct zstd_source *s, struct bytes_array *table, uint64_t *end, struct fault *fault)
+/*
+ * Finds the entries of the table, and where the frames before it end. Bits 2 to 6 of the descriptor
+ * are reserved.
+ */
+static bool find_table(
+	const struct source *s, struct bytes_array *table, uint64_t *end, struct fault *fault)
 {
 	uint8_t footer[FOOTER_BYTES], head[SKIPPABLE_BYTES] = {0};
-	uint64_t size = s->file->size, most = SKIPPABLE_BYTES + FOOTER_BYTES;
+	uint64_t size = s->file->size;
 
-	if (size < most)
-		return fault_set(fault, FAULT_DATA, "",
-			"seek table: the file has %" PRIu64 " bytes; a table alone has %" PRIu64,
-			size, most);
 	if (!bytes_read(s->file, size - sizeof(footer), footer, sizeof(footer), fault))
 		return false;
-	if (footer[4] & 0x7c)
-		return fault_set(fault, FAULT_DATA, "",
-			"seek table: descriptor is 0x%02x; its bits 2 to 6 must be 0", footer[4]);
 	table->b = s->file;
 	table->count = bytes_u32(footer);
 	table->width = footer[4] & 0x80 ? 12 : 8;
 	uint64_t content = table->count * table->width + FOOTER_BYTES;
-	bool fits = content + SKIPPABLE_BYTES <= size;
+	bool fits = content + SKIPPABLE_BYTES <= size && !(footer[4] & 0x7c);
 
 	*end = fits ? size - content - SKIPPABLE_BYTES : 0;
 	table->at = *end + SKIPPABLE_BYTES;
@@ -164,32 +440,21 @@ static bool read_footer(
 		return false;
 	return (bytes_u32(head) == table_magic && bytes_u32(head + 4) == content &&
 		       table->count <= *end / SKIPPABLE_BYTES) ||
-	       fault_set(fault, FAULT_DATA, "",
+	       fault_data(fault,
 		       "seek table: number of frames is %" PRIu64
-		       ", but a table of that length, after that many frames, is not at the end of "
-		       "the file's %" PRIu64 " bytes",
-		       table->count, size);
+		       " and descriptor 0x%02x, but no such table, after that many frames, is at "
+		       "the end of the file's %" PRIu64 " bytes",
+		       table->count, footer[4], size);
 }
 
-/*
- * Frames that are empty by the table are never read, so they must be empty: otherwise tokens would
- * be lost silently. `tokctl` has checked objects when it wrote the manifest.
- */
-static bool check_empty(const struct zstd_source *s, uint64_t frame, struct fault *fault)
+static bool read_table(struct source *s, struct fault *fault)
 {
-	char none;
-
-	return s->frame[frame + 1].begin > s->frame[frame].begin ||
-	       (s->file->objects && s->file->objects->inspected) ||
-	       zstd_decode(s, frame, 0, &none, fault);
-}
-
-static bool read_table(struct zstd_source *s, struct fault *fault)
-{
+	const struct objects *objects = s->file->objects;
 	struct bytes_array table;
 	uint64_t from = 0, end;
+	char none;
 
-	if (!read_footer(s, &table, &end, fault) || !make_frames(s, table.count, fault))
+	if (!find_table(s, &table, &end, fault) || !make_frames(s, table.count, fault))
 		return false;
 	s->has_checksums = table.width == 12;
 	for (uint64_t i = 0; i < table.count; i++) {
@@ -197,60 +462,60 @@ static bool read_table(struct zstd_source *s, struct fault *fault)
 
 		if (!entry)
 			return false;
-		uint32_t length = bytes_u32(entry);
+		uint32_t length = bytes_u32(entry), size = bytes_u32(entry + 4);
 
 		if (length > end - from)
-			return fault_set(fault, FAULT_DATA, "",
-				"seek table: frame %" PRIu64 " has a compressed size of %" PRIu32
-				"; from byte %" PRIu64 " on there are %" PRIu64 " before the table",
-				i, length, from, end - from);
-		if (!add_frame(s, from, length, bytes_u32(entry + 4),
-			    s->has_checksums ? bytes_u32(entry + 8) : 0, fault) ||
-			!check_empty(s, i, fault))
+			break;
+		if (!add_frame(s, from, length, size, s->has_checksums ? bytes_u32(entry + 8) : 0,
+			    fault))
+			return false;
+		/*
+		 * A frame that is empty by the table is never read, so it must be empty: otherwise
+		 * tokens would be lost silently. Objects were checked for the manifest.
+		 */
+		if (size == 0 && !(objects && objects->inspected) && !decode(s, i, 0, &none, fault))
 			return false;
 		from += length;
 	}
-	return from == end || fault_set(fault, FAULT_DATA, "",
-				      "seek table: its frames make up %" PRIu64
-				      " bytes; there are %" PRIu64 " before the table",
-				      from, end);
+	return (from == end && s->count == table.count) ||
+	       fault_data(fault,
+		       "seek table: its frames do not end where it begins, at byte %" PRIu64
+		       ": frame %" PRIu64 " begins at byte %" PRIu64,
+		       end, s->count, from);
 }
 
 /* Without a table, the file must be one frame. */
-static bool read_header(struct zstd_source *s, struct fault *fault)
+static bool read_header(struct source *s, struct fault *fault)
 {
 	uint8_t head[HEADER_MOST];
 	uint64_t n = s->file->size < sizeof(head) ? s->file->size : sizeof(head);
 
 	if (!bytes_read(s->file, 0, head, n, fault) || !make_frames(s, 1, fault))
 		return false;
+	s->has_checksums = false;
 	unsigned long long size = ZSTD_getFrameContentSize(head, n);
 
 	if (n < 4 || bytes_u32(head) != frame_magic || size == ZSTD_CONTENTSIZE_ERROR)
-		return fault_set(fault, FAULT_DATA, "",
-			"no zstd frame begins at byte 0 of %" PRIu64 " (magic %08" PRIx32
-			"; must be %08" PRIx32
-			"): it is damaged or truncated, or has no seek table",
-			s->file->size, n >= 4 ? bytes_u32(head) : 0, frame_magic);
+		return fault_data(fault,
+			"no zstd frame begins at byte 0 of %" PRIu64
+			": it is damaged or truncated, or has no seek table",
+			s->file->size);
 	if (size == ZSTD_CONTENTSIZE_UNKNOWN)
-		return fault_set(fault, FAULT_DATA, "",
+		return fault_data(fault,
 			"has no seek table, and its frame does not state its size, as when zstd "
 			"reads a pipe; decompress it, and use `tokctl pack --format zstd`");
 	return add_frame(s, 0, s->file->size, size, 0, fault);
 }
 
-static bool find_frames(struct zstd_source *s, struct fault *fault)
+static bool find_frames(struct source *s, struct fault *fault)
 {
-	s->count = 0;
-	s->bytes.frame_bytes = 0;
-	s->has_checksums = false;
 	return has_table(s->file) ? read_table(s, fault) : read_header(s, fault);
 }
 
 /* ---- the source ---- */
 
 /* The frame that contains byte @at of the contents; never an empty one. */
-static uint64_t frame_at(const struct zstd_source *s, uint64_t at)
+static uint64_t frame_at(const struct source *s, uint64_t at)
 {
 	uint64_t lo = 0, hi = s->count;
 
@@ -268,7 +533,7 @@ static uint64_t frame_at(const struct zstd_source *s, uint64_t at)
 /* As bytes_read(). @fault: NULL, if it must not wait. */
 static bool source_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
-	const struct zstd_source *s = (const struct zstd_source *)b;
+	const struct source *s = (const struct source *)b;
 	char *next = to;
 
 	for (uint64_t i = frame_at(s, at); n > 0; i++) {
@@ -291,7 +556,7 @@ static bool source_try(const struct bytes *b, uint64_t at, void *to, size_t n)
 
 static void source_close(struct bytes *b)
 {
-	struct zstd_source *s = (struct zstd_source *)b;
+	struct source *s = (struct source *)b;
 
 	if (s->own)
 		frames_free(s->frames);
@@ -303,9 +568,9 @@ static void source_close(struct bytes *b)
 /* Decodes only the first blocks of a large frame, without caching them or checking its checksum. */
 static bool source_head(const struct bytes *b, void *to, size_t n)
 {
-	const struct zstd_source *s = (const struct zstd_source *)b;
+	const struct source *s = (const struct source *)b;
 	uint64_t first = frame_at(s, 0), size = s->frame[first + 1].begin;
-	const struct zstd_frame *f = &s->frame[first];
+	const struct frame *f = &s->frame[first];
 	ZSTD_outBuffer out = {to, n, 0};
 	uint8_t input[HEAD_INPUT];
 	struct fault fault;
@@ -327,20 +592,6 @@ static bool source_head(const struct bytes *b, void *to, size_t n)
 	return fine;
 }
 
-/* Decodes all of a small file, so that its damage is found now and not later. */
-static bool decode_small(const struct zstd_source *s, struct fault *fault)
-{
-	char byte;
-
-	if (s->file->size > SMALL || s->bytes.size > SMALL_CONTENT)
-		return true;
-	for (uint64_t i = 0; i < s->count; i++)
-		if (s->frame[i + 1].begin > s->frame[i].begin &&
-			!frames_read(s, i, 0, &byte, 1, fault))
-			return false;
-	return true;
-}
-
 static const struct bytes_ops source_ops = {source_read, source_close, source_try, source_head};
 
 bool zstd_recognise(const struct bytes *file)
@@ -358,7 +609,7 @@ bool zstd_recognise(const struct bytes *file)
 struct bytes *zstd_open(
 	struct bytes *file, struct frames *frames, uint64_t budget_bytes, struct fault *fault)
 {
-	struct zstd_source *s = calloc(1, sizeof(*s));
+	struct source *s = calloc(1, sizeof(*s));
 
 	if (!s) {
 		fault_memory(fault);
@@ -392,10 +643,9 @@ struct bytes *zstd_open(
 	s->bytes.size = s->frame[s->count].begin;
 	s->own = !frames;
 	s->frames = frames ? frames : frames_new(s->bytes.frame_bytes + OWN_ROOM);
-	if (!s->frames)
-		fault_memory(fault);
-	else if (decode_small(s, fault))
+	if (s->frames)
 		return &s->bytes;
+	fault_memory(fault);
 fail:
 	source_close(&s->bytes);
 	return NULL;

@@ -7,9 +7,8 @@
  * length (u16; 65535: there is none) and its bytes; the rest is the shard. A .csv.gz is in it
  * uncompressed, unless it begins with gzip's magic.
  */
-#include "daemon/shard/frames.h"
-#include "daemon/shard/mds_index.h"
-#include "daemon/shard/sample.h"
+#include "daemon/shard/bytes.h"
+#include "daemon/shard/format.h"
 #include "daemon/shard/shard.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/scratch.h"

@@ -3,8 +3,7 @@
  * nothing of a file that was replaced. tests/system/test_shards.py reads files of their own
  * writers.
  */
-#include "daemon/shard/frames.h"
-#include "daemon/shard/zstd.h"
+#include "daemon/shard/bytes.h"
 #include "tests/unit/files.h"
 #include "tests/unit/rng.h"
 

@@ -1,7 +1,7 @@
 /* How shards named on the command line are opened, and all their tokens. */
 #include "client/ctl/offline/shards.h"
+#include "daemon/shard/bytes.h"
 #include "daemon/shard/format.h"
-#include "daemon/shard/frames.h"
 #include "daemon/shard/tokens.h"
 #include "proto/phrases.h"
 

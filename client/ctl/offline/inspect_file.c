@@ -4,7 +4,7 @@
  */
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/shard/sample.h"
+#include "daemon/shard/shard.h"
 #include "proto/phrases.h"
 #include "proto/table.h"
 

@@ -1,7 +1,6 @@
 /* The inputs of `tokctl pack`. */
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/shard/bounds.h"
 #include "daemon/shard/format.h"
 #include "daemon/shard/tokens.h"
 
@@ -93,12 +92,9 @@ static void find_traits(const struct pack_reader *r, struct pack_source *s)
 	const struct ctl_input input = ctl_input_at(s->place, &r->in->input);
 	const struct shard *shard = r->shard;
 	char file[PATH_MAX + 1];
-	struct fault fault;
-	uint32_t id;
 
 	ctl_place_file(s->place, s->shard, file);
-	bool listed = !shard->format->indexed &&
-		      (!bounds_side_id(input.hint.objects, file, &id, &fault) || id != 0);
+	bool listed = side_id(SIDE_BOUNDS, shard->format, &input.hint, file) != 0;
 
 	s->has[PACK_UNINDEXED] = shard->facts.documents == SHARD_UNKNOWN;
 	s->has[PACK_DOCUMENTS] =
@@ -106,7 +102,7 @@ static void find_traits(const struct pack_reader *r, struct pack_source *s)
 		(listed || (!s->has[PACK_UNINDEXED] && shard->facts.documents > 1));
 	s->has[PACK_OUTSIDE] = shard->map.outside > 0;
 	s->has[PACK_PADDING] = shard->facts.padding > 0;
-	s->has[PACK_MASK] = mask_side_id(shard->format, &input.hint, file) != 0;
+	s->has[PACK_MASK] = side_id(SIDE_MASK, shard->format, &input.hint, file) != 0;
 }
 
 /* Opens a source for its facts, and closes it again. */

@@ -3,7 +3,7 @@
  * its digest must equal that of the tokens read from the inputs.
  */
 #include "client/ctl/offline/shards.h"
-#include "daemon/shard/bounds.h"
+#include "daemon/shard/format.h"
 
 #define XXH_INLINE_ALL
 #define ZSTD_STATIC_LINKING_ONLY

@@ -5,7 +5,7 @@
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/config/url_text.h"
-#include "daemon/shard/mds_index.h"
+#include "daemon/shard/format.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/dataset.h"
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/shard/frames.h"
+#include "daemon/shard/bytes.h"
 #include "proto/phrases.h"
 #include "proto/place.h"
 #include "proto/wire.h"
