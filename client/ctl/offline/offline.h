@@ -53,11 +53,12 @@ enum { CTL_HISTORY_CONFIG, CTL_HISTORY_FILE, CTL_HISTORY_NAME, CTL_HISTORY_OPTIO
 #define CTL_HISTORY                                                                                \
 	{CTL_CONFIG_NEEDED},                                                                       \
 		{OPTION_TEXT("cursor", "FILE",                                                     \
-			"cursor of the run to take its mixes from; default: the config's mixes")}, \
+			"cursor of the run, to take its mixes from; default: the config's mixes, " \
+			"as if `tokctl mix` had changed none")},                                   \
 	{                                                                                          \
 		OPTION_TEXT("run", "RUN",                                                          \
-			"run to take the mixes of, from its last cursor in state_dir, or from a "  \
-			"cursor's file")                                                           \
+			"run to take the mixes of, also those of `tokctl mix`: from its last "     \
+			"cursor in state_dir, or from a cursor's file")                            \
 	}
 
 /*

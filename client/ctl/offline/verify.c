@@ -126,7 +126,8 @@ static const struct ctl_option options[] = {
 const struct ctl_command ctl_verify = {
 	.name = "verify",
 	.arguments = "STREAM RECORD...",
-	.help = "prove from trainers' records that no sample was repeated, lost or altered",
+	.help = "prove from records (a Loader's record=) that no sample was repeated, lost or "
+		"altered",
 	.run = verify,
 	OPTIONS_ARE(options),
 };
