@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -22,9 +23,10 @@
 enum {
 	NAME_BYTES = 4096, /* of an object with a longer name nothing is cached */
 	DIR_BYTES = sizeof("ab/0123456789abcdef0123456789abcdef"),
-	PATH_BYTES = 80,
+	PATH_BYTES = DIR_BYTES + sizeof("/4294967295.piece"),
 	CHUNK = 256 << 10,
-	TOUCH_S = 60, /* the time at which a piece was read is not written more often */
+	TOUCH_S = 60,	      /* the time at which a piece was read is not written more often */
+	RETRY_MS = 60 * 1000, /* after a fault of the disk */
 };
 
 /* The end of a piece's file, after its bytes. */
@@ -36,24 +38,22 @@ struct seal {
 /* A piece that a scan found. */
 struct old {
 	int64_t read_ns;
-	uint32_t number;
-	char dir[DIR_BYTES];
+	char path[PATH_BYTES];
 };
 
 struct store_cache {
 	int dir; /* locked */
 	uint64_t daemon;
-	void (*log)(void *context, const char *line);
-	void *log_context;
+	const struct store_options *options;
 	pthread_t scanner;
 	_Atomic bool closing;
 
 	pthread_mutex_t turn; /* to add and remove pieces */
 	struct old *old; /* all pieces when they were last scanned, read least recently first */
-	size_t olds, next_old;
+	size_t olds, next_old, room;
 
 	pthread_mutex_t lock; /* never held while the disk works */
-	/* As store_cache_state() says it, but for the times. `dir` and size_bytes never change. */
+	/* As store_cache_status() says it, but for the times. `dir` and size_bytes never change. */
 	struct store_cache_status status;
 	int64_t failing_until_ms, failed_ms;
 	int64_t damage_due_ms; /* until then no damaged piece is logged */
@@ -67,6 +67,91 @@ static void count(struct store_cache *cache, uint64_t *counter, int64_t by)
 	pthread_mutex_unlock(&cache->lock);
 }
 
+/* ---- the directory ---- */
+
+static bool refuse_errno(struct fault *fault, const char *path, const char *what)
+{
+	int error = errno;
+
+	return fault_errno(fault, error, "cache.dir", "%s: %s: %s", path, what, strerror(error));
+}
+
+static bool judge(int dir, const char *path, uint64_t size, struct fault *fault)
+{
+	struct stat st;
+
+	fstat(dir, &st);
+	if (st.st_uid != geteuid())
+		return fault_set(fault, FAULT_ARGUMENT, "cache.dir",
+			"%s: belongs to user %u, and the daemon runs as user %u; run `chown`, or "
+			"name another directory",
+			path, (unsigned)st.st_uid, (unsigned)geteuid());
+	if (st.st_mode & (S_IWGRP | S_IWOTH))
+		return fault_set(fault, FAULT_ARGUMENT, "cache.dir",
+			"%s: other users may write to it (mode %03o); run `chmod 700`", path,
+			(unsigned)st.st_mode & 0777);
+	if (size < (uint64_t)CACHE_LEAST_PIECES * CACHE_BLOCK)
+		return fault_set(fault, FAULT_ARGUMENT, "cache.size",
+			"%" PRIu64 " bytes are fewer than %d pieces", size, CACHE_LEAST_PIECES);
+	if (faccessat(dir, ".", W_OK | X_OK, AT_EACCESS) != 0)
+		return refuse_errno(fault, path, "cannot be written to");
+	return true;
+}
+
+/* Creates the directory and judges it. Returns its descriptor, or -1 and @fault. */
+static int open_directory(const char *path, uint64_t size, struct fault *fault)
+{
+	int dir = -1;
+
+	if (mkdir(path, 0700) != 0 && errno != EEXIST)
+		refuse_errno(fault, path, "cannot be created");
+	else if ((dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+		refuse_errno(fault, path, "cannot be opened");
+	else if (judge(dir, path, size, fault))
+		return dir;
+	if (dir >= 0)
+		close(dir);
+	return -1;
+}
+
+/* The directory is locked, not the file with the owner's pid, which somebody may remove with the
+ * rest: two daemons would each fill the cache. */
+static bool lock(int dir, const char *path, struct fault *fault)
+{
+	int fd = openat(dir, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	char pid[24] = "";
+	bool locked = false;
+
+	if (fd < 0)
+		return refuse_errno(fault, path, "cannot create its lock");
+	if (flock(dir, LOCK_EX | LOCK_NB) == 0) {
+		snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
+		locked = ftruncate(fd, 0) == 0 && pwrite(fd, pid, strlen(pid), 0) > 0;
+		if (!locked)
+			refuse_errno(fault, path, "cannot write its lock");
+	} else if (errno != EWOULDBLOCK) {
+		refuse_errno(fault, path, "cannot be locked");
+	} else if (pread(fd, pid, sizeof(pid) - 1, 0) > 0 && atoi(pid) > 0) {
+		fault_set(fault, FAULT_ARGUMENT, "cache.dir",
+			"%s: the daemon with pid %d uses it; each daemon needs its own", path,
+			atoi(pid));
+	} else {
+		fault_set(fault, FAULT_ARGUMENT, "cache.dir",
+			"%s: another daemon uses it; each daemon needs its own", path);
+	}
+	close(fd);
+	return locked;
+}
+
+bool store_cache_suits(const char *dir, uint64_t size, struct fault *fault)
+{
+	int fd = open_directory(dir, size, fault);
+
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
+}
+
 /* ---- names and sizes ---- */
 
 /* What the file `name` of an object contains. */
@@ -76,12 +161,20 @@ struct name {
 	char dir[DIR_BYTES]; /* "ab/HASH" */
 };
 
-static void set_dir(struct name *name)
+/* False: it does not fit. */
+static bool name_of(const struct object *object, struct name *name)
 {
+	const struct url_place *place = &object->bucket->place;
+	int n = snprintf(name->text, NAME_BYTES, "%s/%s%c%s%c%s%s%c%" PRIu64 "%c%" PRIu32 "%c",
+		place->name, object->key, 0, object->etag ? object->etag : "", 0, place->host,
+		place->base, 0, object->size, 0, object->piece, 0);
 	uint8_t digest[SHA256_DIGEST_SIZE];
 	struct sha256_ctx sha;
 	char *end = name->dir + 3;
 
+	if (n < 0 || n >= NAME_BYTES)
+		return false;
+	name->n = (size_t)n;
 	sha256_init(&sha);
 	sha256_update(&sha, name->n, (const uint8_t *)name->text);
 	sha256_digest(&sha, sizeof(digest), digest);
@@ -89,19 +182,6 @@ static void set_dir(struct name *name)
 		end += snprintf(end, 3, "%02x", digest[i]);
 	memcpy(name->dir, name->dir + 3, 2);
 	name->dir[2] = '/';
-}
-
-/* False: it does not fit. */
-static bool name_of(const struct url_place *place, const struct object *object, struct name *name)
-{
-	int n = snprintf(name->text, NAME_BYTES, "%s/%s%c%s%c%s%s%c%" PRIu64 "%c%" PRIu32 "%c",
-		place->name, object->key, 0, object->etag ? object->etag : "", 0, place->host,
-		place->base, 0, object->size, 0, object->piece, 0);
-
-	if (n < 0 || n >= NAME_BYTES)
-		return false;
-	name->n = (size_t)n;
-	set_dir(name);
 	return true;
 }
 
@@ -145,58 +225,37 @@ bool store_cache_takes(struct store_cache *cache)
 	return takes;
 }
 
-static void failed(struct store_cache *cache, int error, const char *what)
+/* Whether a line may be logged: one of its kind a minute. */
+static bool is_due(struct store_cache *cache, int64_t *due_ms)
 {
-	char line[LIMIT_TEXT_BYTES];
-	struct stat st;
-	bool removed = error == ENOENT;
-
-	/* Somebody may have removed a part of the cache. Only the cache itself is made again by no
-	 * later piece. */
-	if (removed && fstat(cache->dir, &st) == 0 && st.st_nlink > 0)
-		return;
-	pthread_mutex_lock(&cache->lock);
-	bool first = stores_now_ms() >= cache->failing_until_ms;
-
-	cache->failed_ms = stores_now_ms();
-	cache->failing_until_ms = cache->failed_ms + CACHE_RETRY_S * 1000;
-	if (removed)
-		snprintf(cache->status.last, sizeof(cache->status.last),
-			"the directory was removed");
-	else
-		snprintf(cache->status.last, sizeof(cache->status.last), "%s: %s", what,
-			strerror(error));
-	snprintf(line, sizeof(line), "cache %s: %s; windows are fetched singly%s",
-		cache->status.dir, cache->status.last,
-		removed ? " until the daemon is started again"
-			: ", and it is tried again every minute");
-	pthread_mutex_unlock(&cache->lock);
-	if (first && cache->log)
-		cache->log(cache->log_context, line);
-}
-
-/* A piece differs from its sum. The first one in CACHE_RETRY_S is logged: a damaged disk has many.
- */
-static void say_damaged(struct store_cache *cache, const char *key, uint32_t number)
-{
-	char line[LIMIT_TEXT_BYTES];
 	int64_t now = stores_now_ms();
 
 	pthread_mutex_lock(&cache->lock);
-	bool due = now >= cache->damage_due_ms;
+	bool due = now >= *due_ms;
 
-	cache->status.mismatches++;
 	if (due)
-		cache->damage_due_ms = now + CACHE_RETRY_S * 1000;
+		*due_ms = now + RETRY_MS;
 	pthread_mutex_unlock(&cache->lock);
-	if (!due || !cache->log)
+	return due;
+}
+
+static void failed(struct store_cache *cache, int error, const char *what)
+{
+	struct stat st;
+
+	/* Somebody may have removed a part of the cache. Only the cache itself is made again by no
+	 * later piece. */
+	if (error == ENOENT && fstat(cache->dir, &st) == 0 && st.st_nlink > 0)
 		return;
-	snprintf(line, sizeof(line),
-		"cache %s: piece %" PRIu32
-		" of %s differs from its sum; it is fetched again. If that happens again, look for "
-		"errors of the disk",
-		cache->status.dir, number, key);
-	cache->log(cache->log_context, line);
+	pthread_mutex_lock(&cache->lock);
+	cache->failed_ms = stores_now_ms();
+	snprintf(cache->status.last, sizeof(cache->status.last), "%s: %s", what, strerror(error));
+	pthread_mutex_unlock(&cache->lock);
+	if (is_due(cache, &cache->failing_until_ms))
+		stores_log(cache->options,
+			"cache %s: %s: %s; windows are fetched singly, and it is tried again every "
+			"minute",
+			cache->status.dir, what, strerror(error));
 }
 
 /* ---- reading ---- */
@@ -277,8 +336,8 @@ static int read_file(const struct store_cache *cache, int fd, uint64_t bytes, ui
 	return error;
 }
 
-bool store_cache_read(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t at, void *to, size_t n)
+bool store_cache_read(
+	struct store_cache *cache, const struct object *object, uint64_t at, void *to, size_t n)
 {
 	uint32_t number = (uint32_t)(at / object->piece);
 	uint64_t bytes = cache_piece_bytes(object->size, object->piece, number);
@@ -287,7 +346,7 @@ bool store_cache_read(struct store_cache *cache, const struct url_place *place,
 	struct stat st;
 
 	assert(n > 0 && at % object->piece + n <= bytes);
-	if (!name_of(place, object, &name))
+	if (!name_of(object, &name))
 		return false;
 	piece_path(name.dir, number, path);
 	int fd = openat(cache->dir, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW), error = 0;
@@ -296,12 +355,19 @@ bool store_cache_read(struct store_cache *cache, const struct url_place *place,
 		error = errno;
 	else
 		error = read_file(cache, fd, bytes, number, at % object->piece, to, n);
-	if (error == EBADMSG)
-		say_damaged(cache, object->key, number);
-	else if (error && error != ENOENT)
-		failed(cache, error, "cannot read a piece");
-	else if (!error)
+	if (!error)
 		count(cache, &cache->status.hits, 1);
+	if (error == EBADMSG) {
+		count(cache, &cache->status.mismatches, 1);
+		if (is_due(cache, &cache->damage_due_ms))
+			stores_log(cache->options,
+				"cache %s: piece %" PRIu32
+				" of %s differs from its sum; it is fetched again. If that happens "
+				"again, look for errors of the disk",
+				cache->status.dir, number, object->key);
+	} else if (error && error != ENOENT) {
+		failed(cache, error, "cannot read a piece");
+	}
 	/* Another thread may have removed it, and fetched it again. */
 	if (fd >= 0 && error && fstat(fd, &st) == 0 && st.st_nlink > 0 &&
 		unlinkat(cache->dir, path, 0) == 0)
@@ -313,84 +379,22 @@ bool store_cache_read(struct store_cache *cache, const struct url_place *place,
 
 /* ---- all pieces ---- */
 
-/* Goes through all files of the cache. */
-struct walk {
-	struct store_cache *cache;
-	size_t root;	 /* bytes of a path before the part in the directory */
-	const char *url; /* pieces of objects whose URL begins so are removed; NULL: none are */
-	uint64_t most, dropped;
-	size_t room;		 /* of cache->old */
-	uint64_t bytes, objects; /* so far */
-	/* The object whose directory it is in, and its pieces that stay. */
-	struct name name; /* n 0: it has none */
-	uint64_t pieces, piece_bytes;
-};
-
-/* Enters the directory of an object. */
-static void enter(struct walk *w, const FTSENT *f)
+/* Adds a piece to those that may be removed. */
+static void note_piece(struct store_cache *cache, const char *path, const struct stat *st)
 {
-	struct name *name = &w->name;
-	char path[PATH_BYTES];
-
-	snprintf(path, sizeof(path), "%s/name", f->fts_path + w->root);
-	int fd = openat(w->cache->dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	ssize_t n = fd < 0 ? -1 : read(fd, name->text, sizeof(name->text));
-
-	if (fd >= 0)
-		close(fd);
-	w->pieces = w->piece_bytes = 0;
-	name->n = n > 0 && n < NAME_BYTES && name->text[n - 1] == 0 ? (size_t)n : 0;
-	set_dir(name);
-	if (strcmp(name->dir + 3, f->fts_name) != 0)
-		name->n = 0;
-}
-
-/* Whether a file in it is a piece, and stays. */
-static bool keeps(struct walk *w, const FTSENT *f)
-{
-	struct store_cache *cache = w->cache;
-	char *end;
-	uint32_t number = (uint32_t)strtoul(f->fts_name, &end, 10);
-
-	if (w->name.n == 0 || end == f->fts_name || strcmp(end, ".piece") != 0 ||
-		f->fts_info != FTS_F)
-		return false;
-	if (w->url && w->dropped < w->most && strncmp(w->name.text, w->url, strlen(w->url)) == 0) {
-		w->dropped++;
-		return false;
-	}
-	w->pieces++;
-	w->piece_bytes += blocks((uint64_t)f->fts_statp->st_size);
-	if (cache->olds == w->room) {
-		size_t room = 2 * w->room + 1024;
+	if (cache->olds == cache->room) {
+		size_t room = 2 * cache->room + 1024;
 		struct old *more = reallocarray(cache->old, room, sizeof(*more));
 
 		if (!more)
-			return true; /* it stays until the next scan */
+			return; /* it stays until the next scan */
 		cache->old = more;
-		w->room = room;
+		cache->room = room;
 	}
 	struct old *old = &cache->old[cache->olds++];
 
-	*old = (struct old){read_ns(f->fts_statp), number, ""};
-	memcpy(old->dir, w->name.dir, DIR_BYTES);
-	return true;
-}
-
-/* Leaves the directory of an object. */
-static void leave(struct walk *w, const FTSENT *f)
-{
-	char path[PATH_BYTES];
-
-	w->piece_bytes += blocks(w->name.n);
-	if (w->pieces > 0) {
-		w->objects++;
-		w->bytes += w->piece_bytes;
-	} else {
-		snprintf(path, sizeof(path), "%s/name", f->fts_path + w->root);
-		unlinkat(w->cache->dir, path, 0);
-		unlinkat(w->cache->dir, f->fts_path + w->root, AT_REMOVEDIR);
-	}
+	old->read_ns = read_ns(st);
+	snprintf(old->path, PATH_BYTES, "%s", path);
 }
 
 /* Whether a directory is the cache's: "ab" or "ab/HASH". Somebody may have others next to it. */
@@ -401,27 +405,11 @@ static bool is_own(const FTSENT *f)
 	return n == (f->fts_level == 1 ? 2 : 32) && strspn(f->fts_name, "0123456789abcdef") == n;
 }
 
-static void walk(struct walk *w)
+static bool is_piece(const FTSENT *f)
 {
-	char root[32], *const roots[] = {root, NULL};
-	FTSENT *f;
+	size_t digits = strspn(f->fts_name, "0123456789");
 
-	w->root = (size_t)snprintf(root, sizeof(root), "/proc/self/fd/%d/", w->cache->dir);
-	FTS *files = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
-
-	/* dir/ab/HASH/FILE: levels 1 to 3 */
-	while (files && (f = fts_read(files)) && !w->cache->closing) {
-		if (f->fts_level > 0 && f->fts_info == FTS_D && !is_own(f))
-			fts_set(files, f, FTS_SKIP);
-		else if (f->fts_level == 2 && f->fts_info == FTS_D)
-			enter(w, f);
-		else if (f->fts_level == 2 && f->fts_info == FTS_DP && is_own(f))
-			leave(w, f);
-		else if (f->fts_level == 3 && strcmp(f->fts_name, "name") != 0 && !keeps(w, f))
-			unlinkat(w->cache->dir, f->fts_path + w->root, 0);
-	}
-	if (files)
-		fts_close(files);
+	return digits > 0 && f->fts_info == FTS_F && strcmp(f->fts_name + digits, ".piece") == 0;
 }
 
 static int by_read(const void *a, const void *b)
@@ -431,46 +419,62 @@ static int by_read(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Finds all pieces. Removes all other files, and up to @most pieces of objects whose URL begins
- * with @url. Returns how many. In the turn. */
-static uint64_t scan(struct store_cache *cache, const char *url, uint64_t most)
+/* Finds all pieces, and removes all other files from the directories of objects: dir/ab/HASH/FILE
+ * have the levels 1 to 3. In the turn. */
+static void scan(struct store_cache *cache)
 {
-	struct walk w = {.cache = cache, .url = url, .most = most};
+	char root[32], name[PATH_BYTES], *const roots[] = {root, NULL};
+	size_t cut = (size_t)snprintf(root, sizeof(root), "/proc/self/fd/%d/", cache->dir);
+	FTS *files = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+	uint64_t used = 0, objects = 0, bytes = 0; /* bytes: of the object */
+	bool named = false;			   /* the object has a name, for tokctl */
+	struct stat st;
+	FTSENT *f;
 
-	free(cache->old);
-	cache->old = NULL;
 	cache->olds = cache->next_old = 0;
-	walk(&w);
+	while (files && (f = fts_read(files)) && !cache->closing) {
+		const char *path = f->fts_path + cut;
+
+		if (f->fts_level > 0 && f->fts_info == FTS_D && !is_own(f)) {
+			fts_set(files, f, FTS_SKIP);
+		} else if (f->fts_level == 2 && f->fts_info == FTS_D) {
+			snprintf(name, sizeof(name), "%s/name", path);
+			named = fstatat(cache->dir, name, &st, 0) == 0 && st.st_size > 0;
+			bytes = 0;
+		} else if (f->fts_level == 3 && named && is_piece(f)) {
+			bytes += blocks((uint64_t)f->fts_statp->st_size);
+			note_piece(cache, path, f->fts_statp);
+		} else if (f->fts_level == 3 && strcmp(f->fts_name, "name") != 0) {
+			unlinkat(cache->dir, path, 0);
+		} else if (f->fts_level == 2 && f->fts_info == FTS_DP && is_own(f)) {
+			if (bytes == 0) {
+				unlinkat(cache->dir, name, 0);
+				unlinkat(cache->dir, path, AT_REMOVEDIR);
+				continue;
+			}
+			used += bytes + CACHE_BLOCK; /* of its name */
+			objects++;
+		}
+	}
+	if (files)
+		fts_close(files);
 	if (cache->olds > 0)
 		qsort(cache->old, cache->olds, sizeof(cache->old[0]), by_read);
 	pthread_mutex_lock(&cache->lock);
-	cache->status.used_bytes = w.bytes;
-	cache->status.objects = w.objects;
+	cache->status.used_bytes = used;
+	cache->status.objects = objects;
 	pthread_mutex_unlock(&cache->lock);
-	return w.dropped;
 }
-
-uint64_t store_cache_drop(struct store_cache *cache, const char *url, uint64_t most)
-{
-	pthread_mutex_lock(&cache->turn);
-	uint64_t dropped = scan(cache, url, most);
-
-	pthread_mutex_unlock(&cache->turn);
-	return dropped;
-}
-
-/* ---- removing ---- */
 
 /* Removes a piece, unless it was read since the scan. False: the disk fails. */
 static bool evict(struct store_cache *cache, const struct old *old)
 {
-	char path[PATH_BYTES];
 	struct stat st;
 
-	piece_path(old->dir, old->number, path);
-	if (fstatat(cache->dir, path, &st, AT_SYMLINK_NOFOLLOW) != 0 || read_ns(&st) > old->read_ns)
+	if (fstatat(cache->dir, old->path, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
+		read_ns(&st) > old->read_ns)
 		return true;
-	if (unlinkat(cache->dir, path, 0) != 0) {
+	if (unlinkat(cache->dir, old->path, 0) != 0) {
 		failed(cache, errno, "cannot remove a piece");
 		return false;
 	}
@@ -498,7 +502,7 @@ static bool make_room(struct store_cache *cache, uint64_t bytes)
 		if (cache->next_old == cache->olds) {
 			if (scanned)
 				return false;
-			scan(cache, NULL, 0);
+			scan(cache);
 			scanned = true;
 		} else if (!evict(cache, &cache->old[cache->next_old++])) {
 			return false;
@@ -535,16 +539,15 @@ static int make_directory(struct store_cache *cache, const struct name *name)
 	int error;
 
 	snprintf(path, sizeof(path), "%.2s", name->dir);
-	if (mkdirat(cache->dir, path, 0700) != 0 && errno != EEXIST)
-		return errno;
-	if (mkdirat(cache->dir, name->dir, 0700) != 0 && errno != EEXIST)
+	if ((mkdirat(cache->dir, path, 0700) != 0 && errno != EEXIST) ||
+		(mkdirat(cache->dir, name->dir, 0700) != 0 && errno != EEXIST))
 		return errno;
 	snprintf(path, sizeof(path), "%s/name", name->dir);
 	error = write_file(cache->dir, path, O_EXCL, name->text, name->n, NULL, 0);
 	if (error)
 		return error == EEXIST ? 0 : error;
 	count(cache, &cache->status.objects, 1);
-	count(cache, &cache->status.used_bytes, (int64_t)blocks(name->n));
+	count(cache, &cache->status.used_bytes, CACHE_BLOCK);
 	return 0;
 }
 
@@ -560,7 +563,7 @@ static int write_piece(struct store_cache *cache, const struct name *name, uint3
 	if (faccessat(cache->dir, path, F_OK, 0) == 0)
 		return 0;
 	count(cache, &cache->status.misses, 1);
-	if (!make_room(cache, blocks(file_bytes(n)) + blocks(name->n)))
+	if (!make_room(cache, blocks(file_bytes(n)) + CACHE_BLOCK))
 		return 0;
 	error = make_directory(cache, name);
 	snprintf(new, sizeof(new), "%s/%" PRIu32 ".new", name->dir, number);
@@ -573,14 +576,14 @@ static int write_piece(struct store_cache *cache, const struct name *name, uint3
 	return error;
 }
 
-void store_cache_put(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t piece, const void *bytes)
+void store_cache_put(
+	struct store_cache *cache, const struct object *object, uint64_t piece, const void *bytes)
 {
 	uint64_t n = cache_piece_bytes(object->size, object->piece, piece);
 	struct name name;
 	int error;
 
-	if (!store_cache_takes(cache) || !name_of(place, object, &name))
+	if (!store_cache_takes(cache) || !name_of(object, &name))
 		return;
 	pthread_mutex_lock(&cache->turn);
 	error = write_piece(cache, &name, (uint32_t)piece, bytes, n);
@@ -598,14 +601,14 @@ static void *scan_thread(void *argument)
 
 	prctl(PR_SET_NAME, "tokend-cache");
 	pthread_mutex_lock(&cache->turn);
-	scan(cache, NULL, 0);
+	scan(cache);
 	make_room(cache, 0);
 	pthread_mutex_unlock(&cache->turn);
 	return NULL;
 }
 
-struct store_cache *store_cache_open(const char *dir, uint64_t size,
-	void (*log)(void *context, const char *line), void *context, struct fault *fault)
+struct store_cache *store_cache_open(
+	const char *dir, uint64_t size, const struct store_options *options, struct fault *fault)
 {
 	struct store_cache *cache = calloc(1, sizeof(*cache));
 
@@ -613,21 +616,18 @@ struct store_cache *store_cache_open(const char *dir, uint64_t size,
 		fault_memory(fault);
 		return NULL;
 	}
-	cache->dir = cache_dir_take(dir, size, fault);
-	if (cache->dir < 0) {
-		free(cache);
-		return NULL;
-	}
 	cache->daemon = (uint64_t)stores_random() << 32 | stores_random();
 	snprintf(cache->status.dir, sizeof(cache->status.dir), "%s", dir);
 	cache->status.size_bytes = size;
-	cache->log = log;
-	cache->log_context = context;
+	cache->options = options;
 	pthread_mutex_init(&cache->lock, NULL);
 	pthread_mutex_init(&cache->turn, NULL);
-	if (stores_thread(&cache->scanner, scan_thread, cache, fault))
+	cache->dir = open_directory(dir, size, fault);
+	if (cache->dir >= 0 && lock(cache->dir, dir, fault) &&
+		stores_thread(&cache->scanner, scan_thread, cache, fault))
 		return cache;
-	close(cache->dir);
+	if (cache->dir >= 0)
+		close(cache->dir);
 	free(cache);
 	return NULL;
 }
@@ -645,14 +645,18 @@ void store_cache_close(struct store_cache *cache)
 	free(cache);
 }
 
-void store_cache_state(struct store_cache *cache, struct store_cache_status *status)
+bool store_cache_status(struct stores *stores, struct store_cache_status *status)
 {
+	struct store_cache *cache = stores->cache;
 	int64_t now = stores_now_ms();
 
+	if (!cache)
+		return false;
 	pthread_mutex_lock(&cache->lock);
 	*status = cache->status;
 	if (now < cache->failing_until_ms)
 		status->failing_s = (unsigned)((cache->failing_until_ms - now + 999) / 1000);
 	status->last_ago_s = status->last[0] ? (now - cache->failed_ms) / 1000 : 0;
 	pthread_mutex_unlock(&cache->lock);
+	return true;
 }

@@ -203,7 +203,7 @@ char *profile_trim(char *text, size_t n);
  *   dir/lock                  pid of the daemon that has locked the directory
  *
  * HASH is the beginning of the SHA-256 of `name`, so a replaced object is another directory. There
- * is no other index: who reads a piece opens its file.
+ * is no other index: who reads a piece opens its file. Only tokctl reads `name`.
  *
  * A piece is written to another file, which is renamed when it is whole. So a daemon that is killed
  * leaves whole pieces or none. Nothing is synced: after a power cut a piece may have other bytes.
@@ -219,31 +219,25 @@ struct store_cache;
 enum {
 	CACHE_LEAST_PIECES = 64,
 	CACHE_BLOCK = 4096, /* of the disk, for counting */
-	CACHE_RETRY_S = 60, /* after a fault of the disk */
 };
 
-/* Takes the directory, for @size bytes, and starts a thread that adds up the pieces of earlier
- * daemons. NULL: @fault, also if another daemon uses it. */
-struct store_cache *store_cache_open(const char *dir, uint64_t size,
-	void (*log)(void *context, const char *line), void *context, struct fault *fault);
+/* Creates, judges and locks the directory, for @size bytes, and starts a thread that adds up the
+ * pieces of earlier daemons. NULL: @fault, also if another daemon uses it. */
+struct store_cache *store_cache_open(
+	const char *dir, uint64_t size, const struct store_options *options, struct fault *fault);
 /* After every thread has left the functions below. NULL: does nothing. */
 void store_cache_close(struct store_cache *cache);
-/* Whether store_cache_put() takes pieces: not for CACHE_RETRY_S after a fault of the disk. Does not
+/* Whether store_cache_put() takes pieces: not for a minute after a fault of the disk. Does not
  * wait. */
 bool store_cache_takes(struct store_cache *cache);
 
 /* Reads bytes [at, at + n), which are in one piece. False: the piece is not there, or was damaged
  * and is dropped. */
-bool store_cache_read(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t at, void *to, size_t n);
+bool store_cache_read(
+	struct store_cache *cache, const struct object *object, uint64_t at, void *to, size_t n);
 /* Adds a piece, and removes others for it, unless it is there or cannot be written. */
-void store_cache_put(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t piece, const void *bytes);
-
-/* Removes up to @most pieces of objects whose URL begins with @url. Returns how many. For tests. */
-uint64_t store_cache_drop(struct store_cache *cache, const char *url, uint64_t most);
-/* Does not wait. */
-void store_cache_state(struct store_cache *cache, struct store_cache_status *status);
+void store_cache_put(
+	struct store_cache *cache, const struct object *object, uint64_t piece, const void *bytes);
 
 static inline uint64_t cache_piece_bytes(uint64_t size, uint64_t piece, uint64_t number)
 {
@@ -251,12 +245,6 @@ static inline uint64_t cache_piece_bytes(uint64_t size, uint64_t piece, uint64_t
 
 	return left < piece ? left : piece;
 }
-
-/* ---- cache_dir.c, for cache.c ---- */
-
-/* Creates the directory, judges it, and locks it until its descriptor is closed, which is returned.
- * -1: @fault. */
-int cache_dir_take(const char *path, uint64_t size, struct fault *fault);
 
 /* ---- what a process reads ---- */
 
@@ -372,6 +360,9 @@ uint32_t stores_random(void);
 /* Starts one without signals. False: @fault. */
 bool stores_thread(
 	pthread_t *thread, void *(*run)(void *argument), void *argument, struct fault *fault);
+/* Logs a line. Without locks. */
+__attribute__((format(printf, 2, 3))) void stores_log(
+	const struct store_options *options, const char *format, ...);
 /* A thread begins to read: to wait for one object. With the lock. */
 void reading_begin(struct reading *reading, struct stores *stores,
 	const struct store_bucket *bucket, const char *key);

@@ -541,7 +541,7 @@ static bool read_cached(
 	struct reading *r, const struct object *object, uint64_t at, void *to, size_t n)
 {
 	pthread_mutex_unlock(&r->stores->lock);
-	bool done = store_cache_read(r->stores->cache, &r->bucket->place, object, at, to, n);
+	bool done = store_cache_read(r->stores->cache, object, at, to, n);
 
 	pthread_mutex_lock(&r->stores->lock);
 	return done;
@@ -568,8 +568,7 @@ static bool read_range(struct reading *r, const struct object *object, uint64_t 
 		pthread_mutex_unlock(&stores->lock);
 		memcpy(to, s->body + (at - from), n);
 		if (mine && piece)
-			store_cache_put(stores->cache, &r->bucket->place, object,
-				from / object->piece, s->body);
+			store_cache_put(stores->cache, object, from / object->piece, s->body);
 		pthread_mutex_lock(&stores->lock);
 	}
 	if (s)

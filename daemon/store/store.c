@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,19 @@ bool stores_thread(
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return !error || fault_errno(fault, error, "stores", "a thread cannot be started: %s",
 				 strerror(error));
+}
+
+void stores_log(const struct store_options *options, const char *format, ...)
+{
+	char line[LIMIT_TEXT_BYTES];
+	va_list arguments;
+
+	if (!options->log)
+		return;
+	va_start(arguments, format);
+	vsnprintf(line, sizeof(line), format, arguments);
+	va_end(arguments);
+	options->log(options->log_context, line);
 }
 
 /* ---- threads that read ---- */
@@ -300,8 +314,8 @@ static bool open_cache(struct stores *stores, struct fault *fault)
 
 	if (!stores->options.cache || !config || !config->cache_dir)
 		return true;
-	stores->cache = store_cache_open(config->cache_dir, config->cache_bytes,
-		stores->options.log, stores->options.log_context, &cause);
+	stores->cache =
+		store_cache_open(config->cache_dir, config->cache_bytes, &stores->options, &cause);
 	return stores->cache || config_refuse(fault, config->path, config->cache_line, cause.field,
 					"%s", cause.text);
 }
@@ -400,12 +414,4 @@ bool store_status(struct stores *stores, unsigned i, struct store_status *status
 		wallet_status(bucket->wallet, status->provider, &status->expires_s);
 	pthread_mutex_unlock(&stores->lock);
 	return bucket;
-}
-
-bool store_cache_status(struct stores *stores, struct store_cache_status *status)
-{
-	if (!stores->cache)
-		return false;
-	store_cache_state(stores->cache, status);
-	return true;
 }
