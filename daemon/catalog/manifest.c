@@ -426,14 +426,13 @@ static FILE *open_file(const char *path, struct fault *fault)
 /* Reads the whole object to *@text, which the caller frees after the file. */
 static FILE *open_object(struct stores *stores, const char *url, char **text, struct fault *fault)
 {
-	char etag[STORE_ETAG_BYTES];
 	const char *key;
 	size_t n;
 	const struct store_bucket *bucket = stores ? store_bucket(stores, url, &key, fault) : NULL;
 
 	if (!stores)
 		fault_set(fault, FAULT_ARGUMENT, "", "no stores are open");
-	*text = bucket ? store_load(stores, bucket, key, TEXT_MOST, &n, etag, fault) : NULL;
+	*text = bucket ? store_load(stores, bucket, key, TEXT_MOST, &n, fault) : NULL;
 	FILE *file = *text ? fmemopen(*text, n, "r") : NULL;
 
 	if (*text && !file)

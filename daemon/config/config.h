@@ -28,7 +28,7 @@ struct config_store {
 	char *profile;			/* section of the shared AWS files; NULL: not given */
 	char *token_file;		/* absolute; a bearer token; NULL: not given */
 	char *query_file;		/* absolute; a query that each URL gets; NULL: not given */
-	char *ca; /* absolute; certificates in addition to the system's; NULL: not given */
+	char *ca; /* absolute; certificates instead of the system's; NULL: not given */
 	enum config_style style;
 	bool anonymous, requester_pays;
 	uint32_t connections; /* most GETs in flight */

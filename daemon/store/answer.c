@@ -1,10 +1,16 @@
+/* Answers: their headers, what follows from them, and when a GET is repeated. */
 #include "daemon/store/request.h"
 
 #include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+/* ---- headers ---- */
 
 /* The seconds since 1970 of an HTTP date, "Sun, 06 Nov 1994 08:49:37 GMT". 0: it is none. */
 static int64_t read_date(const char *text)
@@ -15,87 +21,29 @@ static int64_t read_date(const char *text)
 										    : 0;
 }
 
-/* Decimal digits, then an end. Returns the end, NULL: no number below 2^64. */
-static const char *read_number(const char *text, uint64_t *number)
-{
-	*number = 0;
-	if (!isdigit((unsigned char)*text))
-		return NULL;
-	for (; isdigit((unsigned char)*text); text++)
-		if (__builtin_mul_overflow(*number, 10, number) ||
-			__builtin_add_overflow(*number, (uint64_t)(*text - '0'), number))
-			return NULL;
-	return text;
-}
-
 /* "bytes 0-99/1000", "bytes 0-99/" and '*', or of status 416, "bytes " '*' "/1000". */
 static void read_range(struct answer *answer, const char *text)
 {
-	uint64_t from = 0, to = 0, size = STORE_SIZE_UNKNOWN;
-	bool has_range = false;
+	const char *rest = text + 6;
 
-	if (strncasecmp(text, "bytes", 5) != 0)
+	if (strncasecmp(text, "bytes", 5) != 0 || (text[5] != ' ' && text[5] != '='))
 		return;
-	text += 5;
-	text += strspn(text, " =");
-	if (*text == '*') {
-		text++;
-	} else {
-		text = read_number(text, &from);
-		if (!text || *text != '-')
-			return;
-		text = read_number(text + 1, &to);
-		if (!text)
-			return;
-		has_range = true;
-	}
-	if (*text != '/' || from > to)
-		return;
-	if (text[1] != '*' && !read_number(text + 1, &size))
-		return;
-	answer->has_range = has_range;
-	answer->from = from;
-	answer->to = to;
-	answer->size = size;
+	answer->has_range = sscanf(rest, "%" SCNu64 "-%" SCNu64 "/%" SCNu64, &answer->from,
+				    &answer->to, &answer->size) >= 2;
+	if (!answer->has_range)
+		sscanf(rest, " */%" SCNu64, &answer->size);
 }
 
-static void read_etag(struct answer *answer, const char *text)
+bool answer_etag(const char *text, char etag[STORE_ETAG_BYTES])
 {
-	size_t n = strlen(text);
+	size_t n = strlen(text), quotes = n >= 2 && text[0] == '"' && text[n - 1] == '"';
 
-	if (n >= 2 && text[0] == '"' && text[n - 1] == '"') {
-		text++;
-		n -= 2;
-	}
-	if (n >= sizeof(answer->etag))
-		return;
-	memcpy(answer->etag, text, n);
-	answer->etag[n] = 0;
-	answer->has_etag = true;
-}
-
-static void wait_seconds(struct answer *answer, uint64_t seconds)
-{
-	answer->retry_after_s = seconds < ANSWER_RETRY_S ? (unsigned)seconds : ANSWER_RETRY_S;
-}
-
-/* A Retry-After that is a date counts from the answer's own, which may follow it. */
-static void wait_until(struct answer *answer)
-{
-	if (answer->date && answer->retry_at > answer->date)
-		wait_seconds(answer, (uint64_t)(answer->retry_at - answer->date));
-}
-
-static void read_retry_after(struct answer *answer, const char *text)
-{
-	uint64_t seconds;
-
-	if (read_number(text, &seconds)) {
-		wait_seconds(answer, seconds);
-		return;
-	}
-	answer->retry_at = read_date(text);
-	wait_until(answer);
+	n -= 2 * quotes;
+	if (n >= STORE_ETAG_BYTES)
+		return false;
+	memcpy(etag, text + quotes, n);
+	etag[n] = 0;
+	return true;
 }
 
 static void copy(char *to, size_t to_bytes, const char *from, size_t n)
@@ -109,27 +57,26 @@ static void copy(char *to, size_t to_bytes, const char *from, size_t n)
 
 static void read_header(struct answer *answer, const char *name, const char *value)
 {
-	const char *end;
+	char *end;
 
 	if (strcasecmp(name, "content-range") == 0) {
 		read_range(answer, value);
 	} else if (strcasecmp(name, "content-length") == 0) {
-		end = read_number(value, &answer->length);
-		answer->has_length = end && !*end;
+		errno = 0;
+		answer->length = strtoull(value, &end, 10);
+		answer->has_length = isdigit((unsigned char)*value) && !*end && errno == 0;
 	} else if (strcasecmp(name, "etag") == 0) {
-		read_etag(answer, value);
+		answer->has_etag = answer_etag(value, answer->etag);
 	} else if (strcasecmp(name, "content-encoding") == 0) {
 		answer->encoded = value[0] && strcasecmp(value, "identity") != 0 &&
 				  strcasecmp(value, "aws-chunked") != 0;
 	} else if (answer->status >= 400 && strcasecmp(name, "date") == 0) {
 		answer->date = read_date(value);
-		wait_until(answer);
 	} else if (strcasecmp(name, "retry-after") == 0) {
-		read_retry_after(answer, value);
+		answer->retry_after_s = strtoull(value, &end, 10);
+		answer->retry_at = read_date(value);
 	} else if (strcasecmp(name, "x-amz-bucket-region") == 0) {
 		copy(answer->region, sizeof(answer->region), value, strlen(value));
-	} else if (strcasecmp(name, "x-amz-delete-marker") == 0) {
-		answer->deleted = strcasecmp(value, "true") == 0;
 	}
 }
 
@@ -154,23 +101,30 @@ bool answer_header(struct answer *answer, const char *line, size_t n)
 		answer->too_long = true;
 		return false;
 	}
-	if (n >= sizeof(text)) /* none of those that matter are so long */
+	if (n >= sizeof(text)) /* those that matter are shorter */
 		return true;
 	while (n > 0 && isspace((unsigned char)line[n - 1]))
 		n--;
 	memcpy(text, line, n);
 	text[n] = 0;
-	if (strncasecmp(text, "HTTP/", 5) == 0) {
-		read_status(answer, text);
-		return true;
-	}
 	char *colon = strchr(text, ':');
 
-	if (!colon)
-		return true;
-	*colon = 0;
-	read_header(answer, text, colon + 1 + strspn(colon + 1, " \t"));
+	if (strncasecmp(text, "HTTP/", 5) == 0) {
+		read_status(answer, text);
+	} else if (colon) {
+		*colon = 0;
+		read_header(answer, text, colon + 1 + strspn(colon + 1, " \t"));
+	}
 	return true;
+}
+
+unsigned answer_retry_s(const struct answer *answer)
+{
+	uint64_t seconds = answer->retry_after_s;
+
+	if (answer->date && answer->retry_at > answer->date)
+		seconds = (uint64_t)(answer->retry_at - answer->date);
+	return seconds < ANSWER_RETRY_S ? (unsigned)seconds : ANSWER_RETRY_S;
 }
 
 void answer_element(const char *body, size_t n, const char *name, char *to, size_t to_bytes)
@@ -188,8 +142,222 @@ void answer_element(const char *body, size_t n, const char *name, char *to, size
 
 void answer_error(struct answer *answer, const char *body, size_t n)
 {
-	if (!answer->code[0])
-		answer_element(body, n, "<Code>", answer->code, sizeof(answer->code));
+	answer_element(body, n, "<Code>", answer->code, sizeof(answer->code));
 	if (!answer->region[0])
 		answer_element(body, n, "<Region>", answer->region, sizeof(answer->region));
+}
+
+/* ---- verdicts ---- */
+
+#define REMEDY_KEYS	"correct the credentials"
+#define REMEDY_RENEW	"renew the credentials"
+#define REMEDY_MANIFEST "restore the object, or write the manifest again: tokctl manifest"
+#define REMEDY_RANGES	"the server must support ranges of objects"
+
+/* An error by its code, or by its status where the code is NULL. The first match holds. */
+static const struct rule {
+	int status;
+	const char *code;
+	enum verdict_kind kind;
+	const char *remedy;
+} rules[] = {
+	{0, "RequestTimeout", VERDICT_HEALS, ""},
+	{0, "RequestTimeTooSkewed", VERDICT_CLOCK, "set this machine's clock"},
+	{0, "ExpiredToken", VERDICT_EXPIRED, REMEDY_RENEW},
+	{0, "ExpiredTokenException", VERDICT_EXPIRED, REMEDY_RENEW},
+	{0, "InvalidToken", VERDICT_EXPIRED, REMEDY_RENEW},
+	{0, "TokenRefreshRequired", VERDICT_EXPIRED, REMEDY_RENEW},
+	{0, "InvalidObjectState", VERDICT_FINAL,
+		"the object is archived: restore it to a class that can be read"},
+	{0, "NoSuchBucket", VERDICT_FINAL, "correct the bucket's name"},
+	{0, "AuthorizationHeaderMalformed", VERDICT_FINAL,
+		"set `region:` of the store to the bucket's"},
+	{0, "KMS.DisabledException", VERDICT_FINAL, "enable the object's key"},
+	{0, "InvalidAccessKeyId", VERDICT_DENIED, REMEDY_KEYS},
+	{0, "SignatureDoesNotMatch", VERDICT_DENIED, REMEDY_KEYS},
+	{0, "AuthenticationFailed", VERDICT_DENIED, REMEDY_KEYS}, /* Azure, of a query */
+	{401, NULL, VERDICT_EXPIRED, REMEDY_RENEW},
+	{403, NULL, VERDICT_DENIED, "give these credentials the right to read it"},
+	{404, NULL, VERDICT_OTHER, REMEDY_MANIFEST},
+	{405, NULL, VERDICT_FINAL, REMEDY_MANIFEST},
+	{408, NULL, VERDICT_HEALS, ""},
+	{412, NULL, VERDICT_OTHER, REMEDY_MANIFEST},
+	{416, NULL, VERDICT_OTHER, REMEDY_MANIFEST},
+	{429, NULL, VERDICT_HEALS, ""},
+	{501, NULL, VERDICT_FINAL, REMEDY_RANGES},
+	{505, NULL, VERDICT_FINAL, "the server must support HTTP/1.1"},
+};
+
+__attribute__((format(printf, 4, 5))) static void judge(
+	struct verdict *v, enum verdict_kind kind, const char *remedy, const char *format, ...)
+{
+	va_list arguments;
+
+	*v = (struct verdict){.kind = kind, .remedy = remedy};
+	va_start(arguments, format);
+	vsnprintf(v->reason, sizeof(v->reason), format, arguments);
+	va_end(arguments);
+}
+
+static void judge_error(const struct answer *a, struct verdict *v)
+{
+	const struct rule *r = rules, *end = rules + sizeof(rules) / sizeof(rules[0]);
+	bool elsewhere = a->status / 100 == 3;
+
+	while (r < end && !(r->code ? strcmp(r->code, a->code) == 0 : r->status == a->status))
+		r++;
+	judge(v,
+		r < end		   ? r->kind
+		: a->status >= 500 ? VERDICT_HEALS
+				   : VERDICT_FINAL,
+		r < end	    ? r->remedy
+		: elsewhere ? "set `region:` or `endpoint:` of the store to the bucket's"
+			    : "",
+		"%d%s%s%s%s", a->status, a->code[0] ? " " : "", a->code,
+		elsewhere && a->region[0] ? ", the bucket is in region " : "",
+		elsewhere ? a->region : "");
+	v->overload = v->kind == VERDICT_HEALS && (a->status == 429 || a->status == 503);
+	v->keys = v->kind == VERDICT_DENIED && r->code;
+}
+
+/* Whether the answer is about the object of the manifest. */
+static bool judge_object(
+	const struct verdict_asked *asked, const struct answer *a, uint64_t size, struct verdict *v)
+{
+	if (size != STORE_SIZE_UNKNOWN && size != asked->size)
+		judge(v, VERDICT_OTHER, REMEDY_MANIFEST,
+			"the object has %" PRIu64 " bytes, in the manifest %" PRIu64, size,
+			asked->size);
+	else if (asked->etag && !a->has_etag && a->status != 416)
+		judge(v, VERDICT_TORN, "", "no ETag, so it may be another object");
+	else if (asked->etag && a->has_etag && strcmp(a->etag, asked->etag) != 0)
+		judge(v, VERDICT_OTHER, REMEDY_MANIFEST,
+			"the object's ETag is \"%.100s\", in the manifest \"%.100s\"", a->etag,
+			asked->etag);
+	else
+		return true;
+	return false;
+}
+
+/* Status 206. */
+static void judge_part(const struct verdict_asked *asked, const struct answer *a, struct verdict *v)
+{
+	if (asked->want != VERDICT_RANGE || !a->has_range)
+		judge(v, VERDICT_TORN, "", "206 without the range");
+	else if (!judge_object(asked, a, a->size, v))
+		return;
+	else if (a->from != asked->at || a->to != asked->at + asked->n - 1)
+		judge(v, VERDICT_TORN, "", "another range than asked for");
+	else if (a->has_length && a->length != asked->n)
+		judge(v, VERDICT_TORN, "", "a length that is not the range's");
+}
+
+static void judge_size(const struct verdict_asked *asked, uint64_t n, struct verdict *v)
+{
+	if (asked->want == VERDICT_WHOLE && n > asked->n)
+		judge(v, VERDICT_FINAL, "", "has more than %zu bytes", asked->n);
+}
+
+/* Status 200: the whole object, or an error page. */
+static void judge_whole(
+	const struct verdict_asked *asked, const struct answer *a, struct verdict *v)
+{
+	uint64_t size = a->has_length ? a->length : STORE_SIZE_UNKNOWN;
+
+	if (asked->want != VERDICT_RANGE)
+		judge_size(asked, a->has_length ? size : 0, v);
+	else if (asked->at == 0 && asked->n == asked->size && size == asked->size)
+		judge_object(asked, a, size, v);
+	else if (size == asked->size ||
+		 (a->has_length && size > asked->n && asked->etag && a->has_etag))
+		judge(v, VERDICT_FINAL, REMEDY_RANGES, "200 with the whole object, not the range");
+	else
+		judge(v, VERDICT_TORN, "", "200 instead of the range");
+}
+
+void verdict_headers(const struct verdict_asked *asked, const struct answer *a, struct verdict *v)
+{
+	*v = (struct verdict){.kind = VERDICT_GOOD, .remedy = ""};
+	if (a->too_long) {
+		judge(v, VERDICT_TORN, "", "headers over 64 KiB");
+	} else if (a->status == 0) {
+		judge(v, VERDICT_HEALS, "", "no HTTP answer");
+	} else if (a->status != 200 && a->status != 206) {
+		judge_error(a, v);
+		if (a->status == 416 && asked->want == VERDICT_RANGE)
+			judge_object(asked, a, a->size, v);
+	} else if (a->encoded) {
+		judge(v, VERDICT_FINAL, "upload the object again without Content-Encoding",
+			"the object has a Content-Encoding");
+	} else if (a->status == 206) {
+		judge_part(asked, a, v);
+	} else {
+		judge_whole(asked, a, v);
+	}
+	fault_line(v->reason); /* an ETag may contain anything */
+}
+
+void verdict_answer(
+	const struct verdict_asked *asked, const struct answer *a, uint64_t n, struct verdict *v)
+{
+	uint64_t right = a->status == 206 ? asked->n : a->has_length ? a->length : n;
+
+	verdict_headers(asked, a, v);
+	if (v->kind != VERDICT_GOOD || asked->want == VERDICT_HEAD)
+		return;
+	judge_size(asked, n, v);
+	if (n != right)
+		judge(v, VERDICT_TORN, "", "%" PRIu64 " bytes instead of %" PRIu64, n, right);
+}
+
+enum fault_code verdict_code(const struct verdict *v)
+{
+	return v->kind == VERDICT_DENIED || v->kind == VERDICT_EXPIRED ? FAULT_PERMISSION
+	       : v->kind == VERDICT_OTHER			       ? FAULT_CHANGED
+								       : FAULT_IO;
+}
+
+/* ---- repetitions ---- */
+
+/* A random number below @most. */
+static int64_t part_of(int64_t most, uint32_t random)
+{
+	return (int64_t)(((uint64_t)most * random) >> 32);
+}
+
+/* Full jitter: any time up to a bound that doubles. */
+static int64_t pace(struct tries *tries, const struct retry_state *state)
+{
+	int64_t most = (int64_t)RETRY_FIRST_MS << (tries->paced < 8 ? tries->paced : 8);
+	int64_t least = (int64_t)state->retry_after_s * 1000;
+	int64_t wait = part_of(most < RETRY_MOST_MS ? most : RETRY_MOST_MS, state->random);
+
+	tries->paced++;
+	return wait > least ? wait : least;
+}
+
+int64_t retry_after(
+	struct tries *tries, const struct verdict *verdict, const struct retry_state *state)
+{
+	enum verdict_kind kind = verdict->kind;
+	bool keys = kind == VERDICT_DENIED || kind == VERDICT_UNTRUSTED;
+
+	if (kind == VERDICT_FINAL || (keys && !state->proven))
+		return RETRY_STOP;
+	if (kind == VERDICT_OTHER || (kind == VERDICT_DENIED && state->others)) {
+		if (!state->listed || ++tries->other >= RETRY_OTHER)
+			return RETRY_STOP;
+		return RETRY_OTHER_MS - part_of(RETRY_OTHER_MS / 4, state->random);
+	}
+	/* Those before and after an outage are not in a row. */
+	if (kind != VERDICT_DENIED)
+		tries->other = 0;
+	return pace(tries, state);
+}
+
+int64_t retry_first_byte_ms(const struct tries *tries)
+{
+	int64_t ms = (int64_t)RETRY_FIRST_BYTE_MS << (tries->timeouts < 4 ? tries->timeouts : 4);
+
+	return ms < RETRY_FIRST_BYTE_MOST_MS ? ms : RETRY_FIRST_BYTE_MOST_MS;
 }

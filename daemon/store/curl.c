@@ -1,43 +1,23 @@
 #include "daemon/store/internal.h"
 
+#include "proto/version.h"
+
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-enum { CERTIFICATES_BYTES = 16 * 1024 * 1024 };
-
-/* clang-format off */
-#define FUNCTION(name) {"curl_" #name, offsetof(struct curl, name)}
-/* clang-format on */
 
 static const struct {
 	const char *name;
 	size_t at; /* in struct curl */
 } functions[] = {
-	FUNCTION(global_init),
-	FUNCTION(easy_init),
-	FUNCTION(easy_cleanup),
-	FUNCTION(easy_perform),
-	FUNCTION(easy_setopt),
-	FUNCTION(easy_getinfo),
-	FUNCTION(easy_strerror),
-	FUNCTION(slist_append),
-	FUNCTION(slist_free_all),
-	FUNCTION(multi_init),
-	FUNCTION(multi_cleanup),
-	FUNCTION(multi_add_handle),
-	FUNCTION(multi_remove_handle),
-	FUNCTION(multi_perform),
-	FUNCTION(multi_poll),
-	FUNCTION(multi_wakeup),
-	FUNCTION(multi_info_read),
+#define FUNCTION(name) {"curl_" #name, offsetof(struct curl, name)},
+	CURL_FUNCTIONS(FUNCTION)
+#undef FUNCTION
 };
 
 /* Debian's libcurl4 first, then what RHEL, SUSE and Alpine have, which has the same name. */
@@ -85,15 +65,12 @@ const struct curl *curl_load(struct fault *fault)
 
 /* ---- certificates ---- */
 
-const char *certificates_system(void)
+/* Of Debian, RHEL, SUSE and Alpine. NULL: not found. */
+static const char *system_bundle(void)
 {
-	/* Of Debian, RHEL, SUSE and Alpine. */
 	static const char *const bundles[] = {"/etc/ssl/certs/ca-certificates.crt",
 		"/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"};
-	const char *file = getenv("SSL_CERT_FILE");
 
-	if (file && file[0])
-		return file;
 	for (unsigned i = 0; i < sizeof(bundles) / sizeof(bundles[0]); i++)
 		if (access(bundles[i], R_OK) == 0)
 			return bundles[i];
@@ -114,33 +91,33 @@ static bool has_hashes(const char *path)
 	return found;
 }
 
-const char *certificates_directory(void)
+/* Which certificates are trusted. libcurl parses a file anew for each handle, and a system's file
+ * costs 15 ms and a megabyte. So the system's directory is preferred. */
+static void trust(const struct curl *curl, CURL *easy, const char *ca)
 {
-	static const char path[] = "/etc/ssl/certs"; /* of Debian and SUSE */
-	const char *file = getenv("SSL_CERT_FILE");
+	const char *file = ca ? ca : getenv("SSL_CERT_FILE"), *directory = NULL;
 
-	return !(file && file[0]) && has_hashes(path) ? path : NULL;
+	if (!file || !*file) {
+		directory = has_hashes("/etc/ssl/certs") ? "/etc/ssl/certs" : NULL;
+		file = directory ? NULL : system_bundle();
+	}
+	if (file || directory) {
+		curl->easy_setopt(easy, CURLOPT_CAINFO, file);
+		curl->easy_setopt(easy, CURLOPT_CAPATH, directory);
+	}
+	curl->easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, -1L);
 }
 
-bool certificates_append(struct certificates *to, const char *path)
+CURL *curl_handle(const struct curl *curl, const char *ca)
 {
-	FILE *file = fopen(path, "re");
-	struct stat st;
+	CURL *easy = curl->easy_init();
 
-	if (!file)
-		return false;
-	if (fstat(fileno(file), &st) != 0 || st.st_size > CERTIFICATES_BYTES) {
-		fclose(file);
-		errno = EFBIG;
-		return false;
-	}
-	char *blob = realloc(to->text, to->n + (size_t)st.st_size + 1);
-
-	if (blob) {
-		to->text = blob;
-		to->n += fread(blob + to->n, 1, (size_t)st.st_size, file);
-		blob[to->n++] = '\n';
-	}
-	fclose(file);
-	return blob;
+	if (!easy)
+		return NULL;
+	trust(curl, easy, ca);
+	curl->easy_setopt(easy, CURLOPT_USERAGENT, "tokend/" TOKEND_VERSION);
+	curl->easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+	curl->easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L); /* does not wait for a name server */
+	curl->easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+	return easy;
 }

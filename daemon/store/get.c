@@ -1,17 +1,23 @@
 /* One GET (or HEAD), made by the thread that waits for it, with a handle of libcurl of its own. */
 #include "daemon/store/internal.h"
 
-#include "proto/version.h"
-
 #include <assert.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { LOOK_MS = 100 }; /* a name is being looked up: so often */
+enum {
+	LOOK_MS = 100,		   /* between two looks while a name is being looked up */
+	LARGE_BYTES = 1024 * 1024, /* judged by its rate, not by its whole time */
+	STALL_MS = 10 * 1000,	   /* a large body: STALL_BYTES in this time */
+	STALL_BYTES = 64 * 1024 * 10,
+	ROOM_BYTES = 64 * 1024, /* the first buffer of a body whose length is not known */
+	URL_BYTES = 16 + URL_HOST_BYTES + URL_PATH_BYTES + CREDENTIALS_QUERY_BYTES + 4096,
+};
 
 /* ---- libcurl's callbacks ---- */
 
@@ -22,22 +28,28 @@ static size_t on_header(char *line, size_t size, size_t n, void *context)
 	(void)size;
 	if (get->answered_ms == 0) {
 		get->answered_ms = stores_now_ms();
-		get->deadline_ms =
-			get->answered_ms + (get->large ? GET_STALL_MS : get->first_byte_ms);
+		get->deadline_ms = get->answered_ms + (get->large ? STALL_MS : get->first_byte_ms);
 	}
 	return answer_header(&get->answer, line, n) ? n : 0;
 }
 
-/* The body of an error, of which the first bytes say which one. */
-static size_t on_error_body(struct get *get, const char *from, size_t n)
+/* Makes room for @n more bytes. A range has it from the beginning. */
+static bool grow(struct get *get, size_t n)
 {
-	size_t room = sizeof(get->error_body) - get->n, fits = n < room ? n : room;
+	size_t room = get->room > 0 ? get->room : ROOM_BYTES;
 
-	memcpy(get->error_body + get->n, from, fits);
-	get->n += fits;
-	return fits; /* fewer than @n ends the GET */
+	while (room < get->n + n)
+		room *= 2;
+	char *body = room > get->room ? realloc(get->body, room) : get->body;
+
+	if (body) {
+		get->body = body;
+		get->room = room;
+	}
+	return body;
 }
 
+/* Of an error the first bytes say which one. */
 static size_t on_body(char *from, size_t size, size_t n, void *context)
 {
 	struct get *get = context;
@@ -47,34 +59,19 @@ static size_t on_body(char *from, size_t size, size_t n, void *context)
 		verdict_headers(get->asked, &get->answer, &get->verdict);
 		get->judged = true;
 	}
-	if (get->verdict.kind != VERDICT_GOOD || get->answer.status == 416)
-		return on_error_body(get, from, n);
-	if (n > get->asked->n - get->n) {
-		get->n = get->asked->n + 1; /* too long */
+	bool good = get->verdict.kind == VERDICT_GOOD;
+	size_t left = (good ? get->asked->n : ANSWER_ERROR_BYTES) - get->n;
+	size_t some = n < left ? n : left;
+
+	if (!grow(get, some))
 		return 0;
-	}
-	memcpy(get->body + get->n, from, n);
-	get->n += n;
-	return n;
+	memcpy(get->body + get->n, from, some);
+	get->n += some;
+	get->too_long = good && some < n;
+	return some; /* fewer than @n ends the GET */
 }
 
 /* ---- handles ---- */
-
-static void set_certificates(const struct store_bucket *bucket, CURL *easy)
-{
-	const struct curl *curl = bucket->stores->curl;
-	struct curl_blob blob = {.data = bucket->certificates.text,
-		.len = bucket->certificates.n,
-		.flags = CURL_BLOB_NOCOPY};
-	const char *file = certificates_system();
-
-	curl->easy_setopt(easy, CURLOPT_CAPATH, bucket->ca_directory);
-	curl->easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, -1L);
-	if (blob.data)
-		curl->easy_setopt(easy, CURLOPT_CAINFO_BLOB, &blob);
-	else if (file || bucket->ca_directory)
-		curl->easy_setopt(easy, CURLOPT_CAINFO, bucket->ca_directory ? NULL : file);
-}
 
 static void set_options(const struct store_bucket *bucket, struct get *get)
 {
@@ -86,21 +83,15 @@ static void set_options(const struct store_bucket *bucket, struct get *get)
 	curl->easy_setopt(easy, CURLOPT_WRITEDATA, get);
 	curl->easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
 	curl->easy_setopt(easy, CURLOPT_HEADERDATA, get);
-	curl->easy_setopt(easy, CURLOPT_HTTPHEADER, get->headers);
-	curl->easy_setopt(easy, CURLOPT_USERAGENT, "tokend/" TOKEND_VERSION);
 	curl->easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
-	curl->easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-	curl->easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L); /* does not wait for a name server */
 	curl->easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L); /* a proxy's */
 	curl->easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
 	curl->easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-	curl->easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
 	curl->easy_setopt(
 		easy, CURLOPT_REDIR_PROTOCOLS_STR, bucket->place.tls ? "https" : "http,https");
 	/* libcurl sends Authorization to the first host only. */
 	curl->easy_setopt(easy, CURLOPT_FOLLOWLOCATION, bucket->place.kind == URL_HTTPS ? 1L : 0L);
 	curl->easy_setopt(easy, CURLOPT_MAXREDIRS, 5L);
-	set_certificates(bucket, easy);
 }
 
 /* TLS writes to sockets that the server has closed: the caller's thread may be a tool's main one.
@@ -150,7 +141,7 @@ static struct get *get_new(struct store_bucket *bucket)
 	if (!get)
 		return NULL;
 	get->bucket = bucket;
-	get->easy = curl->easy_init();
+	get->easy = curl_handle(curl, bucket->place.store ? bucket->place.store->ca : NULL);
 	get->multi = curl->multi_init();
 	if (get->easy && get->multi) {
 		set_options(bucket, get);
@@ -160,19 +151,30 @@ static struct get *get_new(struct store_bucket *bucket)
 	return NULL;
 }
 
+/* A GET ended, and @bytes of memory are free. */
+static void end_turn(struct store_bucket *bucket, uint64_t bytes)
+{
+	assert(bucket->status.in_flight > 0 && bucket->body_bytes >= bytes);
+	bucket->status.in_flight--;
+	bucket->body_bytes -= bytes;
+	bucket_turns(bucket);
+}
+
+/* Frees all but the handle. */
+static void put_back(struct get *get)
+{
+	get->bucket->stores->curl->slist_free_all(get->headers);
+	free(get->body);
+	get->next = get->bucket->spare;
+	get->bucket->spare = get;
+}
+
 void get_release(struct get *get)
 {
-	struct store_bucket *bucket = get->bucket;
+	uint64_t bytes = get->body ? get->charged : 0;
 
-	assert(bucket->status.in_flight > 0);
-	bucket->status.in_flight--;
-	if (get->body)
-		bucket->body_bytes -= get->body_bytes;
-	free(get->body);
-	get->body = NULL;
-	get->next = bucket->spare;
-	bucket->spare = get;
-	bucket_turns(bucket);
+	put_back(get);
+	end_turn(get->bucket, bytes);
 }
 
 void get_free_spares(struct store_bucket *bucket)
@@ -191,111 +193,95 @@ void get_free_spares(struct store_bucket *bucket)
 
 /* ---- the request ---- */
 
-static void add(struct get *get, char *header)
+__attribute__((format(printf, 2, 3))) static void add(struct get *get, const char *format, ...)
 {
-	struct curl_slist *node = &get->headers[get->header_count];
+	char header[sizeof(((struct sign_keys *)0)->token_header)]; /* the longest */
+	va_list arguments;
 
-	*node = (struct curl_slist){.data = header};
-	if (get->header_count++ > 0)
-		node[-1].next = node;
+	va_start(arguments, format);
+	vsnprintf(header, sizeof(header), format, arguments);
+	va_end(arguments);
+	struct curl_slist *more = get->bucket->stores->curl->slist_append(get->headers, header);
+
+	get->headers = more ? more : get->headers;
+	get->incomplete |= !more;
 }
 
-static void add_range(struct get *get, const struct ask *ask)
+static void add_signature(struct get *get, const struct reading *r, const char *path)
 {
-	const struct verdict_asked *asked = &ask->asked;
-
-	if (asked->want != VERDICT_RANGE && asked->want != VERDICT_BEGIN)
-		return;
-	snprintf(get->range_header, sizeof(get->range_header), "Range: bytes=%" PRIu64 "-%" PRIu64,
-		asked->at, asked->at + asked->n - 1);
-	add(get, get->range_header);
-	if (!asked->etag || ask->no_match || strncmp(asked->etag, "W/", 2) == 0)
-		return;
-	snprintf(get->match, sizeof(get->match), "If-Match: \"%s\"", asked->etag);
-	add(get, get->match);
-}
-
-/* Copies a secret header: other credentials may take the place of these during the GET. */
-static void add_secret(struct get *get, const char *header)
-{
-	snprintf(get->secret, sizeof(get->secret), "%s", header);
-	add(get, get->secret);
-}
-
-static void add_signature(struct get *get, const struct ask *ask, const char *path)
-{
-	static char body[] = SIGN_BODY_HEADER, payer[] = SIGN_PAYER_HEADER;
-	struct store_bucket *bucket = get->bucket;
-	struct sign_keys *keys = &bucket->credentials->keys;
-	bool pays = bucket->place.store && bucket->place.store->requester_pays;
+	const struct url_place *place = &get->bucket->place;
+	struct wallet *wallet = &get->bucket->wallet;
+	struct sign_keys *keys = &wallet->now.keys;
+	bool pays = place->store && place->store->requester_pays;
+	struct sign_headers sign;
 
 	sign_request(keys,
 		&(struct sign_request){
-			.method = ask->asked.want == VERDICT_HEAD ? "HEAD" : "GET",
-			.host = bucket->place.host,
+			.method = r->asked.want == VERDICT_HEAD ? "HEAD" : "GET",
+			.host = place->host,
 			.path = path,
-			.query = ask->query,
-			.region = bucket->place.region,
+			.query = r->query,
+			.region = place->region,
 			.payer = pays,
-			.now = (int64_t)time(NULL) + bucket->clock_offset_s,
+			.now = (int64_t)time(NULL) + wallet->clock_offset_s,
 		},
-		&get->sign);
-	add(get, body);
+		&sign);
+	add(get, "%s", SIGN_BODY_HEADER);
 	if (pays)
-		add(get, payer);
+		add(get, "%s", SIGN_PAYER_HEADER);
 	if (keys->token_header[0])
-		add_secret(get, keys->token_header);
-	add(get, get->sign.date);
-	add(get, get->sign.authorization);
+		add(get, "%s", keys->token_header);
+	add(get, "%s", sign.date);
+	add(get, "%s", sign.authorization);
 }
 
 /* Fills the URL and the headers, signed. */
-static void write_request(
-	struct get *get, const char *key, const struct ask *ask, char url[GET_URL_BYTES])
+static void write_request(struct get *get, const struct reading *r, char url[URL_BYTES])
 {
-	static char identity[] = "Accept-Encoding: identity", accept[] = "Accept:";
-	const struct store_bucket *bucket = get->bucket;
+	const struct url_place *place = &get->bucket->place;
+	const struct credentials *credentials = &get->bucket->wallet.now;
+	const struct verdict_asked *asked = &r->asked;
 	char path[URL_PATH_BYTES];
 
-	add(get, identity);
-	add(get, accept);
-	add_range(get, ask);
-	url_path(&bucket->place, key, path);
-	int n = snprintf(url, GET_URL_BYTES, "%s://%s%s%s%s", bucket->place.tls ? "https" : "http",
-		bucket->place.host, path, ask->query[0] ? "?" : "", ask->query);
+	get->serial = credentials->serial;
+	add(get, "Accept-Encoding: identity");
+	add(get, "Accept:");
+	if (asked->want == VERDICT_RANGE)
+		add(get, "Range: bytes=%" PRIu64 "-%" PRIu64, asked->at, asked->at + asked->n - 1);
+	if (asked->etag && !r->no_match && strncmp(asked->etag, "W/", 2) != 0)
+		add(get, "If-Match: \"%s\"", asked->etag);
+	url_path(place, r->key, path);
+	int n = snprintf(url, URL_BYTES, "%s://%s%s%s%s", place->tls ? "https" : "http",
+		place->host, path, r->query[0] ? "?" : "", r->query);
 
-	switch (bucket->credentials->kind) {
-	case CREDENTIALS_KEYS:
-		add_signature(get, ask, path);
-		break;
-	case CREDENTIALS_BEARER:
-		add_secret(get, bucket->credentials->bearer);
-		break;
-	case CREDENTIALS_QUERY:
-		snprintf(url + n, GET_URL_BYTES - (size_t)n, "%s%s", ask->query[0] ? "&" : "?",
-			bucket->credentials->query);
-		break;
-	case CREDENTIALS_ANONYMOUS:
-		break;
-	}
+	if (credentials->kind == CREDENTIALS_KEYS)
+		add_signature(get, r, path);
+	else if (credentials->kind == CREDENTIALS_BEARER)
+		add(get, "%s", credentials->bearer);
+	else if (credentials->kind == CREDENTIALS_QUERY)
+		snprintf(url + n, URL_BYTES - (size_t)n, "%s%s", r->query[0] ? "&" : "?",
+			credentials->query);
 }
 
-static void set_request(struct get *get, const char *key, const struct ask *ask)
+/* False: out of memory. */
+static bool set_request(struct get *get, const struct reading *r)
 {
 	const struct curl *curl = get->bucket->stores->curl;
-	char url[GET_URL_BYTES];
+	char url[URL_BYTES];
 
-	write_request(get, key, ask, url);
+	write_request(get, r, url);
 	curl->easy_setopt(get->easy, CURLOPT_URL, url);
-	if (ask->asked.want == VERDICT_HEAD)
+	curl->easy_setopt(get->easy, CURLOPT_HTTPHEADER, get->headers);
+	if (r->asked.want == VERDICT_HEAD)
 		curl->easy_setopt(get->easy, CURLOPT_NOBODY, 1L);
 	else
 		curl->easy_setopt(get->easy, CURLOPT_HTTPGET, 1L);
 	/* After some faults: another connection, perhaps to another address. */
-	curl->easy_setopt(get->easy, CURLOPT_FRESH_CONNECT, ask->fresh ? 1L : 0L);
-	curl->easy_setopt(get->easy, CURLOPT_DNS_CACHE_TIMEOUT, ask->fresh ? 0L : 60L);
+	curl->easy_setopt(get->easy, CURLOPT_FRESH_CONNECT, r->fresh ? 1L : 0L);
+	curl->easy_setopt(get->easy, CURLOPT_DNS_CACHE_TIMEOUT, r->fresh ? 0L : 60L);
 	curl->easy_setopt(get->easy, CURLOPT_BUFFERSIZE,
-		ask->asked.n > 64 * 1024 ? 256L * 1024 : (long)CURL_MAX_WRITE_SIZE);
+		r->asked.n > 64 * 1024 ? 256L * 1024 : (long)CURL_MAX_WRITE_SIZE);
+	return !get->incomplete;
 }
 
 /* ---- the end ---- */
@@ -305,7 +291,7 @@ static void judge_network(const struct get *get, CURLcode code, struct verdict *
 {
 	const struct curl *curl = get->bucket->stores->curl;
 
-	*v = (struct verdict){.kind = VERDICT_HEALS, .code = FAULT_IO, .remedy = ""};
+	*v = (struct verdict){.kind = VERDICT_HEALS, .remedy = ""};
 	if (get->timed_out) {
 		v->overload = true;
 		snprintf(v->reason, sizeof(v->reason), "no %s within %.0f s",
@@ -324,9 +310,9 @@ static void judge_network(const struct get *get, CURLcode code, struct verdict *
 	} else if (code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_UNSUPPORTED_PROTOCOL) {
 		v->kind = VERDICT_FINAL;
 		v->remedy = "give the URL to which it redirects";
-	} else if (code == CURLE_PARTIAL_FILE || code == CURLE_GOT_NOTHING ||
-		   code == CURLE_RECV_ERROR) {
-		v->kind = get->answered_ms ? VERDICT_TORN : VERDICT_HEALS;
+	} else if (get->answered_ms && (code == CURLE_PARTIAL_FILE || code == CURLE_GOT_NOTHING ||
+					       code == CURLE_RECV_ERROR)) {
+		v->kind = VERDICT_TORN;
 	}
 	snprintf(v->reason, sizeof(v->reason), "%.200s",
 		get->error[0] ? get->error : curl->easy_strerror(code));
@@ -339,10 +325,10 @@ static void judge(struct get *get, CURLcode code)
 	bool cut_by_us = get->judged && get->verdict.kind != VERDICT_GOOD;
 
 	if (get->answer.too_long ||
-		(answered && (code == CURLE_OK || cut_by_us || get->n > get->asked->n))) {
+		(answered && (code == CURLE_OK || cut_by_us || get->too_long))) {
 		if (cut_by_us)
-			answer_error(&get->answer, get->error_body, get->n);
-		verdict_answer(get->asked, &get->answer, get->n, &get->verdict);
+			answer_error(&get->answer, get->body, get->n);
+		verdict_answer(get->asked, &get->answer, get->n + get->too_long, &get->verdict);
 	} else {
 		judge_network(get, code, &get->verdict);
 	}
@@ -355,9 +341,9 @@ static bool too_slow(struct get *get, int64_t now_ms)
 
 	if (now_ms < get->deadline_ms)
 		return false;
-	if (get->answered_ms && get->large && get->n - get->stall_n >= GET_STALL_BYTES) {
+	if (get->answered_ms && get->large && get->n - get->stall_n >= STALL_BYTES) {
 		get->stall_n = get->n;
-		get->deadline_ms = now_ms + GET_STALL_MS;
+		get->deadline_ms = now_ms + STALL_MS;
 		return false;
 	}
 	get->bucket->stores->curl->easy_getinfo(get->easy, CURLINFO_NAMELOOKUP_TIME_T, &lookup);
@@ -393,14 +379,13 @@ static CURLcode perform(struct get *get)
 
 struct get *get_make(struct reading *reading)
 {
-	const struct ask *ask = &reading->ask;
+	const struct verdict_asked *asked = &reading->asked;
 	struct store_bucket *bucket = reading->bucket;
 	struct stores *stores = bucket->stores;
-	char *body = malloc(ask->asked.n > 0 ? ask->asked.n : 1);
-	struct get *get = body ? get_new(bucket) : NULL;
+	struct get *get = get_new(bucket);
 
 	if (!get) {
-		free(body);
+		end_turn(bucket, reading->bytes);
 		return NULL;
 	}
 	*get = (struct get){
@@ -408,17 +393,21 @@ struct get *get_make(struct reading *reading)
 		.easy = get->easy,
 		.multi = get->multi,
 		.left = reading_cancelled(reading),
-		.asked = &ask->asked,
+		.asked = asked,
 		.answer = {.size = STORE_SIZE_UNKNOWN},
-		.large = ask->asked.n > GET_LARGE_BYTES,
-		.body = body,
-		.body_bytes = ask->asked.n,
-		.serial = bucket->credentials->serial,
+		.large = asked->n > LARGE_BYTES,
+		.charged = reading->bytes,
+		.room = reading->bytes,
 		.begun_ms = stores_now_ms(),
-		.first_byte_ms = ask->first_byte_ms,
+		.first_byte_ms = retry_first_byte_ms(&reading->tries),
 	};
 	get->deadline_ms = get->begun_ms + get->first_byte_ms;
-	set_request(get, reading->key, ask);
+	get->body = malloc(get->room > 0 ? get->room : 1);
+	if (!get->body || !set_request(get, reading)) {
+		put_back(get);
+		end_turn(bucket, reading->bytes);
+		return NULL;
+	}
 	bucket->status.requests++;
 	reading->get = get;
 	pthread_mutex_unlock(&stores->lock);

@@ -27,55 +27,36 @@
 #undef curl_easy_setopt
 #undef curl_easy_getinfo
 
+/* clang-format off */
+#define CURL_FUNCTIONS(of)                                                                         \
+	of(global_init) of(easy_init) of(easy_cleanup) of(easy_perform) of(easy_setopt)            \
+	of(easy_getinfo) of(easy_strerror) of(slist_append) of(slist_free_all) of(multi_init)      \
+	of(multi_cleanup) of(multi_add_handle) of(multi_remove_handle) of(multi_perform)           \
+	of(multi_poll) of(multi_wakeup) of(multi_info_read)
+/* clang-format on */
+
 /* The functions that are used, without "curl_". */
 struct curl {
-	typeof(curl_global_init) *global_init;
-	typeof(curl_easy_init) *easy_init;
-	typeof(curl_easy_cleanup) *easy_cleanup;
-	typeof(curl_easy_perform) *easy_perform; /* only for threads that may block */
-	typeof(curl_easy_setopt) *easy_setopt;
-	typeof(curl_easy_getinfo) *easy_getinfo;
-	typeof(curl_easy_strerror) *easy_strerror;
-	typeof(curl_slist_append) *slist_append;
-	typeof(curl_slist_free_all) *slist_free_all;
-	typeof(curl_multi_init) *multi_init;
-	typeof(curl_multi_cleanup) *multi_cleanup;
-	typeof(curl_multi_add_handle) *multi_add_handle;
-	typeof(curl_multi_remove_handle) *multi_remove_handle;
-	typeof(curl_multi_perform) *multi_perform;
-	typeof(curl_multi_poll) *multi_poll;
-	typeof(curl_multi_wakeup) *multi_wakeup;
-	typeof(curl_multi_info_read) *multi_info_read;
+#define CURL_MEMBER(name) typeof(curl_##name) *name;
+	CURL_FUNCTIONS(CURL_MEMBER)
+#undef CURL_MEMBER
 };
 
 /* Loads libcurl once per process; it stays. NULL: @fault. Any thread. */
 const struct curl *curl_load(struct fault *fault);
-
-/* PEM, of several files. Initialise with zeros; free `text`. */
-struct certificates {
-	char *text; /* NULL: none */
-	size_t n;
-};
-
-/* SSL_CERT_FILE, or the system's file. NULL: not found. */
-const char *certificates_system(void);
-/* The system's directory in which OpenSSL finds single certificates. NULL: none, or SSL_CERT_FILE
- * is to be used. */
-const char *certificates_directory(void);
-/* False: the file cannot be read, and errno says why. */
-bool certificates_append(struct certificates *to, const char *path);
+/* A handle with the options that all have. It trusts the certificates in the file @ca; NULL: the
+ * system's. NULL: out of memory. */
+CURL *curl_handle(const struct curl *curl, const char *ca);
 
 /*
  * ---- credentials.c: credentials of stores
  *
- * A wallet belongs to a store (a scheme), and all sessions share it. Its helper thread finds
- * credentials and renews them before they expire. It may block; the functions below do not.
+ * A wallet belongs to a bucket, and all sessions share it. Its helper thread finds credentials and
+ * renews them before they expire. It may block; the functions wallet_…() do not.
  *
  * Secrets are in no message. A process that has any leaves no core dump, and other processes of its
  * user cannot read its memory (PR_SET_DUMPABLE).
  */
-
-struct wallet; /* of a store; owned by the stores */
 
 enum { CREDENTIALS_BEARER_BYTES = 8192, CREDENTIALS_QUERY_BYTES = 4096 };
 
@@ -86,44 +67,16 @@ enum credentials_kind {
 	CREDENTIALS_QUERY,     /* requests get `query` after their own */
 };
 
-/* A copy for one thread. Secret. */
+/* Secret. */
 struct credentials {
 	uint64_t serial; /* 0: none yet. Other credentials have another one */
 	enum credentials_kind kind;
-	struct sign_keys keys;
+	int64_t expires;		       /* seconds since 1970; INT64_MAX: never */
+	char provider[64];		       /* "web identity" */
 	char bearer[CREDENTIALS_BEARER_BYTES]; /* "Authorization: Bearer …" */
 	char query[CREDENTIALS_QUERY_BYTES];   /* encoded, without '?' */
+	struct sign_keys keys;
 };
-
-/* Checks the entries of `stores:`: profiles exist, files can be read, `ca` has certificates.
- * @config may be NULL. False: @fault. */
-bool wallets_check(const struct config *config, struct fault *fault);
-/* Ends the helper threads, within a second. */
-void wallets_close(struct stores *stores);
-/* The wallet for a bucket's store. The search begins with the first call. NULL: @fault. */
-struct wallet *wallet_find(
-	struct stores *stores, const struct url_place *place, struct fault *fault);
-
-enum wallet_state {
-	WALLET_READY,
-	WALLET_LATER, /* none yet, or they have expired and could not be renewed */
-	WALLET_NONE,  /* @fault: there are none, or the config is wrong */
-};
-
-/*
- * Brings @mine up to date; nothing is copied if its serial is the current one. LATER sets @fault to
- * what is waited for ("credentials: …"), if anything failed; readings are woken when that changes.
- * This and the functions below: with the lock.
- */
-enum wallet_state wallet_get(struct wallet *wallet, struct credentials *mine, struct fault *fault);
-/* A store rejected the credentials with this serial (expired, or unknown): they are found anew,
- * unless newer ones are there. Until then wallet_get() returns the same ones. */
-void wallet_refused(struct wallet *wallet, uint64_t serial);
-/* The server's clock minus ours, in seconds: expiry is judged by it. */
-void wallet_clock(struct wallet *wallet, int64_t offset_s);
-/* Fills the provider's name ("web identity"; "": none yet) and the seconds until the credentials
- * expire (INT64_MAX: never). */
-void wallet_status(const struct wallet *wallet, char provider[64], int64_t *expires_s);
 
 /*
  * ---- providers.c: the environment, the shared AWS files, programs and servers
@@ -138,27 +91,61 @@ enum provided {
 	PROVIDED_WRONG,	  /* it is set up wrong, `fault`; nothing but a change helps */
 };
 
+enum { SEEK_ANSWER_BYTES = 64 << 10, SEEK_TOKEN_BYTES = 16 << 10 };
+
 struct seek {
 	/* Of what. */
-	const struct config_store *store; /* NULL: no entry */
-	enum url_kind kind;
-	char region[URL_REGION_BYTES];
-	const atomic_bool *stop; /* the search must end */
+	const struct url_place *place;
+	struct stores *stores; /* once they close, the search ends within a second */
 	/* The result. */
 	struct credentials found; /* without its serial */
-	int64_t expires;	  /* INT64_MAX: never */
-	char provider[64];
 	struct fault fault;
 	/* The search's own. */
-	bool met; /* an earlier search found the instance's metadata */
-	struct seek_work *work;
+	char answer[SEEK_ANSWER_BYTES]; /* of a file, a program or a server */
+	size_t answer_n;
+	char form[4 * SEEK_TOKEN_BYTES], token[SEEK_TOKEN_BYTES], header[SEEK_TOKEN_BYTES + 64];
+	char url[2048];
 };
 
 /* Asks the providers of the store in turn. Never PROVIDED_NOTHING. */
 enum provided providers_search(struct seek *seek);
 /* Uses the JSON object of a program or server, whose members have AWS's names. @token: the member
- * with the session token. @who: for messages. */
-enum provided provide_json(struct seek *seek, const char *text, const char *token, const char *who);
+ * with the session token. */
+enum provided provide_json(struct seek *seek, const char *text, const char *token);
+
+struct wallet {
+	struct seek search; /* the helper thread's */
+	pthread_t thread;
+
+	/* The lock's. */
+	struct credentials now; /* the newest; serial 0: none. A signature changes them */
+	enum provided last;	/* what the last search ended with; NOTHING: none has ended */
+	struct fault fault;	/* of `last` */
+	int64_t due_ms;		/* the next search */
+	unsigned failures;	/* in a row */
+	int64_t clock_offset_s; /* the server's clock minus ours */
+};
+
+/* Checks the entries of `stores:`: profiles exist, files can be read. @config may be NULL. False:
+ * @fault. */
+bool wallets_check(const struct config *config, struct fault *fault);
+/* Starts the helper thread, which searches until stores.closing. False: @fault. */
+bool wallet_open(struct store_bucket *bucket, struct fault *fault);
+
+enum wallet_state {
+	WALLET_READY,
+	WALLET_LATER, /* none yet, or they have expired; @fault: what is waited for */
+	WALLET_NONE,  /* @fault: there are none, or the config is wrong */
+};
+
+/* Whether there are credentials. When that changes, hasty readings are woken. This and the
+ * functions below: with the lock. */
+enum wallet_state wallet_look(struct wallet *wallet, struct fault *fault);
+/* A store rejected the credentials with this serial (expired, or unknown): they are found anew,
+ * unless newer ones are there. */
+void wallet_refused(struct wallet *wallet, uint64_t serial);
+/* The seconds until the credentials expire, by the server's clock. INT64_MAX: never. */
+int64_t wallet_left_s(const struct wallet *wallet);
 
 /* ---- profile.c: sections of the shared AWS files ---- */
 
@@ -170,12 +157,7 @@ struct profile {
 	char name[PROFILE_NAME_BYTES];
 	char access[SIGN_ACCESS_BYTES], secret[SIGN_SECRET_BYTES], token[SIGN_TOKEN_BYTES];
 	char region[SIGN_REGION_BYTES];
-	char process[PROFILE_TEXT_BYTES];    /* credential_process */
-	char role[PROFILE_TEXT_BYTES];	     /* role_arn */
-	char token_file[PROFILE_TEXT_BYTES]; /* web_identity_token_file */
-	char session[PROFILE_NAME_BYTES];    /* role_session_name */
-	char source[PROFILE_NAME_BYTES];     /* source_profile, which is not supported */
-	char sso[PROFILE_NAME_BYTES];	     /* sso_session or sso_start_url: the same */
+	char process[PROFILE_TEXT_BYTES]; /* credential_process */
 };
 
 /*
@@ -190,10 +172,15 @@ bool profile_read(const char *name, struct profile *profile, struct fault *fault
 int profile_parse(char *text, bool prefixed, struct profile *profile);
 /* The path of a file: @given, or below ~/.aws. False: there is no home. */
 bool profile_path(const char *given, const char *file, char *path, size_t path_bytes);
-/* Reads a file of fewer than @bytes into @text, with a zero after it. False: @fault. */
-bool profile_text(const char *path, char *text, size_t bytes, struct fault *fault);
-/* Cuts blanks off both ends of the @n bytes at @text, and ends it. Returns the new beginning. */
-char *profile_trim(char *text, size_t n);
+/* Reads a file of fewer than @bytes into @text. Returns its text without the blanks around it, in
+ * @text; NULL: @fault. */
+char *profile_text(const char *path, char *text, size_t bytes, struct fault *fault);
+
+/* NULL instead of "". */
+static inline const char *text_or_null(const char *text)
+{
+	return text && *text ? text : NULL;
+}
 
 /*
  * ---- cache.c: pieces of objects on a local disk, each in a file of its own:
@@ -258,43 +245,34 @@ struct limit {
 	int64_t halved_ms;
 };
 
-/* What a thread asks for. */
-struct ask {
+/* A thread that reads an object. It is on that thread's stack. */
+struct reading {
+	struct stores *stores;
+	uint32_t session; /* LIMIT_SESSIONS: none */
+	struct store_bucket *bucket;
+	const char *key;   /* "": the bucket */
 	const char *query; /* encoded and sorted; "": none */
 	struct verdict_asked asked;
 	bool no_match; /* without If-Match, so that the answer says the ETag */
 	bool fresh;    /* over a new connection */
-	int64_t first_byte_ms;
-};
-
-/* A thread that reads an object. It is on that thread's stack. */
-struct reading {
-	struct stores *stores;
-	uint32_t session;
-	struct store_bucket *bucket;
-	const char *key; /* "": the bucket */
-	struct ask ask;
-	bool once; /* what is missing is said at once */
 	struct tries tries;
 	int64_t denied_ms; /* when it was first denied; 0: never */
 	pthread_cond_t wake;
 	int64_t since_ms;
-	bool queued;	       /* waits until another GET ends, or for memory */
-	uint64_t bytes;	       /* of memory that its GET needs */
-	struct get *get;       /* in flight */
-	int64_t due_ms;	       /* of a pause; 0: none */
-	bool heals;	       /* the pause is for a store that does not answer */
-	bool renews;	       /* the pause is for other credentials */
+	bool queued;	 /* waits until another GET ends, or for memory */
+	uint64_t bytes;	 /* of memory that its GET needs */
+	struct get *get; /* in flight */
+	int64_t due_ms;	 /* the end of a pause */
+	bool hasty;	 /* the pause is shorter once the store answers, or for new credentials */
 	struct shared *shared; /* that another thread fetches */
-	char reason[96];       /* of the last fault */
+	char reason[160];      /* of the last fault, or what it waits for */
 	TAILQ_ENTRY(reading) link;
 };
 
 /* Bytes that threads share: fetched by one of them, or kept for later ones. */
 struct shared {
-	uint64_t range[5]; /* number of the bucket, the object's size, offset, bytes, `piece` */
+	char *name; /* of bucket, object and range */
 	struct store_bucket *bucket;
-	const char *key, *etag; /* etag "": any */
 	size_t n;
 	bool piece;		  /* for the cache: not kept in memory */
 	bool fetched;		  /* by a thread, now */
@@ -308,26 +286,20 @@ struct shared {
 struct store_bucket {
 	struct stores *stores;
 	struct url_place place;
-	struct wallet *wallet;
+	struct wallet wallet;
 	struct store_bucket *next;
 	unsigned number;
-	struct certificates certificates; /* of a store with `ca:` */
-	const char *ca_directory;	  /* the system's; NULL: its file is used */
 
 	/* The lock's. */
-	struct credentials *credentials;
-	int64_t clock_offset_s;
 	struct limit limit;
 	unsigned queued;	   /* readings that are */
 	TAILQ_HEAD(, shared) kept; /* least recently used first */
-	uint64_t body_bytes;	   /* of GETs in flight, and of all that is shared */
-	uint64_t successes;
-	int64_t success_begun_ms; /* the latest beginning of a GET that succeeded */
-	char waits_for[160];	  /* no credentials yet: why; "": they are there */
+	uint64_t body_bytes;	   /* of ranges in flight, and of all that is shared */
+	int64_t success_begun_ms;  /* the latest beginning of a GET that succeeded; 0: none did */
 	struct store_status status;
 	int64_t fault_ms;	/* of status.last; 0: none */
 	int64_t fails_since_ms; /* since the last success; 0: it does not fail */
-	int64_t logged_ms;	/* the last log line; 0: none since the last recovery */
+	int64_t logged_ms;	/* the last log line; 0: none */
 	struct get *spare;	/* handles */
 };
 
@@ -339,16 +311,15 @@ struct stores {
 	pthread_mutex_t lock;
 
 	/* The lock's. */
-	struct wallet *wallets;
 	pthread_cond_t helpers; /* of the wallets; they wake for a search */
-	uint64_t serial;	/* of the newest credentials */
 	atomic_bool closing;
 	struct store_bucket *buckets;
 	unsigned bucket_count;
 	TAILQ_HEAD(, reading) readings; /* oldest first */
 	void *shared;			/* a tree of all that can be found */
-	bool cancelled[LIMIT_SESSIONS];
-	uint64_t turn[LIMIT_SESSIONS + 1]; /* of a session, and of those without one */
+	/* Of each session. The last is of readings without one, which are never cancelled. */
+	bool cancelled[LIMIT_SESSIONS + 1];
+	uint64_t turn[LIMIT_SESSIONS + 1]; /* when it had its last one */
 	uint64_t turns;
 	bool stopped;
 };
@@ -360,29 +331,26 @@ uint32_t stores_random(void);
 /* Starts one without signals. False: @fault. */
 bool stores_thread(
 	pthread_t *thread, void *(*run)(void *argument), void *argument, struct fault *fault);
+
 /* Logs a line. Without locks. */
 __attribute__((format(printf, 2, 3))) void stores_log(
 	const struct store_options *options, const char *format, ...);
-/* A thread begins to read: to wait for one object. With the lock. */
+
+/* A thread begins to read: to wait for one object. This and what follows: with the lock. */
 void reading_begin(struct reading *reading, struct stores *stores,
 	const struct store_bucket *bucket, const char *key);
 void reading_end(struct reading *reading);
 bool reading_cancelled(const struct reading *reading);
-/* Waits until it is woken, @due_ms the latest. With the lock, unlocked meanwhile. */
+/* Waits until it is woken, @due_ms the latest. Unlocked meanwhile. */
 void reading_wait(struct reading *reading, int64_t due_ms);
-/* Lets readings begin their GETs, as the limit and memory allow: sessions take turns. With the
- * lock. */
+/* Waits until @due_ms, or until it is cancelled. Ends reading.hasty. */
+void reading_pause(struct reading *reading, int64_t due_ms);
+/* Ends the pauses of hasty readings at random within @within_ms. */
+void readings_hasten(struct store_bucket *bucket, uint32_t within_ms);
+/* Lets readings begin their GETs, as the limit and memory allow: sessions take turns. */
 void bucket_turns(struct store_bucket *bucket);
 
 /* ---- get.c: one GET (or HEAD) ---- */
-
-enum {
-	GET_HEADERS = 10,
-	GET_STALL_MS = 10 * 1000, /* a large body: GET_STALL_BYTES in this time */
-	GET_STALL_BYTES = 64 * 1024 * 10,
-	GET_LARGE_BYTES = 1024 * 1024, /* judged by its rate, not by its whole time */
-	GET_URL_BYTES = 16 + URL_HOST_BYTES + URL_PATH_BYTES + CREDENTIALS_QUERY_BYTES + 4096,
-};
 
 /* It and its handles, with an open connection, serve one GET after the other. */
 struct get {
@@ -394,20 +362,17 @@ struct get {
 	const struct verdict_asked *asked;
 	struct answer answer;
 	struct verdict verdict; /* by the headers, once the body begins; then of all */
-	bool judged, timed_out, large;
-	char *body; /* [body_bytes] */
-	uint64_t body_bytes;
-	size_t n; /* of the body, or of the body of an error */
-	char error_body[ANSWER_ERROR_BYTES];
+	bool judged, timed_out, too_long, large;
+	bool incomplete; /* no memory for a header */
+	char *body;	 /* [room] */
+	size_t room;
+	uint64_t charged;	       /* to the bucket's body_bytes */
+	size_t n;		       /* of the body, or of the body of an error */
 	uint64_t serial;	       /* of the credentials */
 	int64_t begun_ms, answered_ms; /* answered: 0 before the first header */
 	int64_t first_byte_ms, deadline_ms;
 	size_t stall_n; /* of the body, when deadline_ms was set */
-	struct curl_slist headers[GET_HEADERS];
-	unsigned header_count;
-	struct sign_headers sign;
-	char range_header[64], match[STORE_ETAG_BYTES + 32];
-	char secret[sizeof(((struct sign_keys *)0)->token_header)];
+	struct curl_slist *headers;
 	char error[CURL_ERROR_SIZE];
 };
 
@@ -422,17 +387,11 @@ void get_free_spares(struct store_bucket *bucket);
 
 /* ---- read.c ---- */
 
-struct asked {
-	char *body; /* the caller frees it; of HEAD: NULL */
-	size_t n;
-	uint64_t size; /* of the object; STORE_SIZE_UNKNOWN: the answer does not say */
-	char etag[STORE_ETAG_BYTES];
-};
-
 /* A request that is not shared with others. Blocks until the answer is there, for the calling
- * thread's session. False: @fault. */
-bool store_ask(struct stores *stores, const struct store_bucket *bucket, const char *key,
-	const struct ask *ask, struct asked *answer, struct fault *fault);
+ * thread's session. Returns its body of *@n bytes, which the caller frees. NULL: @fault. */
+char *store_ask(struct stores *stores, const struct store_bucket *bucket, const char *key,
+	const char *query, struct verdict_asked asked, size_t *n, struct answer *answer,
+	struct fault *fault);
 /* Frees what is kept until @bytes more fit. False: they do not. With the lock. */
 bool shared_make_room(struct store_bucket *bucket, uint64_t bytes);
 /* Frees all that is kept. */

@@ -1,6 +1,7 @@
 /* Listings, for tools: pages of ListObjectsV2, one after the other. */
 #include "daemon/store/internal.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <expat.h>
 #include <stdlib.h>
@@ -34,11 +35,7 @@ void arc4random_buf(void *to, size_t n)
 /* ---- a page ---- */
 
 struct parsing {
-	const struct store_bucket *bucket;
-	const char *prefix;
-	bool (*each)(void *context, const struct object *object);
-	void *context;
-	struct list_page *page;
+	struct listing *of;
 	struct fault *fault;
 	XML_Parser parser;
 	bool failed;
@@ -63,29 +60,21 @@ static bool stop(struct parsing *r)
 	return true;
 }
 
-static int hex(char c)
-{
-	return c >= '0' && c <= '9'   ? c - '0'
-	       : c >= 'a' && c <= 'f' ? c - 'a' + 10
-	       : c >= 'A' && c <= 'F' ? c - 'A' + 10
-				      : -1;
-}
-
 /* Decodes in place. AWS writes a space as '+', and a plus as "%2B". False: not encoded. */
 static bool decode(char *text)
 {
-	char *to = text;
+	char *to = text, *end;
 
 	for (const char *from = text; *from; from++) {
+		char digits[3] = {from[1], from[1] ? from[2] : 0};
+
 		if (*from != '%') {
 			*to++ = *from == '+' ? ' ' : *from;
 			continue;
 		}
-		int high = hex(from[1]), low = high < 0 ? -1 : hex(from[2]);
-
-		if (low < 0 || high * 16 + low == 0)
+		*to = (char)strtoul(digits, &end, 16);
+		if (!isxdigit((unsigned char)digits[0]) || end != digits + 2 || *to++ == 0)
 			return false;
-		*to++ = (char)(high * 16 + low);
 		from += 2;
 	}
 	*to = 0;
@@ -95,7 +84,8 @@ static bool decode(char *text)
 /* Passes the object that <Contents> described to the caller. */
 static void give(struct parsing *r)
 {
-	const struct object object = {.bucket = r->bucket,
+	struct listing *of = r->of;
+	const struct object object = {.bucket = of->bucket,
 		.key = r->key,
 		.etag = r->etag[0] ? r->etag : NULL,
 		.size = r->size};
@@ -107,28 +97,13 @@ static void give(struct parsing *r)
 	else if (strlen(r->key) > LIST_KEY_BYTES)
 		FAIL(r, "the listing has a key of %zu bytes; must have at most %d", strlen(r->key),
 			LIST_KEY_BYTES);
-	else if (strncmp(r->key, r->prefix, strlen(r->prefix)) != 0)
+	else if (strncmp(r->key, of->prefix, strlen(of->prefix)) != 0)
 		FAIL(r,
 			"the listing has the key '%.200s', which does not begin with '%.200s'; is "
 			"this an S3 store?",
-			r->key, r->prefix);
-	else if (!r->page->ended && !r->each(r->context, &object))
-		r->page->ended = true;
-}
-
-/* "\"abc\"" without its quotes. */
-static void take_etag(struct parsing *r)
-{
-	bool quoted = r->n >= 2 && r->text[0] == '"' && r->text[r->n - 1] == '"';
-	size_t n = r->n - 2 * quoted;
-
-	if (n >= sizeof(r->etag)) {
-		FAIL(r, "the listing has an ETag of %zu bytes; must have at most %d", n,
-			STORE_ETAG_BYTES - 1);
-		return;
-	}
-	memcpy(r->etag, r->text + quoted, n);
-	r->etag[n] = 0;
+			r->key, of->prefix);
+	else if (!of->ended)
+		of->ended = !of->each(of->context, &object);
 }
 
 static void take_size(struct parsing *r)
@@ -189,17 +164,19 @@ static void on_end(void *context, const char *name)
 	if (--r->depth == 1 && strcmp(name, "Contents") == 0) {
 		give(r);
 	} else if (r->depth == 1 && strcmp(name, "IsTruncated") == 0) {
-		r->page->truncated = strcmp(r->text, "true") == 0;
+		r->of->truncated = strcmp(r->text, "true") == 0;
 	} else if (r->depth == 1 && strcmp(name, "NextContinuationToken") == 0) {
-		if (r->n >= sizeof(r->page->next))
+		if (r->n >= sizeof(r->of->next))
 			FAIL(r, "the listing's continuation token has %zu bytes", r->n);
 		else
-			memcpy(r->page->next, r->text, r->n + 1);
+			memcpy(r->of->next, r->text, r->n + 1);
 	} else if (r->depth == 2 && strcmp(name, "Key") == 0) {
 		memcpy(r->key, r->text, r->n + 1);
 		r->has_key = true;
 	} else if (r->depth == 2 && strcmp(name, "ETag") == 0) {
-		take_etag(r);
+		if (!answer_etag(r->text, r->etag))
+			FAIL(r, "the listing has an ETag of %zu bytes; must have at most %d", r->n,
+				STORE_ETAG_BYTES - 1);
 	} else if (r->depth == 2 && strcmp(name, "Size") == 0) {
 		take_size(r);
 	}
@@ -217,26 +194,15 @@ static void refuse_doctype(
 	FAIL(r, "the listing has a document type; is this an S3 store?");
 }
 
-bool list_page(const char *xml, size_t n, const struct store_bucket *bucket, const char *prefix,
-	bool (*each)(void *context, const struct object *object), void *context,
-	struct list_page *page, struct fault *fault)
+bool list_page(struct listing *listing, const char *xml, size_t n, struct fault *fault)
 {
 	static const char encoding[] = "EncodingType>url</"; /* it may follow the keys */
-	struct parsing r = {
-		.bucket = bucket,
-		.prefix = prefix,
-		.each = each,
-		.context = context,
-		.page = page,
+	struct parsing r = {.of = listing,
 		.fault = fault,
-		.encoded = memmem(xml, n, encoding, strlen(encoding)),
-	};
+		.encoded = memmem(xml, n, encoding, strlen(encoding))};
 
-	*page = (struct list_page){0};
-	if (n > LIST_PAGE_BYTES)
-		return fault_set(fault, FAULT_DATA, "",
-			"the listing's page has %zu bytes; must have at most %d", n,
-			LIST_PAGE_BYTES);
+	listing->truncated = false;
+	listing->next[0] = 0;
 	r.parser = XML_ParserCreate(NULL);
 	if (!r.parser)
 		return fault_memory(fault);
@@ -272,35 +238,36 @@ bool store_list(struct stores *stores, const struct store_bucket *bucket, const 
 	bool (*each)(void *context, const struct object *object), void *context,
 	struct fault *fault)
 {
+	const struct verdict_asked asked = {.want = VERDICT_WHOLE, .n = LIST_PAGE_BYTES};
+	struct listing listing = {bucket, prefix, each, context, .truncated = true};
 	char query[QUERY_BYTES], token[LIST_TOKEN_BYTES] = "";
-	struct list_page page = {.truncated = true};
-	const struct ask ask = {
-		.query = query,
-		.asked = {VERDICT_WHOLE, NULL, STORE_SIZE_UNKNOWN, 0, LIST_PAGE_BYTES},
-	};
+	const char *name = bucket->place.name;
+	struct answer answer;
+	size_t n;
 
 	if (bucket->place.kind == URL_HTTPS)
 		return fault_set(fault, FAULT_ARGUMENT, "",
 			"%s/: HTTPS servers have no listing; name the shards with --from FILE",
-			bucket->place.name);
-	while (page.truncated && !page.ended) {
-		struct asked answer;
+			name);
+	while (listing.truncated && !listing.ended) {
+		char *page =
+			write_query(token, prefix, query, fault)
+				? store_ask(stores, bucket, "", query, asked, &n, &answer, fault)
+				: NULL;
 
-		if (!write_query(token, prefix, query, fault) ||
-			!store_ask(stores, bucket, "", &ask, &answer, fault))
+		if (!page)
 			return false;
-		bool good = list_page(
-			answer.body, answer.n, bucket, prefix, each, context, &page, fault);
+		bool good = list_page(&listing, page, n, fault);
 
-		free(answer.body);
+		free(page);
 		if (!good)
-			return fault_prefix(fault, "%s/: ", bucket->place.name);
-		if (page.truncated && (!page.next[0] || strcmp(page.next, token) == 0))
+			return fault_prefix(fault, "%s/: ", name);
+		if (listing.truncated && (!listing.next[0] || strcmp(listing.next, token) == 0))
 			return fault_set(fault, FAULT_DATA, "",
 				"%s/: the listing is cut off without a new continuation token; is "
 				"this an S3 store with ListObjectsV2?",
-				bucket->place.name);
-		memcpy(token, page.next, sizeof(token));
+				name);
+		memcpy(token, listing.next, sizeof(token));
 	}
 	return true;
 }

@@ -26,17 +26,12 @@ static const struct setting {
 	SETTING("aws_session_token", token),
 	SETTING("region", region),
 	SETTING("credential_process", process),
-	SETTING("role_arn", role),
-	SETTING("web_identity_token_file", token_file),
-	SETTING("role_session_name", session),
-	SETTING("source_profile", source),
-	SETTING("sso_session", sso),
-	SETTING("sso_start_url", sso),
 };
 
 static const char blanks[] = " \t\r\n\f\v";
 
-char *profile_trim(char *text, size_t n)
+/* Cuts blanks off both ends of the @n bytes at @text, and ends it. Returns the new beginning. */
+static char *trim(char *text, size_t n)
 {
 	while (n > 0 && strchr(blanks, text[n - 1]))
 		n--;
@@ -44,7 +39,7 @@ char *profile_trim(char *text, size_t n)
 	return text + strspn(text, blanks);
 }
 
-bool profile_text(const char *path, char *text, size_t bytes, struct fault *fault)
+char *profile_text(const char *path, char *text, size_t bytes, struct fault *fault)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block */
 	size_t n = 0;
@@ -58,17 +53,15 @@ bool profile_text(const char *path, char *text, size_t bytes, struct fault *faul
 		fault_errno(fault, errno, "", "%s: %s", path, strerror(errno));
 	else if (n == bytes)
 		fault_set(fault, FAULT_DATA, "", "%s: is larger than %zu bytes", path, bytes - 1);
-	else
-		text[n] = 0;
 	if (fd >= 0)
 		close(fd);
-	return got >= 0 && n < bytes;
+	return got >= 0 && n < bytes ? trim(text, n) : NULL;
 }
 
 /* Whether a section's name, without the brackets, is the profile's. */
 static bool is_section(char *name, bool prefixed, const char *wanted)
 {
-	name = profile_trim(name, strlen(name));
+	name = trim(name, strlen(name));
 	if (prefixed && strcmp(name, "default") != 0) {
 		if (strncmp(name, "profile", 7) != 0 || !name[7] || !strchr(blanks, name[7]))
 			return false;
@@ -108,9 +101,9 @@ int profile_parse(char *text, bool prefixed, struct profile *profile)
 			inside = is_section(line + 1, prefixed, profile->name);
 			profile->found |= inside;
 		} else if (line[0] == '[' || inside) {
-			char *value = end ? profile_trim(end + 1, strlen(end + 1)) : NULL;
+			char *value = end ? trim(end + 1, strlen(end + 1)) : NULL;
 
-			if (!end || !take(profile, profile_trim(line, (size_t)(end - line)), value))
+			if (!end || !take(profile, trim(line, (size_t)(end - line)), value))
 				return number;
 		}
 	}
@@ -137,39 +130,38 @@ bool profile_path(const char *given, const char *file, char *path, size_t path_b
 	return n >= 0 && (size_t)n < path_bytes;
 }
 
-/* Reads one of the files. */
-static bool read_file(const char *given, const char *file, bool prefixed, struct profile *profile,
-	char *text, struct fault *fault)
-{
-	char path[PATH_MAX];
-
-	if (!profile_path(given, file, path, sizeof(path)))
-		return true;
-	if (!profile_text(path, text, FILE_BYTES, fault))
-		return fault->error == ENOENT || fault->error == ENOTDIR;
-	int number = profile_parse(text, prefixed, profile);
-
-	return number == 0 || fault_set(fault, FAULT_DATA, "",
-				      "%s:%d: is not a section, or a setting of at most %d bytes; "
-				      "write [NAME] or KEY = VALUE",
-				      path, number, SIGN_TOKEN_BYTES - 1);
-}
-
 bool profile_read(const char *name, struct profile *profile, struct fault *fault)
 {
-	char *text = malloc(FILE_BYTES);
-	const char *given = getenv("AWS_PROFILE");
+	static const struct {
+		const char *variable, *file;
+		bool prefixed;
+	} files[] = {
+		{"AWS_SHARED_CREDENTIALS_FILE", "credentials", false},
+		{"AWS_CONFIG_FILE", "config", true},
+	};
+	const char *usual = text_or_null(getenv("AWS_PROFILE"));
+	char *text = malloc(FILE_BYTES), path[PATH_MAX];
+	bool good = text || fault_memory(fault);
 
-	memset(profile, 0, sizeof(*profile));
-	if (!text)
-		return fault_memory(fault);
-	if (!name)
-		name = given && *given ? given : "default";
-	snprintf(profile->name, sizeof(profile->name), "%s", name);
-	bool done = read_file(getenv("AWS_SHARED_CREDENTIALS_FILE"), "credentials", false, profile,
-			    text, fault) &&
-		    read_file(getenv("AWS_CONFIG_FILE"), "config", true, profile, text, fault);
+	*profile = (struct profile){0};
+	snprintf(profile->name, sizeof(profile->name), "%s",
+		name	? name
+		: usual ? usual
+			: "default");
+	for (int i = 0; i < 2 && good; i++) {
+		if (!profile_path(getenv(files[i].variable), files[i].file, path, sizeof(path)))
+			continue;
+		if (!profile_text(path, text, FILE_BYTES, fault)) {
+			good = fault->error == ENOENT || fault->error == ENOTDIR;
+			continue;
+		}
+		int line = profile_parse(text, files[i].prefixed, profile);
 
+		good = line == 0 || fault_set(fault, FAULT_DATA, "",
+					    "%s:%d: is not a section, or a setting of at most %d "
+					    "bytes; write [NAME] or KEY = VALUE",
+					    path, line, SIGN_TOKEN_BYTES - 1);
+	}
 	free(text);
-	return done;
+	return good;
 }

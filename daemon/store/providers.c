@@ -1,7 +1,5 @@
 #include "daemon/store/internal.h"
 
-#include "proto/version.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -16,12 +14,9 @@
 #include <unistd.h>
 
 enum {
-	ANSWER_BYTES = 64 << 10,
-	TOKEN_BYTES = 16 << 10,
 	SERVER_MS = 10 * 1000,
 	METADATA_MS = 1000, /* it is on the same host */
 	METADATA_TRIES = 2,
-	METADATA_TOKEN_S = 21600,
 	PROCESS_MS = 30 * 1000,
 	PROCESS_END_MS = 1000, /* from the end of its output to its own */
 	STOP_MS = 100,	       /* between two checks of `stop`, while a program runs */
@@ -29,25 +24,15 @@ enum {
 
 extern char **environ;
 
-/* The buffers of a search. */
-struct seek_work {
-	char answer[ANSWER_BYTES]; /* of a file, a program or a server */
-	size_t answer_n;
-	char form[4 * TOKEN_BYTES];
-	char token[TOKEN_BYTES];
-	char header[TOKEN_BYTES + 64];
-	char url[2048];
-};
-
 /* A failure that may end, and one that does not end by itself. */
 #define LATER(seek, ...) (fault_set(&(seek)->fault, FAULT_IO, "", __VA_ARGS__), PROVIDED_LATER)
 #define WRONG(seek, ...)                                                                           \
 	(fault_set(&(seek)->fault, FAULT_PERMISSION, "", __VA_ARGS__), PROVIDED_WRONG)
 
-/* NULL instead of "". */
-static const char *set(const char *value)
+/* NULL: not set, or empty. */
+static const char *variable(const char *name)
 {
-	return value && *value ? value : NULL;
+	return text_or_null(getenv(name));
 }
 
 /* ---- results ---- */
@@ -69,11 +54,11 @@ static bool use_keys(struct seek *seek, const char *access, const char *secret, 
 	struct sign_keys *keys = &seek->found.keys;
 
 	if (!fits(access, sizeof(keys->access)) || !fits(secret, sizeof(keys->secret)) ||
-		(set(token) && !fits(token, SIGN_TOKEN_BYTES)))
+		(text_or_null(token) && !fits(token, SIGN_TOKEN_BYTES)))
 		return false;
 	strcpy(keys->access, access);
 	strcpy(keys->secret, secret);
-	if (set(token))
+	if (text_or_null(token))
 		stpcpy(stpcpy(keys->token_header, SIGN_TOKEN_HEADER), token);
 	seek->found.kind = CREDENTIALS_KEYS;
 	return true;
@@ -98,7 +83,7 @@ static bool use_query(struct seek *seek, const char *query)
 	return true;
 }
 
-/* Reads "2026-01-01T00:00:00Z" into seek->expires. False: it is something else. */
+/* Reads "2026-01-01T00:00:00Z". False: it is something else. */
 static bool use_expiration(struct seek *seek, const char *text)
 {
 	struct tm tm = {0};
@@ -108,7 +93,7 @@ static bool use_expiration(struct seek *seek, const char *text)
 		return false;
 	if (*rest == '.')
 		rest += 1 + strspn(rest + 1, "0123456789");
-	seek->expires = timegm(&tm);
+	seek->found.expires = timegm(&tm);
 	return strcmp(rest, "Z") == 0 || strcmp(rest, "+00:00") == 0 || strcmp(rest, "+0000") == 0;
 }
 
@@ -119,21 +104,19 @@ static const char *member(const json_t *object, const char *name)
 	return text ? text : "";
 }
 
-enum provided provide_json(struct seek *seek, const char *text, const char *token, const char *who)
+enum provided provide_json(struct seek *seek, const char *text, const char *token)
 {
 	json_t *object = json_loads(text, 0, NULL);
 	const char *expiration = member(object, "Expiration");
 	enum provided result = PROVIDED;
 
 	if (!json_is_object(object))
-		result = LATER(seek, "%s: the answer is not a JSON object", who);
+		result = LATER(seek, "the answer is not a JSON object");
 	else if (*expiration && !use_expiration(seek, expiration))
-		result = LATER(
-			seek, "%s: Expiration is not a time such as 2026-01-01T00:00:00Z", who);
+		result = LATER(seek, "Expiration is not a time such as 2026-01-01T00:00:00Z");
 	else if (!use_keys(seek, member(object, "AccessKeyId"), member(object, "SecretAccessKey"),
 			 member(object, token)))
-		result = LATER(
-			seek, "%s: the answer has no valid AccessKeyId and SecretAccessKey", who);
+		result = LATER(seek, "the answer has no valid AccessKeyId and SecretAccessKey");
 	json_decref(object);
 	return result;
 }
@@ -168,26 +151,26 @@ static int start(const char *command, int out, pid_t *pid)
 }
 
 /* Reads until the end of the output. NULL, otherwise what was wrong. */
-static const char *collect(const struct seek *seek, int out)
+static const char *collect(struct seek *seek, int out)
 {
 	int64_t end_ms = stores_now_ms() + PROCESS_MS;
 	struct pollfd wait = {.fd = out, .events = POLLIN};
-	struct seek_work *w = seek->work;
+	size_t n = 0;
 
-	for (w->answer_n = 0; w->answer_n < sizeof(w->answer);) {
-		if (atomic_load(seek->stop) || stores_now_ms() >= end_ms)
+	while (n < sizeof(seek->answer)) {
+		if (seek->stores->closing || stores_now_ms() >= end_ms)
 			return "did not end in 30 s";
 		if (poll(&wait, 1, STOP_MS) <= 0)
 			continue;
-		ssize_t got = read(out, w->answer + w->answer_n, sizeof(w->answer) - w->answer_n);
+		ssize_t got = read(out, seek->answer + n, sizeof(seek->answer) - n);
 
 		if (got < 0)
 			return "has no readable output";
 		if (got == 0) {
-			w->answer[w->answer_n] = 0;
+			seek->answer[n] = 0;
 			return NULL;
 		}
-		w->answer_n += (size_t)got;
+		n += (size_t)got;
 	}
 	return "printed more than 64 KiB";
 }
@@ -208,105 +191,78 @@ static int end(pid_t pid, bool done)
 }
 
 /* credential_process of a profile. */
-static enum provided ask_process(struct seek *seek, const char *command, const char *profile)
+static enum provided ask_process(struct seek *seek, const char *command)
 {
-	int fds[2], error;
+	int fds[2], error, status = 0;
+	const char *wrong;
 	pid_t pid;
 
 	if (pipe2(fds, O_CLOEXEC) < 0)
-		return LATER(seek, "profile %s: no pipe for credential_process: %s", profile,
-			strerror(errno));
+		return LATER(seek, "no pipe for credential_process: %s", strerror(errno));
 	error = start(command, fds[1], &pid);
 	close(fds[1]);
-	const char *wrong = error ? strerror(error) : collect(seek, fds[0]);
-	int status = error ? 0 : end(pid, !wrong);
-
+	wrong = error ? strerror(error) : collect(seek, fds[0]);
+	if (!error)
+		status = end(pid, !wrong);
 	close(fds[0]);
 	if (wrong)
-		return LATER(seek, "profile %s: credential_process %s%s", profile,
-			error ? "cannot start: " : "", wrong);
+		return LATER(seek, "credential_process %s%s", error ? "cannot start: " : "", wrong);
 	if (status != 0)
-		return LATER(seek,
-			"profile %s: credential_process ended with status %d; run it by hand",
-			profile, status);
-	return provide_json(seek, seek->work->answer, "SessionToken", "credential_process");
+		return LATER(
+			seek, "credential_process ended with status %d; run it by hand", status);
+	return provide_json(seek, seek->answer, "SessionToken");
 }
 
 /* ---- servers ---- */
 
-struct request {
-	const char *method;	/* NULL: GET, or POST if there is a form */
-	const char *form;	/* the body; NULL: none */
-	const char *headers[3]; /* up to the first NULL */
-	bool direct;		/* never through a proxy */
-	long patience_ms;
-};
-
 /* Refuses what does not fit, with the zero after it. */
 static size_t on_body(char *from, size_t size, size_t n, void *context)
 {
-	struct seek_work *w = context;
+	struct seek *seek = context;
 
 	(void)size;
-	if (n >= sizeof(w->answer) - w->answer_n)
+	if (n >= sizeof(seek->answer) - seek->answer_n)
 		return 0;
-	memcpy(w->answer + w->answer_n, from, n);
-	w->answer_n += n;
-	w->answer[w->answer_n] = 0;
+	memcpy(seek->answer + seek->answer_n, from, n);
+	seek->answer_n += n;
+	seek->answer[seek->answer_n] = 0;
 	return n;
 }
 
 static int on_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
 {
 	(void)a, (void)b, (void)c, (void)d;
-	return atomic_load((const atomic_bool *)context);
+	return ((const struct stores *)context)->closing;
 }
 
-static void set_options(
-	const struct curl *curl, CURL *easy, const struct seek *seek, const struct request *request)
+/* Asks seek->url, but for POST never through a proxy. @body: of POST and PUT. @header may be NULL.
+ * Fills seek->answer, and returns the status. 0: no answer, seek->fault. */
+static int ask(
+	struct seek *seek, const char *method, const char *body, const char *header, long most_ms)
 {
-	const char *certificates = certificates_system();
-
-	curl->easy_setopt(easy, CURLOPT_URL, seek->work->url);
-	if (request->form)
-		curl->easy_setopt(easy, CURLOPT_POSTFIELDS, request->form);
-	if (request->method)
-		curl->easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request->method);
-	if (request->direct)
-		curl->easy_setopt(easy, CURLOPT_PROXY, "");
-	if (certificates)
-		curl->easy_setopt(easy, CURLOPT_CAINFO, certificates);
-	curl->easy_setopt(easy, CURLOPT_USERAGENT, "tokend/" TOKEND_VERSION);
-	curl->easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-	curl->easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L); /* does not wait for a name server */
-	curl->easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-	curl->easy_setopt(easy, CURLOPT_TIMEOUT_MS, request->patience_ms);
-	curl->easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
-	curl->easy_setopt(easy, CURLOPT_WRITEDATA, seek->work);
-	curl->easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, on_progress);
-	curl->easy_setopt(easy, CURLOPT_XFERINFODATA, seek->stop);
-	curl->easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
-}
-
-/* Asks work->url. Fills work->answer, and returns the status. 0: no answer, seek->fault. */
-static int ask(struct seek *seek, const struct request *request)
-{
-	const struct curl *curl = curl_load(&seek->fault);
-	CURL *easy = curl ? curl->easy_init() : NULL;
-	struct curl_slist *headers = NULL;
+	const struct curl *curl = seek->stores->curl;
+	CURL *easy = curl_handle(curl, NULL);
+	struct curl_slist *headers = easy && header ? curl->slist_append(NULL, header) : NULL;
 	long status = 0;
 
-	seek->work->answer_n = 0;
-	seek->work->answer[0] = 0;
-	if (!curl)
-		return 0;
-	for (int i = 0; request->headers[i]; i++)
-		headers = curl->slist_append(headers, request->headers[i]);
-	if (!easy || (request->headers[0] && !headers)) {
+	seek->answer_n = 0;
+	seek->answer[0] = 0;
+	if (!easy || (header && !headers)) {
 		fault_memory(&seek->fault);
 	} else {
-		set_options(curl, easy, seek, request);
+		curl->easy_setopt(easy, CURLOPT_URL, seek->url);
 		curl->easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
+		if (body)
+			curl->easy_setopt(easy, CURLOPT_POSTFIELDS, body);
+		curl->easy_setopt(easy, CURLOPT_CUSTOMREQUEST, method);
+		if (strcmp(method, "POST") != 0)
+			curl->easy_setopt(easy, CURLOPT_PROXY, "");
+		curl->easy_setopt(easy, CURLOPT_TIMEOUT_MS, most_ms);
+		curl->easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
+		curl->easy_setopt(easy, CURLOPT_WRITEDATA, seek);
+		curl->easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, on_progress);
+		curl->easy_setopt(easy, CURLOPT_XFERINFODATA, seek->stores);
+		curl->easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
 		CURLcode code = curl->easy_perform(easy);
 
 		if (code == CURLE_OK)
@@ -321,99 +277,87 @@ static int ask(struct seek *seek, const struct request *request)
 }
 
 /* A status that is not 200: the same request fails again if it is the fault of the request. */
-static enum provided judge(struct seek *seek, const char *who, int status, const char *code)
+static enum provided judge(struct seek *seek, int status, const char *code)
 {
-	bool passing = status < 400 || status >= 500 || status == 408 || status == 429 ||
-		       strstr(code, "Expired") || strstr(code, "IDPCommunication");
-
-	if (status == 0) {
-		fault_prefix(&seek->fault, "%s: ", who);
+	if (status == 0) /* ask() said why */
 		return PROVIDED_LATER;
-	}
-	return passing ? LATER(seek, "%s: %d%s%s", who, status, *code ? " " : "", code)
-		       : WRONG(seek, "%s: %d%s%s", who, status, *code ? " " : "", code);
+	if (status < 400 || status >= 500 || status == 408 || status == 429 ||
+		strstr(code, "Expired") || strstr(code, "IDPCommunication"))
+		return LATER(seek, "%d%s%s", status, *code ? " " : "", code);
+	return WRONG(seek, "%d%s%s", status, *code ? " " : "", code);
 }
 
 /* ---- web identity ---- */
 
-static void write_sts_url(const struct seek *seek, char *url, size_t bytes)
+static void write_sts_url(struct seek *seek)
 {
-	const char *endpoint = set(getenv("AWS_ENDPOINT_URL_STS"));
+	const char *endpoint = variable("AWS_ENDPOINT_URL_STS");
 
 	if (!endpoint)
-		endpoint = set(getenv("AWS_ENDPOINT_URL"));
+		endpoint = variable("AWS_ENDPOINT_URL");
 	if (endpoint)
-		snprintf(url, bytes, "%s%s", endpoint,
+		snprintf(seek->url, sizeof(seek->url), "%s%s", endpoint,
 			endpoint[strlen(endpoint) - 1] == '/' ? "" : "/");
 	else
-		snprintf(url, bytes, "https://sts.%s.amazonaws.com%s/", seek->region,
-			strncmp(seek->region, "cn-", 3) == 0 ? ".cn" : "");
+		snprintf(seek->url, sizeof(seek->url), "https://sts.%s.amazonaws.com%s/",
+			seek->place->region,
+			strncmp(seek->place->region, "cn-", 3) == 0 ? ".cn" : "");
 }
 
 /* The elements of STS's answer. A value that is too long is cut, to more than a key may have. */
 static bool use_sts(struct seek *seek)
 {
-	const struct seek_work *w = seek->work;
 	char access[SIGN_ACCESS_BYTES + 1], secret[SIGN_SECRET_BYTES + 1], expiration[64];
-	char *token = seek->work->token;
+	const char *text = seek->answer;
+	size_t n = seek->answer_n;
 
-	answer_element(w->answer, w->answer_n, "<AccessKeyId>", access, sizeof(access));
-	answer_element(w->answer, w->answer_n, "<SecretAccessKey>", secret, sizeof(secret));
-	answer_element(w->answer, w->answer_n, "<SessionToken>", token, TOKEN_BYTES);
-	answer_element(w->answer, w->answer_n, "<Expiration>", expiration, sizeof(expiration));
-	return use_expiration(seek, expiration) && use_keys(seek, access, secret, token);
+	answer_element(text, n, "<AccessKeyId>", access, sizeof(access));
+	answer_element(text, n, "<SecretAccessKey>", secret, sizeof(secret));
+	answer_element(text, n, "<SessionToken>", seek->token, sizeof(seek->token));
+	answer_element(text, n, "<Expiration>", expiration, sizeof(expiration));
+	return use_expiration(seek, expiration) && use_keys(seek, access, secret, seek->token);
 }
 
-/* A role of the token in a file. POST, not GET: a URL may be in someone's log, and the token is a
- * secret. The strings may be NULL or "": not given. */
-static enum provided ask_web_identity(
-	struct seek *seek, const char *role, const char *file, const char *session)
+/* A role for the token in a file. POST, not GET: a URL may be in someone's log, and the token is a
+ * secret. */
+static enum provided from_web_identity(struct seek *seek)
 {
-	struct seek_work *w = seek->work;
-	char who[128 + sizeof("web identity of ")], code[64];
+	const char *file = variable("AWS_WEB_IDENTITY_TOKEN_FILE");
+	const char *role = variable("AWS_ROLE_ARN");
+	const char *session = variable("AWS_ROLE_SESSION_NAME"), *token;
+	char code[64];
 
-	if (!set(role) || !set(file))
-		return WRONG(seek,
-			"web identity needs both AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE (or "
-			"role_arn and web_identity_token_file); set both");
-	snprintf(who, sizeof(who), "web identity of %.120s", role);
-	if (!profile_text(file, w->token, sizeof(w->token), &seek->fault))
+	if (!file) /* AWS_ROLE_ARN alone may be for other programs */
+		return PROVIDED_NOTHING;
+	if (!role)
+		return WRONG(
+			seek, "it needs AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE; set both");
+	token = profile_text(file, seek->token, sizeof(seek->token), &seek->fault);
+	if (!token)
 		return PROVIDED_LATER;
 	const struct {
 		const char *name, *value;
 	} form[] = {
 		{"Action", "AssumeRoleWithWebIdentity"},
 		{"RoleArn", role},
-		{"RoleSessionName", set(session) ? session : "tokend"},
+		{"RoleSessionName", session ? session : "tokend"},
 		{"Version", "2011-06-15"},
-		{"WebIdentityToken", profile_trim(w->token, strlen(w->token))},
+		{"WebIdentityToken", token},
 	};
 
+	seek->form[0] = 0;
 	for (size_t i = 0; i < sizeof(form) / sizeof(form[0]); i++)
-		if (!url_query(w->form, sizeof(w->form), form[i].name, form[i].value))
-			return WRONG(seek, "%s: %s is too large", who, file);
-	write_sts_url(seek, w->url, sizeof(w->url));
-	int status =
-		ask(seek, &(struct request){.form = w->form,
-				  .headers = {"Content-Type: application/x-www-form-urlencoded"},
-				  .patience_ms = SERVER_MS});
+		if (!url_query(seek->form, sizeof(seek->form), form[i].name, form[i].value))
+			return WRONG(seek, "%s is too large", file);
+	write_sts_url(seek);
+	int status = ask(seek, "POST", seek->form, NULL, SERVER_MS);
 
-	answer_element(w->answer, w->answer_n, "<Code>", code, sizeof(code));
+	answer_element(seek->answer, seek->answer_n, "<Code>", code, sizeof(code));
 	if (status != 200)
-		return judge(seek, who, status, code);
+		return judge(seek, status, code);
 	if (!use_sts(seek))
-		return LATER(seek, "%s: the answer of %s has no valid credentials", who, w->url);
+		return LATER(seek, "the answer of %s has no valid credentials", seek->url);
 	return PROVIDED;
-}
-
-static enum provided from_web_identity(struct seek *seek)
-{
-	const char *file = getenv("AWS_WEB_IDENTITY_TOKEN_FILE");
-
-	/* AWS_ROLE_ARN alone may be for other programs. */
-	return set(file) ? ask_web_identity(seek, getenv("AWS_ROLE_ARN"), file,
-				   getenv("AWS_ROLE_SESSION_NAME"))
-			 : PROVIDED_NOTHING;
 }
 
 /* ---- containers ---- */
@@ -441,127 +385,113 @@ static bool container_url_ok(const char *url)
 
 static enum provided from_container(struct seek *seek)
 {
-	const char *relative = set(getenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"));
-	const char *full = set(getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI"));
-	const char *file = set(getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"));
-	const char *token = set(getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN"));
-	struct seek_work *w = seek->work;
+	const char *relative = variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+	const char *full = variable("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+	const char *file = variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+	const char *token = variable("AWS_CONTAINER_AUTHORIZATION_TOKEN");
 
 	if (!relative && !full)
 		return PROVIDED_NOTHING;
-	snprintf(w->url, sizeof(w->url), "%s%s", relative ? "http://169.254.170.2" : "",
+	snprintf(seek->url, sizeof(seek->url), "%s%s", relative ? "http://169.254.170.2" : "",
 		relative ? relative : full);
-	if (!container_url_ok(w->url))
+	if (!container_url_ok(seek->url))
 		return WRONG(seek,
 			"AWS_CONTAINER_CREDENTIALS_FULL_URI is neither https:// nor on this host; "
 			"such a server gets no token");
-	if (file && !profile_text(file, w->token, sizeof(w->token), &seek->fault))
+	if (file && !(token = profile_text(file, seek->token, sizeof(seek->token), &seek->fault)))
 		return PROVIDED_LATER;
-	if (!file)
-		snprintf(w->token, sizeof(w->token), "%s", token ? token : "");
-	token = profile_trim(w->token, strlen(w->token));
-	snprintf(w->header, sizeof(w->header), "Authorization: %s", token);
-	int status = ask(seek, &(struct request){.headers = {*token ? w->header : NULL},
-				       .direct = true,
-				       .patience_ms = SERVER_MS});
+	snprintf(seek->header, sizeof(seek->header), "Authorization: %.16000s", token ? token : "");
+	int status = ask(seek, "GET", NULL, token ? seek->header : NULL, SERVER_MS);
 
-	return status == 200 ? provide_json(seek, w->answer, "Token", "container")
-			     : judge(seek, "container", status, "");
+	return status == 200 ? provide_json(seek, seek->answer, "Token") : judge(seek, status, "");
 }
 
 /* ---- metadata of an instance ---- */
 
-/* Asks for @path at @endpoint. The answer is a line if it is a name. */
+static const char *first_line(struct seek *seek)
+{
+	seek->answer[strcspn(seek->answer, "\r\n")] = 0;
+	return seek->answer;
+}
+
+/* Asks for @path at @endpoint. */
 static int ask_metadata(struct seek *seek, const char *endpoint, const char *path,
 	const char *method, const char *header)
 {
-	struct seek_work *w = seek->work;
+	size_t n = strlen(endpoint);
 	int status = 0;
 
-	snprintf(w->url, sizeof(w->url), "%s/%s", endpoint, path);
+	snprintf(seek->url, sizeof(seek->url), "%s%s%s", endpoint,
+		endpoint[n - 1] == '/' ? "" : "/", path);
 	for (int i = 0; status == 0 && i < METADATA_TRIES; i++)
-		status = ask(seek, &(struct request){.method = method,
-					   .headers = {header, method ? "Content-Length: 0" : NULL},
-					   .direct = true,
-					   .patience_ms = METADATA_MS});
+		status = ask(
+			seek, method, strcmp(method, "PUT") == 0 ? "" : NULL, header, METADATA_MS);
 	return status;
 }
 
-/* There is no such service. Once it was there, its silence is a failure that ends. */
-static enum provided absent(struct seek *seek, const char *who, int status)
+/* Another status than 200: there is no such service, unless it failed. */
+static enum provided absent(struct seek *seek, int status)
 {
-	judge(seek, who, status, "");
-	return status >= 500 || seek->met ? PROVIDED_LATER : PROVIDED_NOTHING;
+	return status >= 500 ? judge(seek, status, "") : PROVIDED_NOTHING;
 }
 
 /* IMDSv2: a token of the session, the role's name, its keys. */
 static enum provided from_instance(struct seek *seek)
 {
 	static const char roles[] = "latest/meta-data/iam/security-credentials/";
-	static const char who[] = "instance metadata";
 	const char *disabled = getenv("AWS_EC2_METADATA_DISABLED");
-	const char *endpoint = set(getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT"));
-	char path[512], ttl[64], base[512];
-	struct seek_work *w = seek->work;
+	const char *base = variable("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+	char path[512];
 
 	if (disabled && strcasecmp(disabled, "true") == 0)
 		return PROVIDED_NOTHING;
-	snprintf(base, sizeof(base), "%s", endpoint ? endpoint : "http://169.254.169.254");
-	if (base[strlen(base) - 1] == '/')
-		base[strlen(base) - 1] = 0;
-	snprintf(ttl, sizeof(ttl), "X-aws-ec2-metadata-token-ttl-seconds: %d", METADATA_TOKEN_S);
-	int status = ask_metadata(seek, base, "latest/api/token", "PUT", ttl);
+	base = base ? base : "http://169.254.169.254";
+	int status = ask_metadata(seek, base, "latest/api/token", "PUT",
+		"X-aws-ec2-metadata-token-ttl-seconds: 21600");
 
 	if (status != 200)
-		return absent(seek, who, status);
-	w->answer[strcspn(w->answer, "\r\n")] = 0;
-	snprintf(w->header, sizeof(w->header), "X-aws-ec2-metadata-token: %.16000s", w->answer);
-	status = ask_metadata(seek, base, roles, NULL, w->header);
+		return absent(seek, status);
+	snprintf(seek->header, sizeof(seek->header), "X-aws-ec2-metadata-token: %.16000s",
+		first_line(seek));
+	status = ask_metadata(seek, base, roles, "GET", seek->header);
 	if (status == 404) /* the instance has no role */
-		return absent(seek, who, status);
-	if (status != 200)
-		return judge(seek, who, status, "");
-	w->answer[strcspn(w->answer, "\r\n")] = 0;
-	snprintf(path, sizeof(path), "%s%.300s", roles, w->answer);
-	status = ask_metadata(seek, base, path, NULL, w->header);
-	if (status != 200) {
-		judge(seek, who, status, "");
-		return PROVIDED_LATER;
+		return PROVIDED_NOTHING;
+	if (status == 200) {
+		snprintf(path, sizeof(path), "%s%.300s", roles, first_line(seek));
+		status = ask_metadata(seek, base, path, "GET", seek->header);
 	}
-	seek->met = true;
-	return provide_json(seek, w->answer, "Token", who);
+	if (status == 200)
+		return provide_json(seek, seek->answer, "Token");
+	judge(seek, status, "");
+	return PROVIDED_LATER;
 }
 
 static enum provided from_google(struct seek *seek)
 {
 	static const char path[] = "computeMetadata/v1/instance/service-accounts/default/token";
-	static const char who[] = "Google metadata";
-	const char *host = set(getenv("GCE_METADATA_HOST"));
+	const char *host = variable("GCE_METADATA_HOST");
 	char base[512];
 
 	snprintf(base, sizeof(base), "http://%s", host ? host : "metadata.google.internal");
-	int status = ask_metadata(seek, base, path, NULL, "Metadata-Flavor: Google");
+	int status = ask_metadata(seek, base, path, "GET", "Metadata-Flavor: Google");
 
 	if (status != 200)
-		return absent(seek, who, status);
-	json_t *object = json_loads(seek->work->answer, 0, NULL);
+		return absent(seek, status);
+	json_t *object = json_loads(seek->answer, 0, NULL);
 	json_int_t left = json_integer_value(json_object_get(object, "expires_in"));
-	enum provided result = PROVIDED;
+	bool good = left > 0 && use_bearer(seek, member(object, "access_token"));
 
-	if (left <= 0 || !use_bearer(seek, member(object, "access_token")))
-		result = LATER(seek, "%s: the answer has no access_token and expires_in", who);
-	seek->expires = time(NULL) + left;
-	seek->met = true;
+	seek->found.expires = time(NULL) + left;
 	json_decref(object);
-	return result;
+	return good ? PROVIDED : LATER(seek, "the answer has no access_token and expires_in");
 }
 
 /* ---- environment and files ---- */
 
 static enum provided from_environment(struct seek *seek)
 {
-	const char *access = set(getenv("AWS_ACCESS_KEY_ID"));
-	const char *secret = set(getenv("AWS_SECRET_ACCESS_KEY"));
+	const char *access = variable("AWS_ACCESS_KEY_ID");
+	const char *secret = variable("AWS_SECRET_ACCESS_KEY");
 
 	if (!access || !secret)
 		return PROVIDED_NOTHING;
@@ -572,65 +502,39 @@ static enum provided from_environment(struct seek *seek)
 	return PROVIDED;
 }
 
-static enum provided use_profile(struct seek *seek, const struct profile *p)
-{
-	if (p->access[0] && p->secret[0]) {
-		if (use_keys(seek, p->access, p->secret, p->token))
-			return PROVIDED;
-		return WRONG(seek,
-			"profile %s: its keys have blanks or control characters; write them again",
-			p->name);
-	}
-	if (p->access[0] || p->secret[0])
-		return WRONG(seek,
-			"profile %s has only one of aws_access_key_id and aws_secret_access_key; "
-			"set both",
-			p->name);
-	if (p->process[0])
-		return ask_process(seek, p->process, p->name);
-	if (p->token_file[0]) {
-		strcpy(seek->provider, "web identity");
-		return ask_web_identity(seek, p->role, p->token_file, p->session);
-	}
-	if (p->sso[0] || p->source[0])
-		return WRONG(seek,
-			"profile %s uses %s, which is not supported; use credential_process = aws "
-			"configure export-credentials --profile %s --format process in another "
-			"profile",
-			p->name, p->sso[0] ? "SSO" : "source_profile", p->name);
-	return PROVIDED_NOTHING;
-}
-
 static enum provided from_profile(struct seek *seek)
 {
-	const char *named = seek->store ? seek->store->profile : NULL;
-	struct profile profile;
+	const char *named = seek->place->store ? seek->place->store->profile : NULL;
+	struct profile p;
 
-	if (!profile_read(named, &profile, &seek->fault))
+	if (!profile_read(named, &p, &seek->fault))
 		return PROVIDED_WRONG;
-	snprintf(seek->provider, sizeof(seek->provider), "profile %.50s", profile.name);
-	enum provided result = use_profile(seek, &profile);
-
+	snprintf(seek->found.provider, sizeof(seek->found.provider), "profile %.50s", p.name);
+	if (p.access[0] && p.secret[0])
+		return use_keys(seek, p.access, p.secret, p.token)
+			       ? PROVIDED
+			       : WRONG(seek, "its keys have blanks or control characters; write "
+					     "them again");
+	if (p.process[0])
+		return ask_process(seek, p.process);
 	/* One that `stores:` or the environment names must exist. */
-	if (result == PROVIDED_NOTHING && (named || set(getenv("AWS_PROFILE"))))
-		result = WRONG(seek, "profile %s %s", profile.name,
-			profile.found ? "has no credentials; set aws_access_key_id and "
-					"aws_secret_access_key, or credential_process"
-				      : "is in none of the AWS files; add it, or name another "
-					"profile");
-	return result;
+	if (!named && !variable("AWS_PROFILE"))
+		return PROVIDED_NOTHING;
+	return WRONG(seek, "%s",
+		p.found ? "it has no credentials; set aws_access_key_id and aws_secret_access_key, "
+			  "or credential_process"
+			: "it is in none of the AWS files; add it, or name another profile");
 }
 
 /* Token and query files of `stores:`. One that is being replaced is there soon. */
 static enum provided from_file(struct seek *seek)
 {
-	const char *tokens = seek->store->token_file;
-	const char *path = tokens ? tokens : seek->store->query_file;
-	char *text = seek->work->answer;
+	const char *tokens = seek->place->store->token_file;
+	const char *path = tokens ? tokens : seek->place->store->query_file;
+	const char *text = profile_text(path, seek->answer, sizeof(seek->answer), &seek->fault);
 
-	if (!profile_text(path, text, ANSWER_BYTES, &seek->fault))
+	if (!text)
 		return PROVIDED_LATER;
-	text = profile_trim(text, strlen(text));
 	if (tokens ? use_bearer(seek, text) : use_query(seek, text))
 		return PROVIDED;
 	return LATER(seek, "%s: must contain one %s, and nothing else", path,
@@ -651,16 +555,16 @@ static enum provided nobody(struct seek *seek)
 		"no credentials: neither in the environment nor in the AWS files, and no role of "
 		"this machine; set AWS_PROFILE or profile:, or anonymous: true for public data, "
 		"in stores: %s",
-		seek->store	       ? seek->store->name
-		: seek->kind == URL_GS ? "gs"
-				       : "s3");
+		seek->place->store	      ? seek->place->store->name
+		: seek->place->kind == URL_GS ? "gs"
+					      : "s3");
 }
 
 /* Which providers are asked: all of S3 or Google in turn, or the one that `stores:` names. */
 enum { S3 = 1, GOOGLE = 2, ANONYMOUS = 4, PROFILE = 8, TOKEN_FILE = 16, QUERY_FILE = 32 };
 
 static const struct {
-	const char *name; /* for status */
+	const char *name; /* for status and messages */
 	enum provided (*ask)(struct seek *seek);
 	unsigned ways;
 } providers[] = {
@@ -678,17 +582,17 @@ static const struct {
 
 static unsigned way_of(const struct seek *seek)
 {
-	const struct config_store *store = seek->store;
+	const struct config_store *store = seek->place->store;
 
 	if (store && store->token_file)
 		return TOKEN_FILE;
 	if (store && store->query_file)
 		return QUERY_FILE;
-	if (seek->kind == URL_HTTPS || (store && store->anonymous))
+	if (seek->place->kind == URL_HTTPS || (store && store->anonymous))
 		return ANONYMOUS;
 	if (store && store->profile)
 		return PROFILE;
-	return seek->kind == URL_GS ? GOOGLE : S3;
+	return seek->place->kind == URL_GS ? GOOGLE : S3;
 }
 
 enum provided providers_search(struct seek *seek)
@@ -697,16 +601,14 @@ enum provided providers_search(struct seek *seek)
 	unsigned way = way_of(seek);
 
 	memset(&seek->found, 0, sizeof(seek->found));
-	seek->expires = INT64_MAX;
-	seek->work = calloc(1, sizeof(*seek->work));
-	if (!seek->work)
-		return LATER(seek, "out of memory");
+	seek->found.expires = INT64_MAX;
 	for (size_t i = 0; result == PROVIDED_NOTHING; i++) {
 		if (!(providers[i].ways & way))
 			continue;
-		strcpy(seek->provider, providers[i].name);
+		strcpy(seek->found.provider, providers[i].name);
 		result = providers[i].ask(seek);
 	}
-	free(seek->work);
+	if (result != PROVIDED && seek->found.provider[0])
+		fault_prefix(&seek->fault, "credentials (%s): ", seek->found.provider);
 	return result;
 }

@@ -125,18 +125,19 @@ enum {
 	ANSWER_RETRY_S = 60,		 /* the longest Retry-After that is obeyed */
 };
 
+#define STORE_SIZE_UNKNOWN UINT64_MAX
+
 struct answer {
 	int status; /* 0: no answer */
 	bool has_range, has_length, has_etag;
 	bool encoded;	   /* a Content-Encoding that changes bytes */
 	bool too_long;	   /* more headers than ANSWER_HEADER_BYTES */
-	bool deleted;	   /* a delete marker of a bucket with versions */
 	uint64_t from, to; /* of Content-Range: first and last byte */
 	uint64_t size;	   /* of the object; STORE_SIZE_UNKNOWN: not said */
 	uint64_t length;   /* Content-Length */
 	int64_t date;	   /* of an error, seconds since 1970; 0: not said */
 	int64_t retry_at;  /* the date of Retry-After, likewise */
-	unsigned retry_after_s;
+	uint64_t retry_after_s;
 	size_t header_bytes;
 	char etag[STORE_ETAG_BYTES]; /* without quotes; a weak one is left as "W/…" */
 	char region[40];	     /* of the bucket */
@@ -146,13 +147,16 @@ struct answer {
 /* Reads one header line, or the status line, which begins the answer anew. False: the headers are
  * too long, so the GET must end. */
 bool answer_header(struct answer *answer, const char *line, size_t n);
+/* Copies an ETag without its quotes. False: it is too long. */
+bool answer_etag(const char *text, char etag[STORE_ETAG_BYTES]);
 /* Reads the body of an error: S3's XML. */
 void answer_error(struct answer *answer, const char *body, size_t n);
 /* Copies the text of the first element @name, "<Code>"; "" if there is none. A long one is cut. */
 void answer_element(const char *body, size_t n, const char *name, char *to, size_t to_bytes);
+/* Retry-After, at most ANSWER_RETRY_S. A date counts from the answer's own. */
+unsigned answer_retry_s(const struct answer *answer);
 
-/* ---- verdict.c: whether a body can be used, whether the fault can heal, the words for users ----
- */
+/* ---- whether a body can be used, whether the fault can heal, the words for users ---- */
 
 enum verdict_kind {
 	VERDICT_GOOD,
@@ -167,27 +171,24 @@ enum verdict_kind {
 };
 
 enum verdict_want {
-	VERDICT_RANGE, /* exactly these bytes */
-	VERDICT_BEGIN, /* these bytes, or fewer if the object ends before */
-	VERDICT_WHOLE, /* whatever there is */
+	VERDICT_RANGE, /* these bytes of the object of this size */
+	VERDICT_WHOLE, /* whatever there is, at most @n bytes */
 	VERDICT_HEAD,
 };
 
 struct verdict_asked {
 	enum verdict_want want;
-	const char *etag; /* NULL: any */
-	uint64_t size;	  /* STORE_SIZE_UNKNOWN: any */
-	uint64_t at;
+	const char *etag;  /* NULL: any */
+	uint64_t size, at; /* of VERDICT_RANGE */
 	size_t n;
 };
 
 struct verdict {
 	enum verdict_kind kind;
-	bool overload;	      /* the in-flight limit must sink */
-	bool keys;	      /* denied because of the keys, whatever the object */
-	enum fault_code code; /* if it is or becomes final */
-	char reason[280];     /* "503 SlowDown" */
-	const char *remedy;   /* "" or what to do */
+	bool overload;	    /* the in-flight limit must sink */
+	bool keys;	    /* denied because of the keys, whatever the object */
+	char reason[280];   /* "503 SlowDown"; "": it is good */
+	const char *remedy; /* "" or what to do */
 };
 
 /* Judges by the headers only, as soon as they are there: nothing but GOOD needs the body. */
@@ -196,15 +197,14 @@ void verdict_headers(
 /* Judges the whole answer, which brought @n bytes of body. */
 void verdict_answer(const struct verdict_asked *asked, const struct answer *answer, uint64_t n,
 	struct verdict *verdict);
-/* How many bytes of body a good answer has. STORE_SIZE_UNKNOWN: it does not say. */
-uint64_t verdict_body(const struct verdict_asked *asked, const struct answer *answer);
+/* If it is or becomes final. */
+enum fault_code verdict_code(const struct verdict *verdict);
 
 /* ---- when a GET is repeated, and when its fault becomes final ---- */
 
 enum {
 	RETRY_FIRST_MS = 100,
 	RETRY_MOST_MS = 20 * 1000,
-	RETRY_TORN = 5,	 /* fetched again at once so often, then paced */
 	RETRY_OTHER = 3, /* GETs in a row of an object that is not the listed one, in 10 s */
 	RETRY_OTHER_MS = 5 * 1000,
 	RETRY_STOP = -1,
@@ -214,7 +214,7 @@ enum {
 
 /* The GETs of one range that failed. Initialise with zeros. */
 struct tries {
-	unsigned paced, torn, other, clock, timeouts;
+	unsigned paced, other, timeouts;
 };
 
 struct retry_state {
@@ -235,15 +235,20 @@ int64_t retry_first_byte_ms(const struct tries *tries);
 /* ---- list.c: a page of ListObjectsV2 ---- */
 
 enum {
-	LIST_PAGE_BYTES = 16 << 20, /* a page that is larger is refused: 1,000 keys take 4 MiB */
+	LIST_PAGE_BYTES = 16 << 20, /* the most: 1,000 keys take 4 MiB */
 	LIST_KEY_BYTES = 1024,
 	LIST_TOKEN_BYTES = 2048,
 };
 
-struct list_page {
+struct listing {
+	const struct store_bucket *bucket;
+	const char *prefix;
+	bool (*each)(void *context, const struct object *object);
+	void *context;
+	/* Of the last page. */
 	bool truncated;
-	char next[LIST_TOKEN_BYTES]; /* the continuation token; "": none */
 	bool ended;		     /* @each returned false */
+	char next[LIST_TOKEN_BYTES]; /* the continuation token; "": none */
 };
 
 /*
@@ -252,8 +257,6 @@ struct list_page {
  * that does not begin with @prefix is refused. False: @fault, FAULT_DATA; some objects may have
  * been passed to @each.
  */
-bool list_page(const char *xml, size_t n, const struct store_bucket *bucket, const char *prefix,
-	bool (*each)(void *context, const struct object *object), void *context,
-	struct list_page *page, struct fault *fault);
+bool list_page(struct listing *listing, const char *xml, size_t n, struct fault *fault);
 
 #endif

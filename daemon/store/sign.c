@@ -1,19 +1,19 @@
 #include "daemon/store/request.h"
 
+#include <assert.h>
 #include <nettle/hmac.h>
 #include <nettle/sha2.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-enum { STAMP_BYTES = sizeof("20260101T000000Z"), HEX_BYTES = 65 };
+enum {
+	STAMP_BYTES = sizeof("20260101T000000Z"),
+	HEX_BYTES = 65,
+	REQUEST_BYTES = URL_PATH_BYTES + URL_HOST_BYTES + SIGN_TOKEN_BYTES + 16 * 1024,
+};
 
 #define ALGORITHM "AWS4-HMAC-SHA256"
-
-static void put(struct sha256_ctx *hash, const char *text)
-{
-	sha256_update(hash, strlen(text), (const uint8_t *)text);
-}
 
 static void put_hex(const uint8_t digest[SHA256_DIGEST_SIZE], char hex[HEX_BYTES])
 {
@@ -54,31 +54,20 @@ static void derive(struct sign_keys *keys, const char *region, const char *stamp
 static void hash_request(const struct sign_keys *keys, const struct sign_request *r,
 	const char *stamp, const char *names, char hex[HEX_BYTES])
 {
+	const char *body = strchr(SIGN_BODY_HEADER, ' ') + 1, *token = keys->token_header;
+	char text[REQUEST_BYTES];
 	struct sha256_ctx hash;
 	uint8_t digest[SHA256_DIGEST_SIZE];
+	int n = snprintf(text, sizeof(text),
+		"%s\n%s\n%s\nhost:%s\nx-amz-content-sha256:%s\nx-amz-date:%s%s%s%s\n\n%s\n%s",
+		r->method, r->path, r->query, r->host, body, stamp,
+		r->payer ? "\nx-amz-request-payer:requester" : "",
+		*token ? "\nx-amz-security-token:" : "",
+		*token ? token + strlen(SIGN_TOKEN_HEADER) : "", names, body);
 
+	assert(n > 0 && n < REQUEST_BYTES);
 	sha256_init(&hash);
-	put(&hash, r->method);
-	put(&hash, "\n");
-	put(&hash, r->path);
-	put(&hash, "\n");
-	put(&hash, r->query);
-	put(&hash, "\nhost:");
-	put(&hash, r->host);
-	put(&hash, "\nx-amz-content-sha256:");
-	put(&hash, strchr(SIGN_BODY_HEADER, ' ') + 1);
-	put(&hash, "\nx-amz-date:");
-	put(&hash, stamp);
-	if (r->payer)
-		put(&hash, "\nx-amz-request-payer:requester");
-	if (keys->token_header[0]) {
-		put(&hash, "\nx-amz-security-token:");
-		put(&hash, keys->token_header + strlen(SIGN_TOKEN_HEADER));
-	}
-	put(&hash, "\n\n");
-	put(&hash, names);
-	put(&hash, "\n");
-	put(&hash, strchr(SIGN_BODY_HEADER, ' ') + 1);
+	sha256_update(&hash, (size_t)n, (const uint8_t *)text);
 	sha256_digest(&hash, sizeof(digest), digest);
 	put_hex(digest, hex);
 }

@@ -13,7 +13,7 @@
 
 enum { CONNECTIONS = 128, LIMIT_START = 8 };
 
-static _Thread_local uint32_t behalf = STORE_NO_SESSION;
+static _Thread_local uint32_t behalf = LIMIT_SESSIONS; /* no session */
 
 int64_t stores_now_ms(void)
 {
@@ -64,18 +64,13 @@ void stores_log(const struct store_options *options, const char *format, ...)
 void store_on_behalf(uint32_t session)
 {
 	assert(session < LIMIT_SESSIONS || session == STORE_NO_SESSION);
-	behalf = session;
-}
-
-static bool is_cancelled(const struct stores *stores, uint32_t session)
-{
-	return stores->stopped || (session != STORE_NO_SESSION && stores->cancelled[session]);
+	behalf = session < LIMIT_SESSIONS ? session : LIMIT_SESSIONS;
 }
 
 bool store_is_cancelled(struct stores *stores)
 {
 	pthread_mutex_lock(&stores->lock);
-	bool cancelled = is_cancelled(stores, behalf);
+	bool cancelled = stores->stopped || stores->cancelled[behalf];
 
 	pthread_mutex_unlock(&stores->lock);
 	return cancelled;
@@ -83,25 +78,20 @@ bool store_is_cancelled(struct stores *stores)
 
 bool reading_cancelled(const struct reading *reading)
 {
-	return is_cancelled(reading->stores, reading->session);
+	return reading->stores->stopped || reading->stores->cancelled[reading->session];
 }
 
 void reading_begin(struct reading *reading, struct stores *stores,
 	const struct store_bucket *bucket, const char *key)
 {
-	pthread_condattr_t attributes;
-
 	*reading = (struct reading){
 		.stores = stores,
 		.session = behalf,
 		.bucket = (struct store_bucket *)bucket, /* owned by the stores */
 		.key = key,
+		.wake = PTHREAD_COND_INITIALIZER,
 		.since_ms = stores_now_ms(),
 	};
-	pthread_condattr_init(&attributes);
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	pthread_cond_init(&reading->wake, &attributes);
-	pthread_condattr_destroy(&attributes);
 	TAILQ_INSERT_TAIL(&stores->readings, reading, link);
 }
 
@@ -120,22 +110,40 @@ void reading_wait(struct reading *reading, int64_t due_ms)
 	if (due_ms == INT64_MAX)
 		pthread_cond_wait(&reading->wake, &stores->lock);
 	else
-		pthread_cond_timedwait(&reading->wake, &stores->lock, &due);
+		pthread_cond_clockwait(&reading->wake, &stores->lock, CLOCK_MONOTONIC, &due);
 }
 
-/* When the session of a reading had its last turn; all that have none share one. */
-static uint64_t *turn_of(const struct reading *r)
+void reading_pause(struct reading *reading, int64_t due_ms)
 {
-	return &r->stores->turn[r->session < LIMIT_SESSIONS ? r->session : LIMIT_SESSIONS];
+	reading->due_ms = due_ms;
+	while (stores_now_ms() < reading->due_ms && !reading_cancelled(reading))
+		reading_wait(reading, reading->due_ms);
+	reading->hasty = false;
+}
+
+void readings_hasten(struct store_bucket *bucket, uint32_t within_ms)
+{
+	struct reading *r;
+
+	TAILQ_FOREACH(r, &bucket->stores->readings, link)
+	{
+		int64_t due_ms = stores_now_ms() + stores_random() % within_ms;
+
+		if (r->bucket != bucket || !r->hasty || r->due_ms <= due_ms)
+			continue;
+		r->due_ms = due_ms;
+		pthread_cond_signal(&r->wake);
+	}
 }
 
 /* The next one of those that wait for their turn, of which there are some. */
 static struct reading *next_turn(const struct store_bucket *bucket)
 {
+	const uint64_t *turn = bucket->stores->turn;
 	struct reading *next = NULL, *r;
 
 	TAILQ_FOREACH(r, &bucket->stores->readings, link)
-	if (r->bucket == bucket && r->queued && (!next || *turn_of(r) < *turn_of(next)))
+	if (r->bucket == bucket && r->queued && (!next || turn[r->session] < turn[next->session]))
 		next = r;
 	return next;
 }
@@ -151,7 +159,7 @@ void bucket_turns(struct store_bucket *bucket)
 		/* A range that is larger than the memory is fetched alone. */
 		if (!shared_make_room(bucket, r->bytes) && status->in_flight > 0)
 			return;
-		*turn_of(r) = ++bucket->stores->turns;
+		bucket->stores->turn[r->session] = ++bucket->stores->turns;
 		r->queued = false;
 		bucket->queued--;
 		status->in_flight++;
@@ -207,89 +215,50 @@ void store_patience(struct stores *stores, int64_t patience_ms)
 
 /* ---- buckets ---- */
 
-static void bucket_free(struct store_bucket *bucket)
-{
-	if (!bucket)
-		return;
-	free(bucket->credentials);
-	free(bucket->certificates.text);
-	free(bucket);
-}
-
-/*
- * The certificates of a store with `ca:`. libcurl parses a file anew for each handle, and a
- * system's file costs 15 ms and a megabyte. So the system's directory is preferred.
- */
-static bool bucket_trust(struct store_bucket *bucket, const char *ca, struct fault *fault)
-{
-	const char *system = certificates_system();
-
-	bucket->ca_directory = certificates_directory();
-	if (ca && !bucket->ca_directory && system)
-		certificates_append(&bucket->certificates, system);
-	if (!ca || certificates_append(&bucket->certificates, ca))
-		return true;
-	return fault_errno(fault, errno, "ca", "`ca:` %s cannot be read: %s", ca, strerror(errno));
-}
-
 static struct store_bucket *bucket_new(
 	struct stores *stores, const struct url_place *place, struct fault *fault)
 {
-	struct store_bucket *bucket = calloc(1, sizeof(*bucket));
-	const struct config_store *config = place->store;
+	unsigned most =
+		place->store && place->store->connections ? place->store->connections : CONNECTIONS;
+	struct store_bucket *bucket;
 
-	if (!bucket || !(bucket->credentials = calloc(1, sizeof(*bucket->credentials)))) {
-		free(bucket);
+	if (!stores->curl && !(stores->curl = curl_load(fault)))
+		return NULL;
+	bucket = calloc(1, sizeof(*bucket));
+	if (!bucket) {
 		fault_memory(fault);
 		return NULL;
 	}
 	bucket->stores = stores;
 	bucket->place = *place;
-	bucket->limit.most = config && config->connections ? config->connections : CONNECTIONS;
-	bucket->limit.now = bucket->limit.most < LIMIT_START ? bucket->limit.most : LIMIT_START;
+	bucket->limit.most = most;
+	bucket->limit.now = most < LIMIT_START ? most : LIMIT_START;
 	TAILQ_INIT(&bucket->kept);
 	snprintf(bucket->status.name, sizeof(bucket->status.name), "%.159s", place->name);
-	if (!bucket_trust(bucket, config ? config->ca : NULL, fault)) {
-		bucket_free(bucket);
-		return NULL;
-	}
-	bucket->wallet = wallet_find(stores, place, fault);
-	if (bucket->wallet)
+	if (wallet_open(bucket, fault))
 		return bucket;
-	bucket_free(bucket);
+	free(bucket);
 	return NULL;
-}
-
-static struct store_bucket *find_or_add(
-	struct stores *stores, const struct url_place *place, struct fault *fault)
-{
-	struct store_bucket *bucket, **at = &stores->buckets;
-
-	for (; *at; at = &(*at)->next)
-		if (strcmp((*at)->place.name, place->name) == 0)
-			return *at;
-	if (!stores->curl && !(stores->curl = curl_load(fault)))
-		return NULL;
-	bucket = bucket_new(stores, place, fault);
-	if (!bucket)
-		return NULL;
-	pthread_mutex_lock(&stores->lock);
-	bucket->number = stores->bucket_count++;
-	*at = bucket;
-	pthread_mutex_unlock(&stores->lock);
-	return bucket;
 }
 
 const struct store_bucket *store_bucket(
 	struct stores *stores, const char *url, const char **key, struct fault *fault)
 {
+	struct store_bucket *bucket, **at = &stores->buckets;
 	struct url_place place;
 
 	if (!url_place(stores->options.config, url, &place, key, fault))
 		return NULL;
 	pthread_mutex_lock(&stores->adding); /* files are read, and libcurl is loaded */
-	const struct store_bucket *bucket = find_or_add(stores, &place, fault);
-
+	while (*at && strcmp((*at)->place.name, place.name) != 0)
+		at = &(*at)->next;
+	bucket = *at ? *at : bucket_new(stores, &place, fault);
+	if (bucket && !*at) {
+		pthread_mutex_lock(&stores->lock);
+		bucket->number = stores->bucket_count++;
+		*at = bucket;
+		pthread_mutex_unlock(&stores->lock);
+	}
 	pthread_mutex_unlock(&stores->adding);
 	return bucket;
 }
@@ -306,23 +275,12 @@ bool store_is_url(const char *path)
 
 /* ---- opening and closing ---- */
 
-/* Opens the cache of the config. False: @fault. */
-static bool open_cache(struct stores *stores, struct fault *fault)
-{
-	const struct config *config = stores->options.config;
-	struct fault cause;
-
-	if (!stores->options.cache || !config || !config->cache_dir)
-		return true;
-	stores->cache =
-		store_cache_open(config->cache_dir, config->cache_bytes, &stores->options, &cause);
-	return stores->cache || config_refuse(fault, config->path, config->cache_line, cause.field,
-					"%s", cause.text);
-}
-
 struct stores *store_open(const struct store_options *options, struct fault *fault)
 {
 	struct stores *stores = calloc(1, sizeof(*stores));
+	const struct config *config = options->config;
+	bool caches = options->cache && config && config->cache_dir;
+	struct fault cause;
 
 	if (!stores) {
 		fault_memory(fault);
@@ -333,7 +291,15 @@ struct stores *store_open(const struct store_options *options, struct fault *fau
 	pthread_mutex_init(&stores->lock, NULL);
 	TAILQ_INIT(&stores->readings);
 	pthread_cond_init(&stores->helpers, NULL);
-	if (wallets_check(options->config, fault) && open_cache(stores, fault))
+	bool good = wallets_check(config, fault);
+
+	if (good && caches)
+		stores->cache = store_cache_open(
+			config->cache_dir, config->cache_bytes, &stores->options, &cause);
+	if (good && caches && !stores->cache)
+		good = config_refuse(
+			fault, config->path, config->cache_line, cause.field, "%s", cause.text);
+	if (good)
 		return stores;
 	store_close(stores);
 	return NULL;
@@ -344,15 +310,19 @@ void store_close(struct stores *stores)
 	if (!stores)
 		return;
 	assert(TAILQ_EMPTY(&stores->readings));
-	wallets_close(stores);
+	pthread_mutex_lock(&stores->lock);
+	stores->closing = true;
+	pthread_cond_broadcast(&stores->helpers);
+	pthread_mutex_unlock(&stores->lock);
 	store_cache_close(stores->cache);
 	while (stores->buckets) {
 		struct store_bucket *bucket = stores->buckets;
 
 		stores->buckets = bucket->next;
+		pthread_join(bucket->wallet.thread, NULL);
 		shared_drop(bucket);
 		get_free_spares(bucket);
-		bucket_free(bucket);
+		free(bucket);
 	}
 	pthread_cond_destroy(&stores->helpers);
 	pthread_mutex_destroy(&stores->lock);
@@ -367,9 +337,7 @@ static void describe(const struct reading *r, char *text, size_t text_bytes)
 	const struct store_bucket *bucket = r->bucket;
 	const char *reason = "no answer yet", *slash = strrchr(r->key, '/');
 
-	if (bucket->waits_for[0])
-		reason = bucket->waits_for;
-	else if (r->reason[0])
+	if (r->reason[0])
 		reason = r->reason;
 	else if (bucket->fails_since_ms != 0 && bucket->status.last[0])
 		reason = bucket->status.last;
@@ -403,15 +371,17 @@ bool store_status(struct stores *stores, unsigned i, struct store_status *status
 	for (bucket = stores->buckets; bucket && i > 0; i--)
 		bucket = bucket->next;
 	if (bucket) {
+		const struct wallet *wallet = &bucket->wallet;
+
 		*status = bucket->status;
+		memcpy(status->provider, wallet->now.provider, sizeof(status->provider));
+		status->expires_s = wallet_left_s(wallet);
 		status->limit = bucket->limit.now;
 		TAILQ_FOREACH(r, &stores->readings, link)
 		status->waiting += r->bucket == bucket;
 		status->last_ago_s =
 			bucket->fault_ms ? (stores_now_ms() - bucket->fault_ms) / 1000 : 0;
 	}
-	if (bucket)
-		wallet_status(bucket->wallet, status->provider, &status->expires_s);
 	pthread_mutex_unlock(&stores->lock);
 	return bucket;
 }

@@ -23,8 +23,7 @@
 struct stores;	     /* all stores of a process */
 struct store_bucket; /* a bucket of one, or a directory of an HTTPS server; owned by the stores */
 
-#define STORE_SIZE_UNKNOWN UINT64_MAX
-#define STORE_NO_SESSION   UINT32_MAX /* sessions are < LIMIT_SESSIONS */
+#define STORE_NO_SESSION UINT32_MAX /* sessions are < LIMIT_SESSIONS */
 
 enum {
 	STORE_ETAG_BYTES = 128,
@@ -38,9 +37,9 @@ struct object {
 	const char *key;  /* not percent-encoded */
 	const char *etag; /* without quotes; NULL: any */
 	uint64_t size;	  /* bytes */
-	uint32_t piece;	  /* > 0: read in pieces of so many bytes, through the cache */
-	uint32_t block;	  /* > 0: what follows is read soon, so a GET fetches a whole aligned block
-			     of so many bytes */
+	uint32_t piece;	  /* bytes of a piece, which is read through the cache; 0: not in pieces */
+	uint32_t block;	  /* bytes of an aligned block: a GET fetches all of it, because what
+			     follows is read soon; 0: only what is read */
 };
 
 struct store_options {
@@ -96,13 +95,10 @@ bool store_is_cancelled(struct stores *stores);
 /* Reads bytes [at, at + n) of @object to @to; in piece mode through the cache. Any thread. */
 bool store_read(struct stores *stores, const struct object *object, uint64_t at, void *to, size_t n,
 	struct fault *fault);
-/*
- * Reads a whole small object, for example a manifest, in ranges of 1 MiB. Begins again if it is
- * replaced meanwhile. Fills @etag and sets *@n. The caller frees the result, which ends with a zero
- * that is not counted. NULL: @fault; FAULT_DATA if it is larger than @most.
- */
+/* Reads a whole object, for example a manifest, of at most @most bytes, by one GET. Sets *@n. The
+ * caller frees the result, which ends with a zero that is not counted. NULL: @fault. */
 char *store_load(struct stores *stores, const struct store_bucket *bucket, const char *key,
-	uint64_t most, size_t *n, char etag[STORE_ETAG_BYTES], struct fault *fault);
+	size_t most, size_t *n, struct fault *fault);
 /* Fills size and @etag of one object. */
 bool store_head(struct stores *stores, const struct store_bucket *bucket, const char *key,
 	uint64_t *size, char etag[STORE_ETAG_BYTES], struct fault *fault);
@@ -156,8 +152,8 @@ struct store_cache_status {
 	uint64_t hits, misses; /* pieces that reads needed */
 	uint64_t evictions;    /* pieces */
 	uint64_t mismatches;   /* pieces with a wrong sum, dropped and fetched again */
-	unsigned failing_s;    /* > 0: the disk fails; it is tried again after so many seconds */
-	char last[160];	       /* the disk's last fault, "ENOSPC (No space left on device)"; "" */
+	unsigned failing_s; /* seconds until the disk, which fails, is tried again; 0: it works */
+	char last[160];	    /* the disk's last fault, "ENOSPC (No space left on device)"; "" */
 	int64_t last_ago_s;
 };
 

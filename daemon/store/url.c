@@ -52,12 +52,6 @@ bool url_query(char *query, size_t bytes, const char *name, const char *value)
 
 /* ---- places ---- */
 
-/* NULL instead of "". */
-static const char *set(const char *value)
-{
-	return value && *value ? value : NULL;
-}
-
 /* Of the config, the environment, the profile; otherwise AWS's first one. */
 static void find_region(struct url_place *place)
 {
@@ -69,9 +63,9 @@ static void find_region(struct url_place *place)
 	if (!region && place->kind == URL_GS)
 		region = "auto";
 	if (!region)
-		region = set(getenv("AWS_REGION"));
+		region = text_or_null(getenv("AWS_REGION"));
 	if (!region)
-		region = set(getenv("AWS_DEFAULT_REGION"));
+		region = text_or_null(getenv("AWS_DEFAULT_REGION"));
 	if (!region && profile_read(name, &profile, &fault) && profile.region[0])
 		region = profile.region;
 	snprintf(place->region, sizeof(place->region), "%s", region ? region : "us-east-1");

@@ -432,6 +432,7 @@ def https(scene):
 def test_an_unknown_authority(scene, https):
     """It is named at once, not waited for."""
     other = {"SSL_CERT_FILE": make_certificates(scene.file("other", ""))[0]}
+    web = {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{"name": "d", "path": scene.data("flat")}]}
     out, url = scene.file("https.jsonl"), f"{https.endpoint}/flat/"
     scene.manifest(scene.data("flat"), name="flat.jsonl")
     arguments = ("--from", scene.file("flat.jsonl"), url, out)
@@ -440,6 +441,10 @@ def test_an_unknown_authority(scene, https):
     code, lines, err = scene.tokctl("manifest", *arguments, **other)
     said = "".join(lines)
     assert code == 1 and "`ca:`" in said and "for 60 s" not in said, (lines, err)
+    for ca, works in (https.ca, True), (scene.file("flat.jsonl"), False):
+        named = scene.place.config("named.yaml", stores={"https": {"ca": ca}}, streams={"s": web})
+        code, lines, err = scene.tokctl("manifest", *arguments, "-c", named, **other)
+        assert (code == 0) is works and works != ("correct `ca:`" in "".join(lines)), (lines, err)
     keys = {"socket": scene.file("ca.sock"), "state_dir": scene.file("ca.state", "")}
     dataset = {"name": "d", "path": url, "manifest": out}
     stream = {"seed": 3, "seq_len": SEQ_LEN, "datasets": [dataset]}

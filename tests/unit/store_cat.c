@@ -33,14 +33,13 @@ static bool put(void *context, const struct object *object)
 static bool load(struct stores *stores, const struct store_bucket *bucket, const char *key,
 	int seconds, struct fault *fault)
 {
-	char etag[STORE_ETAG_BYTES];
 	time_t end = time(NULL) + seconds;
 	unsigned times = 0;
 	char *body;
 	size_t n;
 
 	do {
-		body = store_load(stores, bucket, key, MOST, &n, etag, fault);
+		body = store_load(stores, bucket, key, MOST, &n, fault);
 		if (body && !seconds)
 			fwrite(body, 1, n, stdout);
 		free(body);
