@@ -8,7 +8,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-enum { GAP = 2 }; /* spaces between columns */
+enum { GAP = 2 /* spaces between columns */, SHORT = 16 };
 
 /* The kinds of held texts. */
 enum { LEFT = 'l', RIGHT = 'r', LINE = '-', MORE = '+', END = '\n' };
@@ -20,10 +20,14 @@ static FILE *to(const struct emit *e)
 
 static void put(struct emit *e, const char *bytes, size_t n)
 {
-	if (n == 1)
-		putc_unlocked(*bytes, to(e));
-	else
-		fwrite_unlocked(bytes, 1, n, to(e));
+	FILE *file = to(e);
+
+	if (n > SHORT) {
+		fwrite_unlocked(bytes, 1, n, file);
+		return;
+	}
+	for (size_t i = 0; i < n; i++) /* faster */
+		putc_unlocked(bytes[i], file);
 }
 
 /* Notes a fault of writing while errno is its own. */
@@ -130,9 +134,9 @@ static void add(struct emit *e, char what, const char *head, const char *text)
 			e->width[i] = width_of(head);
 			e->columns++;
 		}
-		size_t width = width_of(to + 1);
+		size_t width = e->settled ? 0 : width_of(to + 1);
 
-		e->width[i] = width > e->width[i] && !e->settled ? width : e->width[i];
+		e->width[i] = width > e->width[i] ? width : e->width[i];
 		e->column++;
 	}
 	if (e->settled)
