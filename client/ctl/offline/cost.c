@@ -4,8 +4,8 @@
  *
  * In window mode each window is read once, by one node. In piece mode a node reads the pieces that
  * its windows touch: once if its cache holds the dataset, otherwise again in each epoch. These are
- * as many as the node has windows, until they are all; without shuffle or by blocks, no more than
- * the part of the epoch.
+ * as many as the node has windows, until they are all; without shuffle no more than the part of the
+ * epoch, by blocks no more than the groups that have begun.
  */
 #include "client/ctl/offline/offline.h"
 #include "daemon/catalog/catalog.h"
@@ -133,19 +133,36 @@ static struct cost piece_cost(const struct reads *r)
 
 	/* If not all of it fits, an epoch finds nothing of the one before: the piece that was not
 	 * read for the longest time is removed. */
+	const struct order_dataset *order = r->order;
 	uint64_t cache = cache_bytes(r, all);
-	bool fits = cache >= (uint64_t)all, ordered = r->order->shuffle != ORDER_GLOBAL;
-	double sure = dataset_is_part(r->dataset) ? SURE * ORDER_RUN : SURE; /* it has runs */
-	double times = fits ? 1 : fmax(r->epochs, 1),
-	       each = r->windows / times / r->nodes * (1 + used / r->windows / piece) / pieces,
-	       share = fmin(fmin(each, 1), ordered ? r->epochs / times : 1);
+	bool fits = cache >= (uint64_t)all;
+	double times = fits ? 1 : fmax(r->epochs, 1), epochs = r->epochs / times, part = 1,
+	       sure = dataset_is_part(r->dataset) ? SURE * ORDER_RUN : SURE, /* it has runs */
+		each = r->windows / times / r->nodes * (1 + used / r->windows / piece) / pieces,
+	       shared = 0;
 
-	return (struct cost){.gets = ceil(pieces * share) * times * r->nodes,
-		.bytes = all * share * times * r->nodes,
+	if (order->shuffle == ORDER_NONE) {
+		part = epochs;
+	} else if (order->shuffle == ORDER_BLOCK) {
+		double group = (double)order->block * order->group / (double)order->windows;
+
+		part = ceil(epochs / group) * group; /* a group is read all over */
+		/* Two blocks share the piece at their common end; it is fetched for each. */
+		if (!fits)
+			shared = fmax(r->windows / order->block -
+					      r->epochs * (double)r->dataset->table.shards,
+				0);
+	}
+	part = fmin(part, fmin(each, 1));
+
+	double gets = ceil(pieces * part), bytes = fmin(gets * piece, all);
+
+	return (struct cost){.gets = (gets * times + floor(shared)) * r->nodes,
+		.bytes = (bytes * times + shared * piece) * r->nodes,
 		.used = used,
 		.cache = cache,
-		.exact = r->exact && each >= sure && share >= 1 &&
-			 (fits || (times <= 1 && r->order->shuffle == ORDER_NONE))};
+		.exact = r->exact && each >= sure && part >= 1 &&
+			 (fits || (times <= 1 && order->shuffle == ORDER_NONE))};
 }
 
 /* ---- the command ---- */
