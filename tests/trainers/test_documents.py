@@ -42,5 +42,6 @@ def test_a_mix_of_packed_and_plain_documents_resumes_on_other_worlds():
         text = job.start(1, hold=7) + job.start(3, hold=7) + job.start(2)
         job.prove(steps=15, resumed=[5, 10])
         losses = [float(loss) for loss in re.findall(r"loss (\S+) of", text)]
-        assert len(losses) >= 7 + 3 * 7 + 2 * 5 and numpy.isfinite(losses).all(), losses
+        # all three are killed as soon as one has made its seventh step
+        assert len(losses) >= 7 + 3 * 6 + 2 * 5 and numpy.isfinite(losses).all(), losses
         assert sum(map(int, re.findall(r"PADDING (\d+)", text))) > 0, "some rows have padding"
