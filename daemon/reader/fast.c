@@ -134,9 +134,15 @@ static void transfer_done(void *owner, struct io_work *work)
 
 static bool is_fast(const struct read *read, const struct file *file)
 {
-	return file->nowait && !atomic_load_explicit(&file->due, memory_order_relaxed) &&
-	       !(read->stored && file->plain) &&
+	return file->nowait && !read->by_name && !(read->stored && file->plain) &&
 	       !annotations_in_files(read->window.dataset, file->shard);
+}
+
+/* Is it this read that looks by name? */
+static bool takes_look(struct file *file)
+{
+	return atomic_load_explicit(&file->due, memory_order_relaxed) &&
+	       atomic_exchange(&file->due, false);
 }
 
 bool fast_begin(struct reader *reader, struct read *read)
@@ -146,6 +152,7 @@ bool fast_begin(struct reader *reader, struct read *read)
 
 	assert(read->state == READ_FREE && !read->file);
 	read->file = file;
+	read->by_name = file && takes_look(file);
 	if (!file)
 		return false;
 	if (!is_fast(read, file)) {

@@ -48,7 +48,7 @@ struct file {
 	unsigned align;	     /* of its offsets and lengths, if it is direct */
 	bool nowait;	     /* its file systems can read and look without waiting */
 	_Atomic bool direct; /* open with O_DIRECT */
-	_Atomic bool due;    /* the next read is slow, and also looks by name */
+	_Atomic bool due;    /* one read is slow, and also looks by name; the others go on */
 	struct look look[1 + SHARD_SIDES]; /* of the shard, then of its side files */
 	unsigned looks;
 	uint64_t looked; /* the data thread's turn of the last look */
@@ -102,6 +102,7 @@ struct read {
 	uint64_t have;		   /* bytes read from there on */
 	unsigned skip;		   /* of these, bytes before the window */
 	bool stored;		   /* its dataset is in a store */
+	bool by_name;		   /* it was passed to the slow path to look by name */
 	_Atomic bool cancelled;	   /* stored: nobody needs it any more */
 	_Atomic unsigned ticks;	   /* since it was queued, or since its last try */
 	struct fault fault;	   /* code FAULT_NONE: none */

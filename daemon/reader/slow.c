@@ -175,7 +175,7 @@ static bool try_read(struct read *read)
 		return false;
 	/* One may be left of an index that was good when it was read again. */
 	read->fault.code = FAULT_NONE;
-	bool by_name = file && atomic_exchange(&file->due, false);
+	bool by_name = read->by_name || (file && atomic_exchange(&file->due, false));
 
 	if (read_window(read, file) && file)
 		look(read, file, by_name);

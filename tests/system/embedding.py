@@ -22,7 +22,7 @@ STREAM = {"seed": 3, "seq_len": SEQ, "vocab": 1 << 16, "datasets": datasets("web
 
 # A rank, in Python and in C: writes its rows to a file, and prints a line after each batch.
 LOADER = """
-import sys, time, numpy, tokend
+import os, sys, time, numpy, tokend
 
 
 def unchanged(tokens, position, rng):
@@ -38,6 +38,8 @@ if __name__ == "__main__":
         keep, "wb"
     ) as rows:
         print("attached", flush=True)
+        if "HOLD" in os.environ:
+            sys.stdin.readline()
         for _ in range(int(batches)):
             batch = next(loader)
             row = numpy.concatenate([batch["input_ids"], batch["labels"][:, -1:]], axis=1)

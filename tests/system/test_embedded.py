@@ -39,11 +39,12 @@ def test_ranks_start_one_daemon_and_start_it_again(place):
     """
     scene, world = Scene(place, **state_of(place)), 4
     ranks = [scene.start_c(rank, world, 2000) for rank in range(2)]
-    # The rank with workers begins later, as they import torch.
-    ranks += [scene.start(2 + i, world, (1600, 400)[i], workers=2 * i) for i in range(2)]
+    ranks += [scene.start(2 + i, world, 400, workers=2 * i, HOLD="1") for i in range(2)]
     first = [rank.stdout.readline() for rank in ranks]
     assert all(line.startswith(f"private {scene.runtime}/tokend/") for line in first[:2]), first
     assert len(scene.starts()) == 1
+    for rank in ranks[2:]:  # workers import torch, and are there seconds later
+        print(file=rank.stdin, flush=True)
     for kill in range(3):
         time.sleep(0.2)
         os.kill(scene.starts()[-1], signal.SIGKILL)

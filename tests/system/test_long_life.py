@@ -7,14 +7,14 @@ import pytest
 from lib.long_life import LongLife
 
 pytestmark = pytest.mark.nightly
-BATCHES = {"compressed": 30_000_000, "plain": 4_000_000}
+BATCHES = {"compressed": 10_000_000, "plain": 2_000_000}
 
 
 @pytest.mark.parametrize("kind", BATCHES)
 def test_a_long_life_leaves_nothing_behind(place, kind):
     begin = (1 << 63) - BATCHES[kind] // 2
     life = LongLife(place, begin, kind == "compressed")
-    totals = life.run(60, BATCHES[kind])
+    totals = life.run(300, BATCHES[kind])
     print(kind, totals)
     assert totals["batches"] == BATCHES[kind]
     assert life.daemon.stop() == 0
