@@ -311,11 +311,11 @@ INTERRUPTED = {"zstd": [*ZSTD, "--level", 12], "rows": [*ZSTD, "--fit", ROW, "--
 @pytest.mark.parametrize("options", INTERRUPTED.values(), ids=INTERRUPTED)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, "no space"])
 def test_an_interrupted_pack_continues(place, how, options):
-    """It does not write complete shards again, and takes no other options or inputs."""
+    """It does not write complete shards again, and takes no shards of other tokens for them."""
     for i, most in enumerate((300, 300, 50_000)):  # the first shards are smaller
         documents(place, f"in/{i}.bin", lognormal(5000), i, most=most)
     options = ["--shards", 6, *options]
-    pack(place.file("in"), place.file("want"), *options)
+    wanted = pack(place.file("in"), place.file("want"), *options)
     command, shards = [place.file("in"), place.file("out"), *options], place.file("out/s*.zst")
     if how == "no space":
         most = max(map(os.path.getsize, glob.glob(place.file("want/*.zst"))))
@@ -326,34 +326,36 @@ def test_an_interrupted_pack_continues(place, how, options):
         child.send_signal(how)
         assert child.wait() == -how
     made = {path: os.stat(path).st_ino for path in glob.glob(shards)}
-    assert os.path.exists(place.file("out/.pack")) and 0 < len(made) < 6
-    other = "of other inputs or with other options"
-    assert other in pack(*command, "--frame", 4096, code=1)
-    st = os.stat(place.file("in/0.bin"))
-    os.utime(place.file("in/0.bin"), ns=(1, 1))
-    assert other in pack(*command, code=1)
-    os.utime(place.file("in/0.bin"), ns=(st.st_atime_ns, st.st_mtime_ns))
-    pack(*command)
-    assert all(os.stat(path).st_ino == inode for path, inode in made.items())
-    assert everything(place.file("out")) == everything(place.file("want"))
-    assert "is not empty" in pack(*command, code=1)
+    assert 0 < len(made) < 6
+    assert "exists, and nothing is overwritten" in pack(*command, "--dtype", "u32", code=1)
+    swapped = [place.file(f"in/{i}.bin") for i in (1, 0, 2)]
+    assert "exists, and nothing is overwritten" in pack(*swapped, *command[1:], code=1)
+    for _ in range(2):  # the second call writes nothing
+        lines = [
+            {**line, "path": line["path"].replace("/out/", "/want/")} for line in pack(*command)
+        ]
+        assert lines == wanted
+        assert all(os.stat(path).st_ino == inode for path, inode in made.items())
+        assert everything(place.file("out")) == everything(place.file("want"))
+        made = {path: os.stat(path).st_ino for path in glob.glob(shards)}
 
 
-def test_damaged_state_is_refused(place):
-    """The state is cut, or a finished file has changed."""
+def test_files_that_are_there_are_compared(place):
     flat(place, "t/a.bin", 1000, 90), flat(place, "t/b.bin", 2000, 91)
-    out = place.file("torn")
+    out = place.file("there")
     command, shard = [place.file("t"), out, *FLAT], out + "/shard-00000.bin"
     assert "shard-00001.bin: File too large" in pack(*command, code=1, **limited(3000))
-    assert sorted(os.listdir(out)) == [".pack", "shard-00000.bin"], "the complete shard stays"
-    os.truncate(shard, 1998)
-    assert "has 1998 bytes, but 2000 were written" in pack(*command, code=1)
-    os.truncate(out + "/.pack", 5)
+    assert os.listdir(out) == ["shard-00000.bin"], "the complete shard stays"
+    flat(place, "there/shard-00000.bin", 1000, 92)
     assert "shard-00000.bin: exists" in pack(*command, code=1)
-    with open(place.file("other/.pack"), "w") as file:
-        file.write(99 * "x" + "\n")
-    message = pack(place.file("t"), place.file("other"), *FLAT, code=1)
-    assert "contains an interrupted pack of other inputs" in message
+    os.truncate(shard, 1998)
+    assert "has 999 tokens of 2 bytes; must be 1000" in pack(*command, code=1)
+    os.unlink(shard)
+    flat(place, "there/shard-00002.bin", 10, 93)
+    assert "is not empty: shard-00002.bin is none of" in pack(*command, code=1)
+    os.rename(out + "/shard-00002.bin", out + "/shard-00001.idx")
+    assert "is not empty: shard-00001.idx is none of" in pack(*command, code=1)
+    assert "shard-00001.idx: exists" in pack(*command[:2], *MEGATRON, code=1)
 
 
 def test_a_second_pack_and_inputs_that_change_meanwhile_are_refused(place):

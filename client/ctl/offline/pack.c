@@ -7,10 +7,8 @@
 #include "daemon/config/url_text.h"
 #include "proto/phrases.h"
 
-#define XXH_INLINE_ALL
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <libgen.h>
 #include <stdlib.h>
@@ -18,7 +16,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 enum {
 	LEVEL_MOST = 19,
@@ -29,13 +26,13 @@ enum {
 };
 
 static const struct {
-	const char *name;	/* for --format */
-	const char *endings[3]; /* an OUT that ends so is one file */
-	const char *ending;	/* of the files in a directory */
+	const char *name;   /* for --format */
+	const char *file;   /* an OUT that ends so is one file */
+	const char *ending; /* of the files in a directory */
 } formats[PACK_FORMATS] = {
-	[PACK_FLAT] = {"flat", {".bin"}, ".bin"},
-	[PACK_ZSTD] = {"zstd", {".zst", ".zstd"}, ".bin.zst"},
-	[PACK_MEGATRON] = {"megatron", {".bin"}, ".bin"},
+	[PACK_FLAT] = {"flat", ".bin", ".bin"},
+	[PACK_ZSTD] = {"zstd", ".zst", ".bin.zst"},
+	[PACK_MEGATRON] = {"megatron", ".bin", ".bin"},
 };
 
 struct pack {
@@ -45,10 +42,10 @@ struct pack {
 	const char *out;
 	bool single; /* it is a file */
 	uint64_t shards;
-	uint64_t *cut;		    /* shard i has tokens [cut[i], cut[i + 1]) of the inputs */
-	uint64_t largest;	    /* tokens of a shard, whose documents --fit has in memory */
-	struct pack_result *result; /* [shards] */
-	int state;		    /* OUT/.pack, locked; -1: not open */
+	uint64_t *cut;		/* shard i has tokens [cut[i], cut[i + 1]) of the inputs */
+	uint64_t largest;	/* tokens of a shard, whose documents --fit has in memory */
+	struct pack_result sum; /* of the shards that were printed */
+	DIR *directory;		/* OUT, locked; NULL: it is a file */
 	struct ctl_progress progress;
 };
 
@@ -59,20 +56,8 @@ static bool refuse(
 {
 	char path[PATH_MAX + 1];
 
-	pack_source_path(s, path);
+	ctl_place_path(s->place, s->shard, path);
 	return fault_set(fault, FAULT_ARGUMENT, field, "%s: %s", path, text);
-}
-
-/* One shard for each source. */
-static bool cut_by_source(struct pack *p, struct fault *fault)
-{
-	for (uint64_t i = 0; i < p->in.sources; i++) {
-		if (p->in.source[i].tokens == 0)
-			return refuse(&p->in.source[i], "",
-				"contains no tokens; leave it out, or give --shards", fault);
-		p->cut[i + 1] = p->cut[i] + p->in.source[i].tokens;
-	}
-	return true;
 }
 
 /* Whether shards are cut between documents. */
@@ -81,26 +66,36 @@ static bool keeps_documents(const struct pack_how *how)
 	return how->format == PACK_MEGATRON || how->row_tokens;
 }
 
-/* Shards of equal size, cut at the next end of a document if they keep documents. */
-static bool cut_evenly(struct pack *p, struct fault *fault)
+static bool refuse_empty(const struct pack *p, uint64_t i, bool by_source, struct fault *fault)
+{
+	if (by_source)
+		return refuse(&p->in.source[i], "",
+			"contains no tokens; leave it out, or give --shards", fault);
+	return fault_set(fault, FAULT_ARGUMENT, "",
+		"--shards %" PRIu64 ": shard %" PRIu64
+		" would be empty: there are too few %s (%" PRIu64 " tokens in all)",
+		p->shards, i, keeps_documents(&p->how) ? "documents" : "tokens", p->in.tokens);
+}
+
+/* One shard for each source, or shards of equal size, cut at the next end of a document if they
+ * keep documents. */
+static bool cut(struct pack *p, bool by_source, struct fault *fault)
 {
 	struct pack_reader reader = {.in = &p->in, .how = &p->how};
 	bool fine = true;
 
-	for (uint64_t i = 1; fine && i <= p->shards; i++) {
-		uint64_t *at = &p->cut[i];
+	for (uint64_t i = 0; fine && i < p->shards; i++) {
+		const struct pack_source *s = &p->in.source[i];
+		uint64_t *at = &p->cut[i + 1], tokens = p->in.tokens;
 
-		*at = (uint64_t)((unsigned __int128)p->in.tokens * i / p->shards);
-		if (keeps_documents(&p->how) && !pack_boundary(&reader, *at, at, fault))
-			fine = false;
-		if (fine && *at - p->cut[i - 1] > p->largest)
-			p->largest = *at - p->cut[i - 1];
-		if (fine && *at == p->cut[i - 1])
-			fine = fault_set(fault, FAULT_ARGUMENT, "",
-				"--shards %" PRIu64 ": shard %" PRIu64
-				" would be empty: there are too few %s (%" PRIu64 " tokens in all)",
-				p->shards, i - 1, keeps_documents(&p->how) ? "documents" : "tokens",
-				p->in.tokens);
+		*at = by_source ? s->begin + s->tokens
+				: (uint64_t)((unsigned __int128)tokens * (i + 1) / p->shards);
+		if (!by_source && keeps_documents(&p->how))
+			fine = pack_boundary(&reader, *at, at, fault);
+		if (fine && *at == p->cut[i])
+			fine = refuse_empty(p, i, by_source, fault);
+		if (fine && *at - p->cut[i] > p->largest)
+			p->largest = *at - p->cut[i];
 	}
 	fine = pack_read_end(&reader, fine ? fault : NULL) && fine;
 	if (fine && p->how.row_tokens && p->largest > PACK_FIT_MOST)
@@ -146,17 +141,7 @@ static bool plan(struct pack *p, struct fault *fault)
 	p->cut = calloc(p->shards + 1, sizeof(*p->cut));
 	if (!p->cut)
 		return fault_memory(fault);
-	return by_source ? cut_by_source(p, fault) : cut_evenly(p, fault);
-}
-
-/* The digest of the plan and the inputs. A run continues another only if theirs are equal. */
-static uint64_t plan_digest(const struct pack *p)
-{
-	const uint64_t facts[] = {p->how.format, p->how.token_bytes, (uint64_t)p->how.level,
-		p->how.frame_bytes, p->in.has_eos, p->in.eos, p->shards, p->how.row_tokens};
-
-	return XXH64(p->cut, (p->shards + 1) * sizeof(*p->cut),
-		XXH64(facts, sizeof(facts), p->in.digest));
+	return cut(p, by_source, fault);
 }
 
 /* Rejects an OUT inside one of the inputs: a second run would pack its own output. */
@@ -182,193 +167,68 @@ static bool is_outside(const struct pack *p, struct fault *fault)
 	return fine;
 }
 
-/* ---- the output: a file, or a directory with the state of an unfinished run ---- */
+/* ---- the output: a file, or a directory of them ---- */
 
 /*
- * OUT/.pack is a digest of inputs and options, and the result of each finished shard. A shard is
- * written under a dot name, and renamed after it was read back. Its result is stored before the
- * rename, so a file without a result is someone else's. One that was not renamed is written again.
+ * A shard that is there already, with the tokens that it would get, is complete: so a repeated
+ * command continues an interrupted one. There is no other state.
  */
 
-static bool put_name(const struct pack *p, char *path, const char *name, struct fault *fault)
+/* Writes the path of shard @i. */
+static bool name_shard(const struct pack *p, uint64_t i, char path[PATH_MAX], struct fault *fault)
 {
-	int n = snprintf(
-		path, PATH_MAX, "%s%s%s", p->out, bytes_ends_in(p->out, "/") ? "" : "/", name);
+	int n = p->single ? snprintf(path, PATH_MAX, "%s", p->out)
+			  : snprintf(path, PATH_MAX, "%s%sshard-%05" PRIu64 "%s", p->out,
+				    bytes_ends_in(p->out, "/") ? "" : "/", i,
+				    formats[p->how.format].ending);
 
 	return (n >= 0 && n < PATH_MAX) || pack_fail(fault, p->out, ENAMETOOLONG);
 }
 
-/* Sets @path to the name of shard @i, and @part to its name until it is complete. PATH_MAX each. */
-static bool name_shard(
-	const struct pack *p, uint64_t i, char *path, char *part, struct fault *fault)
+static bool is_name_of(const char *path, const char *name)
 {
-	const char *slash = strrchr(p->out, '/');
-	int before = slash ? (int)(slash + 1 - p->out) : 0;
-	char name[64];
+	const char *slash = strrchr(path, '/');
 
-	if (p->single) {
-		snprintf(path, PATH_MAX, "%s", p->out);
-		int n = snprintf(part, PATH_MAX, "%.*s.part-%s", before, p->out, p->out + before);
-
-		return (n >= 0 && n < PATH_MAX) || pack_fail(fault, p->out, ENAMETOOLONG);
-	}
-	snprintf(name, sizeof(name), ".part-shard-%05" PRIu64 "%s", i,
-		formats[p->how.format].ending);
-	return put_name(p, part, name, fault) && put_name(p, path, name + strlen(".part-"), fault);
+	return strcmp(slash ? slash + 1 : path, name) == 0;
 }
 
-static bool is_there(const char *path, struct stat *st)
+/* Is @name that of a shard to be written, or of its side file, complete or not? */
+static bool is_planned(const struct pack *p, const char *name)
 {
-	return lstat(path, st) == 0;
+	char path[PATH_MAX], side[PATH_MAX];
+	struct fault fault;
+	uint64_t i;
+
+	if (strncmp(name, PACK_PART, strlen(PACK_PART)) == 0)
+		name += strlen(PACK_PART);
+	return sscanf(name, "shard-%" SCNu64, &i) == 1 && i < p->shards &&
+	       name_shard(p, i, path, &fault) &&
+	       (is_name_of(path, name) ||
+		       (pack_side_path(&p->how, path, side) && is_name_of(side, name)));
 }
 
-static bool is_empty(const char *path)
-{
-	DIR *dir = opendir(path);
-	bool empty = dir;
-
-	for (struct dirent *e; dir && empty && (e = readdir(dir));)
-		empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
-	if (dir)
-		closedir(dir);
-	return empty;
-}
-
-/* Checks that the finished shards exist and have not changed. */
-static bool check_done(struct pack *p, struct fault *fault)
-{
-	char path[PATH_MAX], part[PATH_MAX];
-	struct stat st;
-
-	for (uint64_t i = 0; i < p->shards; i++) {
-		struct pack_result *r = &p->result[i];
-
-		if (!name_shard(p, i, path, part, fault))
-			return false;
-		bool there = is_there(path, &st);
-
-		if (there && !r->done)
-			return fault_set(fault, FAULT_ARGUMENT, "",
-				"%s: exists, but this run has not written it; give another "
-				"directory",
-				path);
-		if (there && (uint64_t)st.st_size != r->bytes)
-			return fault_set(fault, FAULT_ARGUMENT, "",
-				"%s: has %" PRIu64 " bytes, but %" PRIu64
-				" were written before the interruption; remove %s and begin again",
-				path, (uint64_t)st.st_size, r->bytes, p->out);
-		if (!there && r->done)
-			pack_out_remove(&p->how, path); /* its side file may have been renamed */
-		r->done = there;
-	}
-	return true;
-}
-
-/* Reads the state, or begins it. A new one has no shards: none is begun before it has a digest. */
-static bool read_state(struct pack *p, const char *path, struct fault *fault)
-{
-	uint64_t digest = plan_digest(p), found = 0;
-	ssize_t n = pread(p->state, &found, sizeof(found), 0);
-	bool fine = n >= 0;
-
-	if (fine && n < (ssize_t)sizeof(found))
-		fine = ftruncate(p->state, 0) == 0 &&
-		       pwrite(p->state, &digest, sizeof(digest), 0) == sizeof(digest) &&
-		       fsync(p->state) == 0;
-	else if (fine && found != digest)
-		return fault_set(fault, FAULT_ARGUMENT, "",
-			"%s: contains an interrupted pack of other inputs or with other options; "
-			"finish that one, or remove the directory",
-			p->out);
-	else if (fine)
-		fine = pread(p->state, p->result, p->shards * sizeof(*p->result), sizeof(digest)) >=
-		       0;
-	return fine ? check_done(p, fault) : pack_fail(fault, path, errno);
-}
-
-static bool open_directory(struct pack *p, struct fault *fault)
-{
-	char path[PATH_MAX];
-	bool fresh = mkdir(p->out, 0777) == 0;
-
-	if (!fresh && errno != EEXIST)
-		return pack_fail(fault, p->out, errno);
-	if (!put_name(p, path, ".pack", fault))
-		return false;
-	fresh |= is_empty(p->out);
-	p->state = open(path, O_RDWR | O_CLOEXEC | (fresh ? O_CREAT : 0), 0666);
-	if (p->state < 0 && errno == ENOENT)
-		return fault_set(fault, FAULT_ARGUMENT, "",
-			"%s: is not empty, and nothing is overwritten; give a new directory",
-			p->out);
-	if (p->state < 0)
-		return pack_fail(fault, path, errno);
-	if (flock(p->state, LOCK_EX | LOCK_NB) != 0)
-		return errno == EWOULDBLOCK
-			       ? fault_set(fault, FAULT_ARGUMENT, "",
-					 "%s: another tokctl pack is writing to it", p->out)
-			       : pack_fail(fault, path, errno);
-	return read_state(p, path, fault);
-}
-
-/* Creates or opens the directory, and finds which shards are done. A single file must not exist
- * yet. Nothing is overwritten. */
+/* Creates or opens the directory. */
 static bool open_output(struct pack *p, struct fault *fault)
 {
-	char side[PATH_MAX];
-	const char *there = p->out;
-	struct stat st;
-
-	if (!p->single)
-		return open_directory(p, fault);
-	if (!is_there(there, &st))
-		there = pack_side_path(&p->how, p->out, side) && is_there(side, &st) ? side : NULL;
-	return !there ||
-	       fault_set(fault, FAULT_ARGUMENT, "",
-		       "%s: exists, and nothing is overwritten; give another name", there);
-}
-
-static bool move(const char *from, const char *to, struct fault *fault)
-{
-	if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
+	if (p->single)
 		return true;
-	/* Not every file system has RENAME_NOREPLACE. */
-	if (errno == EINVAL && access(to, F_OK) != 0 && rename(from, to) == 0)
-		return true;
-	return pack_fail(fault, to, errno == EINVAL ? EEXIST : errno);
-}
-
-/* Notes that shard @i is complete, and renames it and its side file durably. Any thread. */
-static bool publish(
-	struct pack *p, uint64_t i, const char *path, const char *part, struct fault *fault)
-{
-	struct pack_result *r = &p->result[i];
-	char from[PATH_MAX], to[PATH_MAX];
-	bool fine = true;
-
-	r->done = true;
-	if (!p->single)
-		fine = (pwrite(p->state, r, sizeof(*r),
-				(off_t)(sizeof(uint64_t) + i * sizeof(*r))) == sizeof(*r) &&
-			       fsync(p->state) == 0) ||
-		       pack_fail(fault, p->out, errno);
-	/* The side file goes first: a shard without one would be taken for a flat file. */
-	if (fine && pack_side_path(&p->how, part, from) && pack_side_path(&p->how, path, to))
-		fine = move(from, to, fault);
-	fine = fine && move(part, path, fault) &&
-	       (ctl_file_sync_parent(path) || pack_fail(fault, path, errno));
-	if (!fine)
-		pack_out_remove(&p->how, part);
-	return fine;
-}
-
-/* Removes the state, after all shards are complete. */
-static bool end_output(const struct pack *p, struct fault *fault)
-{
-	char path[PATH_MAX];
-
-	return p->single || (put_name(p, path, ".pack", fault) &&
-				    (unlink(path) == 0 || pack_fail(fault, path, errno)));
+	if (mkdir(p->out, 0777) != 0 && errno != EEXIST)
+		return pack_fail(fault, p->out, errno);
+	p->directory = opendir(p->out);
+	if (!p->directory)
+		return pack_fail(fault, p->out, errno);
+	/* Not every file system can lock a directory; files are locked while they are written. */
+	if (flock(dirfd(p->directory), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+		return fault_set(fault, FAULT_ARGUMENT, "",
+			"%s: another tokctl pack is writing to it", p->out);
+	for (struct dirent *e; (e = readdir(p->directory));)
+		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
+			!is_planned(p, e->d_name))
+			return fault_set(fault, FAULT_ARGUMENT, "",
+				"%s: is not empty: %s is none of the files that would be written; "
+				"give another directory",
+				p->out, e->d_name);
+	return true;
 }
 
 /* ---- packing ---- */
@@ -381,25 +241,18 @@ static const char *dtype(const struct pack *p)
 /* Prints the sums of --fit, and the lines of a config that serve its rows. */
 static void print_rows(struct pack *p)
 {
-	struct pack_result sum = {0};
-	uint64_t row = p->how.row_tokens, tokens;
+	const struct pack_result *sum = &p->sum;
+	uint64_t row = p->how.row_tokens, tokens = p->in.tokens + sum->padding;
 	json_t *name = json_string(p->out);
 	char *quoted = json_dumps(name, JSON_ENCODE_ANY);
 
-	for (uint64_t i = 0; i < p->shards; i++) {
-		sum.documents += p->result[i].documents;
-		sum.padding += p->result[i].padding;
-		sum.cut += p->result[i].cut;
-		sum.split += p->result[i].split;
-	}
-	tokens = p->in.tokens + sum.padding;
 	emit_table(&p->emit);
 	emit_line(&p->emit,
 		"%" PRIu64 " rows of %" PRIu64 " tokens, %.3f %% padding; cut: %" PRIu64
 		" of %" PRIu64 " documents, all longer than a row (by plain concatenation: %" PRIu64
 		")",
-		tokens / row, row, 100.0 * (double)sum.padding / (double)tokens, sum.cut,
-		sum.documents, sum.split);
+		tokens / row, row, 100.0 * (double)sum->padding / (double)tokens, sum->cut,
+		sum->documents, sum->split);
 	emit_line(&p->emit, "    seq_len: %" PRIu64, row - 1);
 	emit_line(&p->emit, "    extra: 1");
 	emit_line(&p->emit, "    stride: %" PRIu64, row);
@@ -412,11 +265,16 @@ static void print_rows(struct pack *p)
 	json_decref(name);
 }
 
+/* Prints a shard's line. Its tokens are those of the inputs, and padding. */
 static void print(struct pack *p, const char *path, uint64_t tokens, const struct pack_result *r)
 {
 	struct emit *e = &p->emit;
 	char digest[24];
 
+	p->sum.documents += r->documents;
+	p->sum.padding += r->padding;
+	p->sum.cut += r->cut;
+	p->sum.split += r->split;
 	snprintf(digest, sizeof(digest), "%016" PRIx64, r->digest);
 	emit_text(e, "path", NULL, path);
 	emit_text(e, "format", "", formats[p->how.format].name);
@@ -459,7 +317,9 @@ static void report_losses(const struct pack *p)
 		if (sources > 1)
 			snprintf(others, sizeof(others), " (the first of %" PRIu64 " inputs)",
 				sources);
-		pack_source_path(p->in.has[t].first, path);
+		const struct pack_source *first = p->in.has[t].first;
+
+		ctl_place_path(first->place, first->shard, path);
 		ctl_note("%s%s: %s", path, others, texts[t]);
 	}
 }
@@ -468,20 +328,16 @@ static void report_losses(const struct pack *p)
 static bool pack_shard(const struct parallel *parallel, struct fault *fault)
 {
 	struct pack *p = parallel->context;
-	uint64_t i = parallel->i, tokens = p->cut[i + 1] - p->cut[i];
-	struct pack_result *r = &p->result[i];
-	char path[PATH_MAX], part[PATH_MAX];
+	uint64_t begin = p->cut[parallel->i], end = p->cut[parallel->i + 1];
+	struct pack_result r;
+	char path[PATH_MAX];
 
-	if (!name_shard(p, i, path, part, fault))
-		return false;
-	if (r->done)
-		ctl_progress_add(&p->progress, tokens);
-	else if (!pack_out(&p->in, &p->how, p->cut[i], p->cut[i + 1], part, r, fault) ||
-		 !publish(p, i, path, part, fault))
+	if (!name_shard(p, parallel->i, path, fault) ||
+		!pack_out(&p->in, &p->how, begin, end, path, &r, fault))
 		return false;
 	if (!parallel_turn(parallel))
 		return true;
-	print(p, path, tokens + r->padding, r);
+	print(p, path, end - begin + r.padding, &r);
 	parallel_pass(parallel);
 	return true;
 }
@@ -497,32 +353,21 @@ static unsigned count_threads(const struct pack *p)
 	return (unsigned)(fit < 1 ? 1 : fit < most ? fit : most);
 }
 
-static bool pack_shards(struct pack *p, struct fault *fault)
+static bool pack_paths(struct pack *p, char *const *path, int n, struct fault *fault)
 {
 	bool fine;
 
+	if (!pack_in_add(&p->in, path, n, fault) || !is_outside(p, fault) || !plan(p, fault) ||
+		!open_output(p, fault))
+		return false;
+	report_losses(p);
 	ctl_progress_begin(&p->progress, "packing", "tokens", p->in.tokens);
 	p->how.progress = &p->progress;
 	fine = parallel_for(p->shards, count_threads(p), pack_shard, p, fault) == p->shards;
 	ctl_progress_end(&p->progress);
-	return fine && end_output(p, fault);
-}
-
-static bool pack(struct pack *p, char *const *path, int n, struct fault *fault)
-{
-	if (!pack_in_add(&p->in, path, n, fault) || !is_outside(p, fault) || !plan(p, fault))
-		return false;
-	p->result = calloc(p->shards, sizeof(*p->result));
-	if (!p->result)
-		return fault_memory(fault);
-	if (!open_output(p, fault))
-		return false;
-	report_losses(p);
-	if (!pack_shards(p, fault))
-		return false;
-	if (p->how.row_tokens)
+	if (fine && p->how.row_tokens)
 		print_rows(p);
-	return true;
+	return fine;
 }
 
 /* ---- the command line ---- */
@@ -586,13 +431,12 @@ static int take_target(struct pack *p, const struct ctl_command *command, const 
 	bool directory = stat(to, &st) == 0 && S_ISDIR(st.st_mode);
 
 	p->out = to;
-	for (int i = 0; !directory && i < 3 && formats[p->how.format].endings[i]; i++)
-		p->single |= ends_in(to, formats[p->how.format].endings[i]);
+	p->single = !directory && ends_in(to, formats[p->how.format].file);
 	for (size_t i = 0; !directory && !p->single && i < sizeof(files) / sizeof(files[0]); i++)
 		if (ends_in(to, files[i]))
 			return ctl_usage(command,
 				"OUT %s: a file of --format %s must end in %s; or give a directory",
-				to, formats[p->how.format].name, formats[p->how.format].endings[0]);
+				to, formats[p->how.format].name, formats[p->how.format].file);
 	if (p->single && p->how.row_tokens && !bytes_ending(to, ".bin"))
 		return ctl_usage(command,
 			"OUT %s: with --fit it must end in .bin or .bin.zst, or be a directory",
@@ -626,7 +470,6 @@ static int take(struct pack *p, const struct ctl_arguments *a)
 	const struct ctl_command *c = a->command;
 	uint64_t frame = ctl_number(a, FRAME, 0);
 
-	p->emit.json = ctl_given(a, JSON);
 	p->how.row_tokens = (uint32_t)ctl_number(a, FIT, 0);
 	if (!ctl_given(a, FORMAT) && !ctl_given(a, FIT))
 		return ctl_usage(c, "needs --format flat|zstd|megatron, or --fit TOKENS");
@@ -648,41 +491,29 @@ static int take(struct pack *p, const struct ctl_arguments *a)
 				       : CTL_USAGE;
 }
 
-static int run(struct pack *p, const struct ctl_arguments *a)
+static int pack(const struct ctl_arguments *a)
 {
-	int status = take(p, a), n;
+	struct pack p = {.emit = {.json = ctl_given(a, JSON)}};
+	int status = take(&p, a);
 	struct fault fault;
 
 	if (status == CTL_OK)
-		status = ctl_input_begin(&p->in.input, a);
-	if (status != CTL_OK)
-		return status;
-	n = ctl_input_paths(a->argument, a->arguments - 1);
-	if (n < 0)
-		return ctl_fail(PHRASE_MEMORY);
-	p->in.input.hint.documents = keeps_documents(&p->how);
-	bool fine = pack(p, a->argument, n, &fault);
+		status = ctl_input_begin(&p.in.input, a);
+	if (status == CTL_OK) {
+		int n = ctl_input_paths(a->argument, a->arguments - 1);
 
-	status = emit_end(&p->emit, fine ? CTL_OK : CTL_FAILED);
-	return fine ? status : ctl_fail("%s", fault.text);
-}
+		p.in.input.hint.documents = keeps_documents(&p.how);
+		bool fine = n < 0 ? fault_memory(&fault) : pack_paths(&p, a->argument, n, &fault);
 
-static int pack_arguments(const struct ctl_arguments *a)
-{
-	struct pack *p = calloc(1, sizeof(*p));
-
-	if (!p)
-		return ctl_fail(PHRASE_MEMORY);
-	p->state = -1;
-	int status = run(p, a);
-
-	if (p->state >= 0)
-		close(p->state);
-	pack_in_end(&p->in);
-	ctl_input_end(&p->in.input);
-	free(p->cut);
-	free(p->result);
-	free(p);
+		status = emit_end(&p.emit, fine ? CTL_OK : CTL_FAILED);
+		if (!fine)
+			ctl_fail("%s", fault.text);
+	}
+	if (p.directory)
+		closedir(p.directory);
+	pack_in_end(&p.in);
+	ctl_input_end(&p.in.input);
+	free(p.cut);
 	return status;
 }
 
@@ -690,6 +521,6 @@ const struct ctl_command ctl_pack = {
 	.name = "pack",
 	.arguments = "IN... OUT",
 	.help = "convert shards of any readable format to flat, zstd or Megatron shards",
-	.run = pack_arguments,
+	.run = pack,
 	OPTIONS_ARE(options),
 };

@@ -5,7 +5,6 @@
 #include "daemon/shard/tokens.h"
 
 #define XXH_INLINE_ALL
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,47 +14,32 @@
 
 /* ---- one source ---- */
 
-void pack_source_path(const struct pack_source *s, char path[PATH_MAX + 1])
-{
-	ctl_place_path(s->place, s->shard, path);
-}
-
 /* Puts the source's path before the fault's text. Always false. */
 static bool fail(const struct pack_source *s, struct fault *fault)
 {
 	char path[PATH_MAX + 1];
 
-	pack_source_path(s, path);
+	ctl_place_path(s->place, s->shard, path);
 	return ctl_input_fault(path, fault);
 }
 
-/* A hash of what differs if the open source or a side file was replaced. An object without an ETag
- * could be replaced between two reads. */
-static bool find_identity(
-	const struct pack_reader *r, const struct pack_source *s, uint64_t *identity)
+/* A hash of what differs if the open file or a side file was replaced. The store compares an
+ * object's ETag with each answer. */
+static uint64_t identify(const struct pack_reader *r)
 {
 	const struct shard_facts *f = &r->shard->facts;
-	uint64_t facts[] = {f->tokens, f->type, f->index, f->bounds, 0, 0, 0};
+	uint64_t facts[] = {f->tokens, f->type, f->index, f->bounds, 0};
 	struct stat st;
 
-	if (s->place->remote) {
-		struct object object = ctl_place_object(s->place, s->shard);
-
-		facts[4] = object.size;
-		facts[5] = XXH64(object.etag, strlen(object.etag), 0);
-	} else if (fstat(r->fd, &st) == 0) {
-		facts[4] = (uint64_t)st.st_size;
-		facts[5] = (uint64_t)st.st_mtim.tv_sec;
-		facts[6] = (uint64_t)st.st_mtim.tv_nsec;
-	} else {
-		return false;
-	}
-	*identity = XXH64(facts, sizeof(facts), 0);
-	return true;
+	if (r->fd >= 0 && fstat(r->fd, &st) == 0)
+		facts[4] = bytes_id(&st);
+	return XXH64(facts, sizeof(facts), 0);
 }
 
 static void close_source(struct pack_reader *r)
 {
+	if (!r->source)
+		return;
 	shard_close(r->shard);
 	if (r->fd >= 0)
 		close(r->fd);
@@ -64,23 +48,20 @@ static void close_source(struct pack_reader *r)
 
 /* Opens a source. @token_bytes: least width of its tokens, or 0. @fault names it. */
 static bool open_source(struct pack_reader *r, const struct pack_source *s, uint32_t token_bytes,
-	uint64_t *identity, struct fault *fault)
+	struct fault *fault)
 {
 	struct ctl_input input = ctl_input_at(s->place, &r->in->input);
 	char file[PATH_MAX + 1];
 
-	r->fd = -1;
-	r->shard = NULL;
 	input.hint.token_bytes = token_bytes;
 	ctl_place_file(s->place, s->shard, file);
+	/* An object without an ETag could be replaced between two reads. */
+	*r = (struct pack_reader){.in = r->in, .how = r->how, .source = s, .fd = -1};
 	if (!s->place->remote ||
 		ctl_place_etag_ok(ctl_place_object(s->place, s->shard).etag, fault))
 		r->shard = ctl_input_open(&input, file, &r->fd, fault);
-	r->source = s;
-	if (r->shard && find_identity(r, s, identity))
-		return true;
 	if (r->shard)
-		fault_errno(fault, errno, "", "%s", strerror(errno));
+		return true;
 	close_source(r);
 	return fail(s, fault);
 }
@@ -91,17 +72,17 @@ static void find_traits(const struct pack_reader *r, struct pack_source *s)
 {
 	const struct ctl_input input = ctl_input_at(s->place, &r->in->input);
 	const struct shard *shard = r->shard;
+	const struct shard_facts *f = &shard->facts;
 	char file[PATH_MAX + 1];
 
 	ctl_place_file(s->place, s->shard, file);
 	bool listed = side_id(SIDE_BOUNDS, shard->format, &input.hint, file) != 0;
 
-	s->has[PACK_UNINDEXED] = shard->facts.documents == SHARD_UNKNOWN;
+	s->has[PACK_UNINDEXED] = f->documents == SHARD_UNKNOWN;
 	s->has[PACK_DOCUMENTS] =
-		!input.hint.documents &&
-		(listed || (!s->has[PACK_UNINDEXED] && shard->facts.documents > 1));
+		!input.hint.documents && (listed || (!s->has[PACK_UNINDEXED] && f->documents > 1));
 	s->has[PACK_OUTSIDE] = shard->map.outside > 0;
-	s->has[PACK_PADDING] = shard->facts.padding > 0;
+	s->has[PACK_PADDING] = f->padding > 0;
 	s->has[PACK_MASK] = side_id(SIDE_MASK, shard->format, &input.hint, file) != 0;
 }
 
@@ -112,10 +93,11 @@ static bool find_source(const struct parallel *p, struct fault *fault)
 	struct pack_source *s = &in->source[p->i];
 	struct pack_reader r = {.in = in};
 
-	if (!open_source(&r, s, 0, &s->identity, fault))
+	if (!open_source(&r, s, 0, fault))
 		return false;
 	s->tokens = r.shard->facts.tokens;
 	s->token_bytes = r.shard->facts.token_bytes;
+	s->identity = identify(&r);
 	find_traits(&r, s);
 	close_source(&r);
 	ctl_progress_add(&in->progress, 1);
@@ -146,23 +128,20 @@ static bool add_place(struct pack_in *in, const char *path, struct fault *fault)
 /* Puts the sources one after another. */
 static bool join(struct pack_in *in, struct fault *fault)
 {
-	char path[PATH_MAX + 1];
-
 	for (size_t i = 0; i < in->sources; i++) {
 		struct pack_source *s = &in->source[i];
 
 		for (unsigned t = 0; t < PACK_TRAITS; t++)
 			if (s->has[t] && in->has[t].sources++ == 0)
 				in->has[t].first = s;
-		pack_source_path(s, path);
-		in->digest = XXH64(
-			&s->identity, sizeof(s->identity), XXH64(path, strlen(path), in->digest));
 		if (s->token_bytes > in->token_bytes)
 			in->token_bytes = s->token_bytes;
 		s->begin = in->tokens;
-		if (__builtin_add_overflow(in->tokens, s->tokens, &in->tokens))
-			return fault_set(fault, FAULT_DATA, "",
-				"%s: the inputs up to here have more than 2^64 tokens", path);
+		if (__builtin_add_overflow(in->tokens, s->tokens, &in->tokens)) {
+			fault_set(fault, FAULT_DATA, "",
+				"the inputs up to here have more than 2^64 tokens");
+			return fail(s, fault);
+		}
 	}
 	return true;
 }
@@ -208,37 +187,28 @@ static const struct pack_source *source_at(const struct pack_in *in, uint64_t to
 	return &in->source[lo];
 }
 
-static bool is_same(const struct pack_source *s, uint64_t identity, struct fault *fault)
+static bool is_same(const struct pack_reader *r, struct fault *fault)
 {
-	if (identity == s->identity)
+	if (identify(r) == r->source->identity)
 		return true;
 	fault_set(fault, FAULT_CHANGED, "",
 		"the file or a side file has changed since packing began (size or time)");
-	return fail(s, fault);
+	return fail(r->source, fault);
 }
 
 bool pack_read_end(struct pack_reader *r, struct fault *fault)
 {
-	const struct pack_source *s = r->source;
-	uint64_t identity = 0;
+	bool same = !r->source || !fault || is_same(r, fault);
 
-	if (!s)
-		return true;
-	if (s->place->remote) /* the store compares the ETag with each answer */
-		identity = s->identity;
-	else
-		find_identity(r, s, &identity);
 	close_source(r);
-	return !fault || is_same(s, identity, fault);
+	return same;
 }
 
 static bool use(struct pack_reader *r, const struct pack_source *s, struct fault *fault)
 {
-	uint64_t identity;
-
 	return r->source == s ||
-	       (pack_read_end(r, fault) && open_source(r, s, sizeof(uint32_t), &identity, fault) &&
-		       is_same(s, identity, fault));
+	       (pack_read_end(r, fault) && open_source(r, s, sizeof(uint32_t), fault) &&
+		       is_same(r, fault));
 }
 
 /* Reads tokens [token, token + n) of the open source. */
@@ -315,26 +285,18 @@ bool pack_read(struct pack_reader *r, uint64_t token, uint64_t n, uint32_t *to, 
 
 bool pack_boundary(struct pack_reader *r, uint64_t token, uint64_t *boundary, struct fault *fault)
 {
-	const struct pack_in *in = r->in;
-	const struct pack_source *s = source_at(in, token < in->tokens ? token : 0);
-	uint32_t tokens[4096], at[4096];
-	uint64_t end = s->begin + s->tokens, n, count = 0;
+	uint64_t tokens = r->in->tokens, from = token - 1, n, count = 0;
+	uint32_t read[4096], at[4096];
 
 	*boundary = token;
-	if (token == in->tokens || token == s->begin)
+	if (token == 0 || token == tokens)
 		return true;
-	if (!use(r, s, fault))
-		return false;
-	*boundary = s->has[PACK_UNINDEXED]
-			    ? end
-			    : s->begin + shard_boundary(r->shard, token - 1 - s->begin);
-	for (token--; s->has[PACK_UNINDEXED] && in->has_eos && token < end && count == 0;
-		token += n) {
-		n = end - token < 4096 ? end - token : 4096;
-		if (!pack_read(r, token, n, tokens, at, &count, fault))
+	for (; count == 0; from += n) { /* the end of the last source is one */
+		n = tokens - from < 4096 ? tokens - from : 4096;
+		if (!pack_read(r, from, n, read, at, &count, fault))
 			return false;
 		if (count > 0)
-			*boundary = token + at[0];
+			*boundary = from + at[0];
 	}
 	return true;
 }

@@ -1,6 +1,7 @@
 /*
  * Writes one file of `tokctl pack`, piece by piece. It is then read back with the daemon's code;
- * its digest must equal that of the tokens read from the inputs.
+ * its digest must equal that of the tokens read from the inputs. A file that is there already is
+ * only compared: then all of this is done, but nothing is written.
  */
 #include "client/ctl/offline/shards.h"
 #include "daemon/shard/format.h"
@@ -15,12 +16,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include <zlib.h>
 #include <zstd.h>
 
 enum {
+	LOAD_TOKENS = 1 << 18,
 	LIST_BYTES = 64 << 10,
 	FOOTER_BYTES = 9, /* of a zstd seek table */
 	FRAMES_MOST = 0x8000000,
@@ -34,13 +37,15 @@ struct frame {
 
 struct out {
 	const struct pack_how *how;
-	const char *part;
-	char side[PATH_MAX]; /* its side file; "": none */
-	FILE *file;
+	const char *path;
+	char part[PATH_MAX]; /* its name until it is complete */
+	char side[PATH_MAX]; /* likewise of its side file; "": none */
+	FILE *file;	     /* NULL: it is only compared */
+	FILE *side_file;     /* or NULL */
 	struct pack_reader reader;
 	void *piece; /* tokens that are not written yet; without --fit, room for pack_read() */
 	uint64_t room, used; /* in the piece; room: whole pieces of the digest, and frames */
-	uint64_t tokens, bytes, digest; /* written */
+	uint64_t tokens, bytes, digest; /* written, or to be compared */
 
 	/* zstd */
 	ZSTD_CCtx *zstd;
@@ -55,8 +60,13 @@ struct out {
 	size_t sequences;
 	uint64_t open_tokens; /* of the sequence that has not ended yet */
 
-	/* --fit */
-	struct pack_fit fit;
+	/* --fit: a window of whole documents */
+	char *window;
+	uint32_t *end; /* of each document */
+	uint64_t documents;
+	struct pack_piece *row_piece;
+	size_t pieces; /* documents in the file */
+	uint64_t padding, cut, split;
 	gzFile list; /* the documents' bounds */
 };
 
@@ -91,28 +101,19 @@ static bool put(struct out *o, const void *from, size_t n, struct fault *fault)
  * save too little space. */
 static bool begin_zstd(struct out *o)
 {
-	ZSTD_compressionParameters c = ZSTD_getCParams(o->how->level, 0, 0);
-	const struct {
-		ZSTD_cParameter name;
-		int value;
-	} set[] = {
-		{ZSTD_c_compressionLevel, o->how->level},
-		{ZSTD_c_checksumFlag, 1},
-		{ZSTD_c_hashLog, (int)c.hashLog},
-		{ZSTD_c_chainLog, (int)c.chainLog},
-		{ZSTD_c_searchLog, (int)c.searchLog},
-		{ZSTD_c_minMatch, (int)c.minMatch},
-		{ZSTD_c_targetLength, (int)c.targetLength},
-		{ZSTD_c_strategy, (int)c.strategy},
-	};
+	ZSTD_parameters large = ZSTD_getParams(o->how->level, 0, 0);
+	ZSTD_CCtx_params *set = ZSTD_createCCtxParams();
+	bool fine;
 
+	large.fParams.checksumFlag = 1;
 	o->packed_room = ZSTD_compressBound(o->how->frame_bytes);
 	o->packed = malloc(o->packed_room);
 	o->zstd = ZSTD_createCCtx();
-	for (size_t i = 0; o->zstd && i < sizeof(set) / sizeof(set[0]); i++)
-		if (ZSTD_isError(ZSTD_CCtx_setParameter(o->zstd, set[i].name, set[i].value)))
-			return false;
-	return o->packed && o->zstd;
+	fine = set && o->packed && o->zstd &&
+	       !ZSTD_isError(ZSTD_CCtxParams_init_advanced(set, large)) &&
+	       !ZSTD_isError(ZSTD_CCtx_setParametersUsingCCtxParams(o->zstd, set));
+	ZSTD_freeCCtxParams(set);
+	return fine;
 }
 
 static bool put_frames(struct out *o, const void *bytes, size_t n, struct fault *fault)
@@ -165,7 +166,7 @@ static bool add_sequence(struct out *o, uint64_t tokens, struct fault *fault)
 			"%s: a document of %" PRIu64
 			" tokens is too long for Megatron (at most %d); give --eos, or more "
 			"--shards",
-			o->part, tokens, SEQUENCE_MOST);
+			o->path, tokens, SEQUENCE_MOST);
 	if (!ctl_grow((void **)&o->length, o->sequences, sizeof(*o->length)))
 		return fault_memory(fault);
 	o->length[o->sequences++] = (int32_t)tokens;
@@ -186,43 +187,22 @@ static bool add_sequences(struct out *o, uint64_t n, uint64_t count, struct faul
 	return true;
 }
 
-static bool put_numbers(const struct out *o, FILE *idx)
+/* Faults of writing are found at the end. */
+static void put_idx(const struct out *o)
 {
 	uint64_t header[] = {htole64(o->sequences), htole64(o->sequences + 1)}, at = 0;
 	uint32_t width = o->how->token_bytes;
+	FILE *idx = o->side_file;
 
 	fwrite("MMIDIDX\0\0\1\0\0\0\0\0\0\0", 1, 17, idx);
 	fputc(width == 2 ? 8 : 4, idx); /* u16, i32 */
 	fwrite(header, sizeof(header), 1, idx);
-	for (size_t i = 0; i < o->sequences; i++) {
-		uint32_t length = htole32((uint32_t)o->length[i]);
-
-		fwrite(&length, sizeof(length), 1, idx);
-	}
-	for (size_t i = 0; i < o->sequences; at += (uint64_t)o->length[i++] * width) {
-		uint64_t pointer = htole64(at);
-
-		fwrite(&pointer, sizeof(pointer), 1, idx);
-	}
-	for (uint64_t i = 0; i <= o->sequences; i++) {
-		uint64_t document = htole64(i);
-
-		fwrite(&document, sizeof(document), 1, idx);
-	}
-	return fflush(idx) == 0 && !ferror(idx) && fsync(fileno(idx)) == 0;
-}
-
-static bool put_idx(struct out *o, struct fault *fault)
-{
-	if (o->open_tokens > 0 && !add_sequence(o, o->open_tokens, fault))
-		return false;
-	FILE *idx = fopen(o->side, "we");
-	bool fine = idx && put_numbers(o, idx);
-	int error = errno;
-
-	if (idx)
-		fclose(idx);
-	return fine || pack_fail(fault, o->side, error);
+	for (size_t i = 0; i < o->sequences; i++)
+		fwrite(&(uint32_t){htole32((uint32_t)o->length[i])}, 4, 1, idx);
+	for (size_t i = 0; i < o->sequences; at += (uint64_t)o->length[i++] * width)
+		fwrite(&(uint64_t){htole64(at)}, 8, 1, idx);
+	for (uint64_t i = 0; i <= o->sequences; i++)
+		fwrite(&(uint64_t){htole64(i)}, 8, 1, idx);
 }
 
 /* ---- tokens ---- */
@@ -236,8 +216,9 @@ static bool flush(struct out *o, struct fault *fault)
 	o->digest += ctl_digest(o->piece, n, width, o->tokens / CTL_DIGEST_TOKENS);
 	o->tokens += n;
 	o->used = 0;
-	if (!(o->zstd ? put_frames(o, o->piece, n * width, fault)
-		      : put(o, o->piece, n * width, fault)))
+	if (!o->file)
+		return true;
+	if (!(o->zstd ? put_frames : put)(o, o->piece, n * width, fault))
 		return false;
 	/* Starts writing to the disk early, because fsync() waits for all of it at the end. */
 	(void)sync_file_range(
@@ -259,10 +240,77 @@ static bool put_inputs(struct out *o, uint64_t begin, uint64_t end, struct fault
 			return false;
 		ctl_progress_add(o->how->progress, n);
 	}
+	if (o->open_tokens > 0 && !add_sequence(o, o->open_tokens, fault))
+		return false;
 	return pack_read_end(&o->reader, fault);
 }
 
 /* ---- rows of --fit, and the list of their documents ---- */
+
+/*
+ * The end of a row is padding, which repeats its last token. The file's list of document bounds, a
+ * .csv.gz, leaves it out, so a loss mask excludes it.
+ */
+
+/* Reads the window [begin, end) and the ends of its documents. */
+static bool load(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
+{
+	uint32_t *at = malloc(LOAD_TOKENS * sizeof(*at)), width = o->how->token_bytes;
+	uint64_t tokens = end - begin;
+	bool fine;
+
+	/* pack_read() needs 4 bytes a token while it reads. */
+	o->window = malloc(tokens * width + LOAD_TOKENS * sizeof(uint32_t));
+	fine = (at && o->window) || fault_memory(fault);
+	for (uint64_t from = 0; fine && from < tokens; from += LOAD_TOKENS) {
+		uint64_t n = tokens - from < LOAD_TOKENS ? tokens - from : LOAD_TOKENS, ends = 0;
+
+		fine = pack_read(&o->reader, begin + from, n,
+			(uint32_t *)(o->window + from * width), at, &ends, fault);
+		for (uint64_t i = 0; fine && i < ends; i++) {
+			fine = ctl_grow((void **)&o->end, o->documents, sizeof(*o->end)) ||
+			       fault_memory(fault);
+			if (fine)
+				o->end[o->documents++] = (uint32_t)from + at[i];
+		}
+		if (fine)
+			ctl_progress_add(o->how->progress, n);
+	}
+	free(at);
+	return fine && pack_read_end(&o->reader, fault);
+}
+
+/* A wrong --eos would make each input one document. */
+static bool check_eos(const struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
+{
+	const struct pack_in *in = o->reader.in;
+	bool found = !in->has_eos || in->has[PACK_UNINDEXED].sources < in->sources;
+
+	for (uint64_t d = 0; d < o->documents && !found; d++)
+		found = tokens_value(o->window, o->end[d] - 1, o->how->token_bytes) == in->eos;
+	return found ||
+	       fault_set(fault, FAULT_ARGUMENT, "eos",
+		       "--eos %" PRIu64 ": does not occur in tokens %" PRIu64 " to %" PRIu64
+		       " of the inputs, so there are no documents to pack; give the token "
+		       "that ends one",
+		       in->eos, begin, end);
+}
+
+/* Counts padding, documents longer than a row, and those that plain concatenation would cut. */
+static void count(struct out *o, uint64_t begin, uint64_t end)
+{
+	uint64_t row = o->how->row_tokens, rows = 0, at = begin;
+
+	for (size_t i = 0; i < o->pieces; i++)
+		rows += o->row_piece[i].last;
+	o->padding = rows * row - (end - begin);
+	for (uint64_t d = 0; d < o->documents; at = begin + o->end[d++]) {
+		uint64_t last = begin + o->end[d] - 1;
+
+		o->split += at / row != last / row;
+		o->cut += last + 1 - at > row;
+	}
+}
 
 static bool put_tokens(struct out *o, const char *from, uint64_t n, struct fault *fault)
 {
@@ -278,160 +326,83 @@ static bool put_tokens(struct out *o, const char *from, uint64_t n, struct fault
 	return true;
 }
 
-/* Writes @n tokens of a document, and its bounds. */
-static bool put_document(struct out *o, uint32_t from, uint32_t n, struct fault *fault)
+/* Writes a piece and its bounds, and the padding after it. */
+static bool put_piece(struct out *o, const struct pack_piece *p, struct fault *fault)
 {
-	uint64_t at = o->tokens + o->used;
+	uint64_t at = o->tokens + o->used, end = at + p->tokens, row = o->how->row_tokens;
+	uint32_t width = o->how->token_bytes;
+	const char *from = o->window + (uint64_t)p->at * width;
 
-	if (gzprintf(o->list, "%" PRIu64 ",%" PRIu64 "\n", at, at + n) <= 0)
+	if (o->list && gzprintf(o->list, "%" PRIu64 ",%" PRIu64 "\n", at, end) <= 0)
 		return pack_fail(fault, o->side, errno);
-	return put_tokens(o, o->fit.tokens + (uint64_t)from * o->how->token_bytes, n, fault);
-}
-
-/* Writes the row of the rests whose first one is that of document @d. Its end is padding. */
-static bool put_rests(struct out *o, uint32_t d, struct fault *fault)
-{
-	const struct pack_fit *f = &o->fit;
-	uint32_t left = f->row_tokens, last = d;
-
-	for (; d != PACK_NONE; d = f->after[d]) {
-		uint32_t rest = pack_fit_rest(f, d);
-
-		if (!put_document(o, f->end[d] - rest, rest, fault))
+	if (!put_tokens(o, from, p->tokens, fault))
+		return false;
+	for (; p->last && end % row != 0; end++)
+		if (!put_tokens(o, from + (p->tokens - 1) * (uint64_t)width, 1, fault))
 			return false;
-		left -= rest;
-		last = d;
-	}
-	while (left > 0 &&
-		put_tokens(o, f->tokens + (f->end[last] - UINT64_C(1)) * f->token_bytes, 1, fault))
-		left--;
-	return left == 0;
-}
-
-/* Writes the rows in the order of their first documents. */
-static bool put_rows(struct out *o, struct fault *fault)
-{
-	const struct pack_fit *f = &o->fit;
-	uint32_t from = 0;
-
-	for (uint32_t d = 0; d < f->documents; from = f->end[d++]) {
-		for (; f->end[d] - from >= f->row_tokens; from += f->row_tokens)
-			if (!put_document(o, from, f->row_tokens, fault))
-				return false;
-		if (from < f->end[d] && f->first[f->bin[d]] == d && !put_rests(o, d, fault))
-			return false;
-	}
-	return flush(o, fault);
+	return true;
 }
 
 /* Opens the list. It begins with an empty gzip member, for the comment, which zlib does not write:
  * no time, so equal bytes; 3: Unix; an empty last block, and checksum and length of no bytes. */
-static bool open_list(struct out *o, int fd)
+static bool open_list(struct out *o)
 {
 	static const char head[] = "\x1f\x8b\x08\x10\0\0\0\0\0\3", empty[] = "\3\0\0\0\0\0\0\0\0";
-	char text[sizeof(head) + 96 + sizeof(empty)];
-	size_t n = sizeof(head) - 1;
 
-	memcpy(text, head, n);
-	n += (size_t)sprintf(text + n, BOUNDS_ROWS, (uint64_t)o->fit.row_tokens, o->fit.padding) +
-	     1;
-	memcpy(text + n, empty, sizeof(empty));
-	n += sizeof(empty);
-	if (write(fd, text, n) != (ssize_t)n)
-		return false;
-	o->list = gzdopen(dup(fd), "wb1");
+	fwrite(head, sizeof(head) - 1, 1, o->side_file);
+	fprintf(o->side_file, BOUNDS_ROWS, (uint64_t)o->how->row_tokens, o->padding);
+	fputc(0, o->side_file);
+	fwrite(empty, sizeof(empty), 1, o->side_file);
+	if (fflush(o->side_file) == 0)
+		o->list = gzdopen(dup(fileno(o->side_file)), "wb1");
 	return o->list && gzbuffer(o->list, LIST_BYTES) == 0;
 }
 
 /* Packs tokens [begin, end), which are whole documents, into rows. */
-static bool put_fit(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
+static bool put_rows(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
 {
-	if (!pack_fit_begin(&o->fit, &o->reader, begin, end, fault))
-		return false;
-	int fd = open(o->side, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-	bool fine = (fd >= 0 && open_list(o, fd)) || pack_fail(fault, o->side, errno);
+	bool fine;
 
-	fine = fine && put_rows(o, fault);
-	if (o->list && (gzclose(o->list) != Z_OK || fsync(fd) != 0) && fine)
+	assert(end > begin && end - begin <= PACK_FIT_MOST);
+	if (!load(o, begin, end, fault) || !check_eos(o, begin, end, fault))
+		return false;
+	assert(o->documents > 0 && o->end[o->documents - 1] == end - begin);
+	o->row_piece = pack_fit(o->end, (uint32_t)o->documents, o->how->row_tokens, &o->pieces);
+	if (!o->row_piece)
+		return fault_memory(fault);
+	count(o, begin, end);
+	fine = !o->file || open_list(o) || pack_fail(fault, o->side, errno);
+	for (size_t i = 0; fine && i < o->pieces; i++)
+		fine = put_piece(o, &o->row_piece[i], fault);
+	if (o->list && gzclose(o->list) != Z_OK && fine)
 		fine = pack_fail(fault, o->side, errno);
-	if (fd >= 0)
-		close(fd);
-	return fine;
+	return fine && flush(o, fault);
 }
 
-static bool put_all(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
-{
-	if (!(o->how->row_tokens ? put_fit : put_inputs)(o, begin, end, fault))
-		return false;
-	if (o->zstd && !put_seek_table(o, fault))
-		return false;
-	if (o->ends && !put_idx(o, fault))
-		return false;
-	return (fflush(o->file) == 0 && fsync(fileno(o->file)) == 0) ||
-	       pack_fail(fault, o->part, errno);
-}
+/* ---- a file ---- */
 
-/* ---- reading back ---- */
-
-/* Compares the file's contents with what was written. The fault does not name the file. */
-static bool compare(const struct out *o, const struct shard *shard, struct fault *fault)
-{
-	struct ctl_scan scan = {.digests = true};
-	uint64_t documents = o->how->row_tokens		       ? o->fit.pieces
-			     : o->how->format == PACK_MEGATRON ? o->sequences
-							       : SHARD_UNKNOWN;
-
-	if (!ctl_scan(&scan, shard, fault))
-		return false;
-	if (shard->facts.tokens != o->tokens || scan.digest != o->digest)
-		return fault_set(fault, FAULT_DATA, "",
-			"%" PRIu64 " tokens with digest %016" PRIx64 " were written, but %" PRIu64
-			" with %016" PRIx64 " are read",
-			o->tokens, o->digest, shard->facts.tokens, scan.digest);
-	return shard->facts.documents == documents ||
-	       fault_set(fault, FAULT_DATA, "",
-		       "%" PRIu64 " documents were written, but %" PRIu64 " are read", documents,
-		       shard->facts.documents);
-}
-
-static bool verify(const struct out *o, struct fault *fault)
-{
-	struct ctl_input input = {
-		.format = shard_format(o->how->format == PACK_MEGATRON ? "megatron" : "flat"),
-		.hint = {.type = o->how->token_bytes == 2 ? SHARD_U16 : SHARD_U32,
-			.has_type = true,
-			.documents = o->how->row_tokens,
-			.loss_mask = o->how->row_tokens,
-			.frames = o->reader.in->input.hint.frames}};
-	int fd;
-	struct shard *shard = ctl_input_open(&input, o->part, &fd, fault);
-	bool fine = shard && compare(o, shard, fault);
-
-	shard_close(shard);
-	if (fd >= 0)
-		close(fd);
-	return fine || fault_prefix(fault, "%s: reading it back failed: ", o->part);
-}
-
-/* ---- all of it ---- */
-
-/* Opens the file, which no other process may be writing. One that was killed may have left it. */
+/* Opens the part, which no other process may be writing. One that was killed may have left it; one
+ * that held it when it was opened here may have renamed it. */
 static bool open_part(struct out *o, struct fault *fault)
 {
-	int fd = open(o->part, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+	int fd = open(o->part, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), error;
+	struct stat mine = {0}, named = {0};
 
-	if (fd < 0)
-		return pack_fail(fault, o->part, errno);
-	if (flock(fd, LOCK_EX | LOCK_NB) != 0 || ftruncate(fd, 0) != 0 ||
-		!(o->file = fdopen(fd, "w"))) {
-		int error = errno;
-
-		close(fd);
-		return error == EWOULDBLOCK
-			       ? fault_set(fault, FAULT_ARGUMENT, "",
-					 "%s: another tokctl pack is writing it", o->part)
-			       : pack_fail(fault, o->part, error);
+	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) {
+		if (fstat(fd, &mine) != 0 || stat(o->part, &named) != 0 ||
+			mine.st_ino != named.st_ino)
+			errno = EWOULDBLOCK;
+		else if (ftruncate(fd, 0) == 0)
+			o->file = fdopen(fd, "w");
 	}
+	error = errno;
+	if (!o->file && fd >= 0)
+		close(fd);
+	if (!o->file && error == EWOULDBLOCK)
+		return fault_set(fault, FAULT_ARGUMENT, "", "%s: another tokctl pack is writing it",
+			o->part);
+	if (!o->file)
+		return pack_fail(fault, o->part, error);
 	setvbuf(o->file, NULL, _IONBF, 0);
 	return true;
 }
@@ -446,14 +417,157 @@ static bool prepare(struct out *o, struct fault *fault)
 	if (o->how->format == PACK_MEGATRON)
 		o->ends = malloc(o->room * sizeof(*o->ends));
 	return (o->piece && (o->ends || o->how->format != PACK_MEGATRON) &&
-		       (o->how->format != PACK_ZSTD || begin_zstd(o))) ||
+		       (o->how->format != PACK_ZSTD || !o->file || begin_zstd(o))) ||
 	       fault_memory(fault);
+}
+
+static bool is_durable(FILE *file)
+{
+	return fflush(file) == 0 && !ferror(file) && fsync(fileno(file)) == 0;
+}
+
+static bool put_all(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
+{
+	if (!prepare(o, fault) ||
+		!(o->how->row_tokens ? put_rows : put_inputs)(o, begin, end, fault))
+		return false;
+	if (o->zstd && !put_seek_table(o, fault))
+		return false;
+	if (o->side_file && o->ends)
+		put_idx(o);
+	if (o->side_file && !is_durable(o->side_file))
+		return pack_fail(fault, o->side, errno);
+	return !o->file || is_durable(o->file) || pack_fail(fault, o->part, errno);
+}
+
+/* ---- reading back ---- */
+
+/* Compares the file's contents with what was written. The fault does not name the file. */
+static bool compare(const struct out *o, const struct shard *shard, struct fault *fault)
+{
+	struct ctl_scan scan = {.digests = true};
+	uint64_t documents = o->how->row_tokens		       ? o->pieces
+			     : o->how->format == PACK_MEGATRON ? o->sequences
+							       : SHARD_UNKNOWN;
+
+	if (!ctl_scan(&scan, shard, fault))
+		return false;
+	if (scan.digest != o->digest)
+		return fault_set(fault, FAULT_DATA, "",
+			"has tokens with digest %016" PRIx64 "; must be %016" PRIx64, scan.digest,
+			o->digest);
+	return shard->facts.documents == documents ||
+	       fault_set(fault, FAULT_DATA, "", "has %" PRIu64 " documents; must be %" PRIu64,
+		       shard->facts.documents, documents);
+}
+
+/* Whether the file has @tokens, and with @all, what was written. Sets o->bytes to its size. */
+static bool verify(struct out *o, uint64_t tokens, bool all, struct fault *fault)
+{
+	struct ctl_input input = {
+		.format = shard_format(o->how->format == PACK_MEGATRON ? "megatron" : "flat"),
+		.hint = {.type = o->how->token_bytes == 2 ? SHARD_U16 : SHARD_U32,
+			.has_type = true,
+			.documents = o->how->row_tokens,
+			.loss_mask = o->how->row_tokens,
+			.frames = o->reader.in->input.hint.frames}};
+	int fd;
+	struct shard *shard = ctl_input_open(&input, o->file ? o->part : o->path, &fd, fault);
+	struct stat st = {0};
+	bool fine = shard;
+
+	if (fine &&
+		(shard->facts.tokens != tokens || shard->facts.token_bytes != o->how->token_bytes))
+		fine = fault_set(fault, FAULT_DATA, "",
+			"has %" PRIu64 " tokens of %" PRIu32 " bytes; must be %" PRIu64
+			" of %" PRIu32,
+			shard->facts.tokens, shard->facts.token_bytes, tokens, o->how->token_bytes);
+	fine = fine && (!all || compare(o, shard, fault));
+	if (fine && fstat(fd, &st) == 0)
+		o->bytes = (uint64_t)st.st_size;
+	shard_close(shard);
+	if (fd >= 0)
+		close(fd);
+	return fine || (o->file ? fault_prefix(fault, "%s: reading it back failed: ", o->part)
+				: fault_prefix(fault,
+					  "%s: exists, and nothing is overwritten; give another "
+					  "name: ",
+					  o->path));
+}
+
+/* ---- all of it ---- */
+
+static bool name_part(struct out *o, struct fault *fault)
+{
+	const char *slash = strrchr(o->path, '/'), *name = slash ? slash + 1 : o->path;
+	int n = snprintf(
+		o->part, PATH_MAX, "%.*s" PACK_PART "%s", (int)(name - o->path), o->path, name);
+
+	if (n < 0 || n >= PATH_MAX)
+		return pack_fail(fault, o->path, ENAMETOOLONG);
+	pack_side_path(o->how, o->part, o->side);
+	return true;
+}
+
+static bool move(const char *from, const char *to, struct fault *fault)
+{
+	if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
+		return true;
+	/* Not every file system has RENAME_NOREPLACE. */
+	if (errno == EINVAL && access(to, F_OK) != 0 && rename(from, to) == 0)
+		return true;
+	return pack_fail(fault, to, errno == EINVAL ? EEXIST : errno);
+}
+
+/* Gives the file and its side file their names. The side file goes first: a shard without one would
+ * be taken for a flat file. */
+static bool publish(const struct out *o, struct fault *fault)
+{
+	char side[PATH_MAX];
+	bool has_side = pack_side_path(o->how, o->path, side);
+
+	if (has_side && !move(o->side, side, fault))
+		return false;
+	if (!move(o->part, o->path, fault)) {
+		if (has_side)
+			unlink(side);
+		return false;
+	}
+	return ctl_file_sync_parent(o->path) || pack_fail(fault, o->path, errno);
+}
+
+static bool write_part(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
+{
+	char side[PATH_MAX];
+	struct stat st;
+
+	if (pack_side_path(o->how, o->path, side) && lstat(side, &st) == 0)
+		return fault_set(fault, FAULT_ARGUMENT, "",
+			"%s: exists, and nothing is overwritten; remove it, or give another name",
+			side);
+	if (!open_part(o, fault))
+		return false;
+	bool fine = !o->side[0] || (o->side_file = fopen(o->side, "we")) ||
+		    pack_fail(fault, o->side, errno);
+
+	fine = fine && put_all(o, begin, end, fault) && verify(o, o->tokens, true, fault) &&
+	       publish(o, fault);
+	if (o->side_file)
+		fclose(o->side_file);
+	if (!fine)
+		unlink(o->part);
+	if (!fine && o->side[0])
+		unlink(o->side);
+	fclose(o->file);
+	return fine;
 }
 
 static void free_buffers(struct out *o)
 {
 	pack_read_end(&o->reader, NULL);
-	pack_fit_end(&o->fit);
+	free(o->window);
+	free(o->end);
+	free(o->row_piece);
 	ZSTD_freeCCtx(o->zstd);
 	free(o->packed);
 	free(o->frame);
@@ -462,35 +576,24 @@ static void free_buffers(struct out *o)
 	free(o->piece);
 }
 
-bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t last,
-	const char *part, struct pack_result *result, struct fault *fault)
+bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t end,
+	const char *path, struct pack_result *result, struct fault *fault)
 {
-	struct out o = {.how = how, .part = part, .reader = {.in = in, .how = how}};
+	struct out o = {.how = how, .path = path, .reader = {.in = in, .how = how}};
+	struct stat st;
+	bool fine = name_part(&o, fault);
 
-	pack_side_path(how, part, o.side);
-	if (!open_part(&o, fault))
-		return false;
-	bool fine = prepare(&o, fault) && put_all(&o, begin, last, fault);
-
+	if (fine && lstat(path, &st) == 0) /* one of another length is refused at once */
+		fine = (how->row_tokens || verify(&o, end - begin, false, fault)) &&
+		       put_all(&o, begin, end, fault) && verify(&o, o.tokens, true, fault);
+	else
+		fine = fine && write_part(&o, begin, end, fault);
 	*result = (struct pack_result){.bytes = o.bytes,
-		.documents = o.sequences + o.fit.documents,
+		.documents = o.sequences + o.documents,
 		.digest = o.digest,
-		.padding = o.fit.padding,
-		.cut = o.fit.cut,
-		.split = o.fit.split};
+		.padding = o.padding,
+		.cut = o.cut,
+		.split = o.split};
 	free_buffers(&o);
-	fine = fine && verify(&o, fault);
-	fclose(o.file);
-	if (!fine)
-		pack_out_remove(how, part);
 	return fine;
-}
-
-void pack_out_remove(const struct pack_how *how, const char *part)
-{
-	char side[PATH_MAX];
-
-	unlink(part);
-	if (pack_side_path(how, part, side))
-		unlink(side);
 }

@@ -249,7 +249,6 @@ struct pack_how {
 };
 
 struct pack_result {
-	uint64_t done;	    /* the file is complete */
 	uint64_t bytes;	    /* of the file */
 	uint64_t documents; /* PACK_MEGATRON, or --fit: of the inputs */
 	uint64_t digest;    /* as ctl_digest() */
@@ -274,8 +273,7 @@ struct pack_source {
 	uint64_t shard;		/* in the place */
 	uint64_t begin, tokens; /* its range of the row */
 	uint32_t token_bytes;	/* its own width */
-	uint64_t identity; /* hash of facts, and of sizes, times or ETags, of the shard and its side
-			      files */
+	uint64_t identity;	/* hash of what tells whether it or a side file was replaced */
 	bool has[PACK_TRAITS];
 };
 
@@ -290,7 +288,6 @@ struct pack_in {
 	size_t sources;
 	uint64_t tokens;
 	uint32_t token_bytes; /* the largest width of a source */
-	uint64_t digest;      /* of the names and identities of all sources */
 	struct {
 		const struct pack_source *first; /* of those that have it */
 		uint64_t sources;		 /* their number */
@@ -302,8 +299,6 @@ struct pack_in {
  * way. */
 bool pack_in_add(struct pack_in *in, char *const *path, int n, struct fault *fault);
 void pack_in_end(struct pack_in *in);
-/* A source's path as the user would write it. */
-void pack_source_path(const struct pack_source *s, char path[PATH_MAX + 1]);
 
 /* Reads the row from one thread. A source is opened when it is read and closed after it: there may
  * be more than a process can have open. It must be the same from the start to the end. */
@@ -330,53 +325,37 @@ bool pack_boundary(struct pack_reader *r, uint64_t token, uint64_t *boundary, st
 bool pack_read_end(struct pack_reader *r, struct fault *fault);
 
 enum {
-	PACK_FIT_TOKENS = 1 << 27, /* of a window, if --shards does not say */
-	PACK_FIT_MOST = 1 << 28,   /* of all in memory: 1 GiB, and 20 bytes per document */
+	PACK_FIT_TOKENS = 1 << 27, /* of a shard, if --shards does not say */
+	PACK_FIT_MOST = 1 << 28,   /* of all in memory: 1 GiB, and 24 bytes per document */
 	PACK_FIT_ROW = 1 << 24,	   /* of a row, at most */
 };
-#define PACK_NONE UINT32_MAX
 
-/*
- * --fit: a window of documents, in memory, that are packed into rows. A document longer than a row
- * becomes full rows, and a rest. The others are rests. A row of rests is a bin, and is filled up
- * with padding, which repeats its last token. The file's list of document bounds, a .csv.gz, leaves
- * the padding out, so a loss mask excludes it.
- */
-struct pack_fit {
-	uint32_t row_tokens, token_bytes;
-	char *tokens; /* of the window */
-	uint32_t documents;
-	uint32_t
-		*end; /* [documents] document d has tokens [end[d - 1], end[d]), and is not empty */
-	uint32_t *bin;	 /* [documents] of its rest, if it has one */
-	uint32_t *first; /* by bin: the first document with a rest in it */
-	uint32_t *after; /* [documents] the next one in the bin; PACK_NONE: none */
-
-	uint64_t rows, pieces; /* pieces: documents in the file */
-	uint64_t padding, cut, split;
+/* A document, or a part of one, in a row. */
+struct pack_piece {
+	uint32_t at; /* its first token */
+	uint32_t tokens : 31;
+	uint32_t last : 1; /* of its row; the rest of that is padding */
 };
 
 /*
- * Reads tokens [begin, end) of the row of inputs, which are whole documents, and packs them.
- * False: @fault. Call pack_fit_end() either way.
+ * --fit: packs documents into rows. Document d has tokens [end[d - 1], end[d]), and is not empty.
+ * One longer than a row becomes full rows, and a rest. Returns the pieces in the order of the rows;
+ * the caller frees them. NULL: out of memory.
  */
-bool pack_fit_begin(struct pack_fit *f, struct pack_reader *r, uint64_t begin, uint64_t end,
-	struct fault *fault);
-void pack_fit_end(struct pack_fit *f);
-/* The tokens of document @d that are in no full row. */
-uint32_t pack_fit_rest(const struct pack_fit *f, uint32_t d);
+struct pack_piece *pack_fit(
+	const uint32_t *end, uint32_t documents, uint32_t row_tokens, size_t *pieces);
 
 /*
- * Writes tokens [begin, last), or the rows that --fit packs from them, to @part, which is replaced,
- * and its side file; makes both durable, reads them back and compares. False: both are removed,
- * unless another process is writing them.
+ * Writes tokens [begin, end), or the rows that --fit packs from them, and a side file if there is
+ * one, under names that begin with PACK_PART; makes both durable, reads them back, compares, and
+ * gives them their names. A file that is at @path already must have what would be written, and
+ * stays.
  */
-bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t last,
-	const char *part, struct pack_result *result, struct fault *fault);
+#define PACK_PART ".part-"
+bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t end,
+	const char *path, struct pack_result *result, struct fault *fault);
 /* Whether files have a side file. Sets @side to that of @path. */
 bool pack_side_path(const struct pack_how *how, const char *path, char *side);
-/* Removes @part and its side file, if they exist. */
-void pack_out_remove(const struct pack_how *how, const char *part);
 /* Fills in @fault: a system call on @path failed with @error. Always false. */
 bool pack_fail(struct fault *fault, const char *path, int error);
 
