@@ -11,8 +11,8 @@ import subprocess
 import numpy
 import pyzstd
 
-from lib import TOKCTL, has
-from lib.shard_writers import raw, seekable
+from lib import TOKCTL, TOKEND, has, run
+from lib.shard_writers import mds, raw, seekable
 
 SUMS = {pyzstd.CParameter.checksumFlag: 1}
 IDS = numpy.arange(40, dtype="<u2")
@@ -96,13 +96,28 @@ def test_named_files_equal_their_directory(place):
 
 
 def test_mixed_formats_are_reported(place):
-    """In a directory that the daemon would refuse as a dataset, once."""
+    """In a directory that the daemon would refuse as a dataset."""
     for name in "ab":
         IDS.tofile(place.file(f"x/{name}.bin"))
         numpy.save(place.file(f"x/{name}.npy"), IDS)
     seen = problems(place.file("x"))
-    told = "is npy, but the format of another shard, a.bin, is unknown"
-    assert [len(p) for p in seen] == [0, 1, 0, 0] and told in seen[1][0], seen
+    told = "format is npy, but the first shard, a.bin, is flat; all shards of a dataset must have"
+    assert [len(p) for p in seen] == [0, 1, 0, 1] and told in seen[1][0], seen
+
+
+def test_a_dataset_has_one_mode(place):
+    """As in the daemon: samples of a shard are windows only if those of all shards are."""
+    stream = {"seed": 1, "seq_len": 39, "datasets": [{"name": "m", "path": "m"}]}
+    config = place.config(streams={"train": stream})
+    seen = []
+    for name, row in (("a", 40), ("b", 41)):
+        mds(place.file("m", name), numpy.ones((50, row), "<i4"), None)
+        lines = inspect("-c", config, place.file("m"))
+        windows = [line["windows"] for line in lines]
+        assert f" {sum(windows)} windows" in run(TOKEND, "-c", config, "--check")[1].decode()
+        seen.append([(line.get("sample_tokens"), line["documents"]) for line in lines])
+        assert inspect("-c", config, place.file("m/a")) == lines[:1]
+    assert seen == [[(40, None)], [(None, 50), (None, 50)]] and windows == [51, 52]
 
 
 def test_a_problem_is_one_line(place):

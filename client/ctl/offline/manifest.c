@@ -12,8 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-bool manifest_put(struct inspect *in, uint64_t i, const struct shard_format *format, json_t *line,
-	struct fault *fault)
+/* Writes the line of shard @i of in->place, after adding the members that depend on where the shard
+ * is. @line NULL: out of memory. False: @fault. */
+static bool put_line(struct inspect *in, uint64_t i, const struct shard_format *format,
+	json_t *line, struct fault *fault)
 {
 	json_t *sides = ctl_place_sides(&in->place, i, format);
 	bool fine = line;
@@ -27,6 +29,46 @@ bool manifest_put(struct inspect *in, uint64_t i, const struct shard_format *for
 	fputc('\n', in->manifest);
 	json_decref(sides);
 	return fine || ferror(in->manifest) || fault_memory(fault);
+}
+
+bool manifest_add(struct inspect *in, uint64_t i, const struct shard_format *format,
+	const struct shard_facts *facts, uint64_t size, const uint64_t *digest, struct fault *fault)
+{
+	const struct {
+		const char *key;
+		uint64_t value;
+		bool present;
+	} numbers[] = {
+		{"sample_tokens", facts->sample_tokens,
+			facts->sample_tokens > 0 && facts->row_tokens == 0},
+		{"row_tokens", facts->row_tokens, facts->row_tokens > 0},
+		{"frame_bytes", facts->frame_bytes, facts->frame_bytes > 0},
+		{"data_at", facts->data_at, facts->plain},
+	};
+	json_t *name, *line;
+	char hex[24];
+
+	if (in->place.remote && !ctl_place_etag_ok(ctl_place_object(&in->place, i).etag, fault))
+		return false;
+	name = json_string(ctl_place_name(&in->place, i));
+	if (!name)
+		return fault_set(fault, FAULT_ARGUMENT, "path",
+			"its name is not UTF-8, so a manifest cannot list it; rename it");
+	line = json_pack("{so,ss,ss,sI,sI}", "path", name, "format", format->name, "dtype",
+		shard_type_name(facts->type), "tokens", (json_int_t)facts->tokens, "size",
+		(json_int_t)size);
+	if (digest) {
+		snprintf(hex, sizeof(hex), "%016" PRIx64, *digest);
+		json_object_set_new(line, "digest", json_string(hex));
+	}
+	for (size_t n = 0; n < sizeof(numbers) / sizeof(numbers[0]); n++)
+		if (numbers[n].present)
+			json_object_set_new(
+				line, numbers[n].key, json_integer((json_int_t)numbers[n].value));
+	bool fine = put_line(in, i, format, line, fault);
+
+	json_decref(line);
+	return fine;
 }
 
 /* ---- --from ---- */
@@ -96,7 +138,7 @@ static bool join_line(void *context, const struct manifest *m, json_t *line, str
 		return true;
 	json_object_del(line, "etag");
 	json_object_del(line, "side");
-	return manifest_put(j->in, (uint64_t)found, m->format, line, fault);
+	return put_line(j->in, (uint64_t)found, m->format, line, fault);
 }
 
 /* Reads the manifest. */

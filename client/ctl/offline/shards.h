@@ -159,16 +159,15 @@ bool ctl_scan(struct ctl_scan *scan, const struct shard *shard, struct fault *fa
  * reported, and counted in inspect.faults.
  */
 
-/* A dataset of the config and its files, to find how a file is configured. */
+/* A dataset of the config, to find how a file is configured. */
 struct listed {
 	const struct config_stream *stream;
 	const struct config_dataset *dataset;
-	struct shard_list list;	  /* borrowed from the manifest if there is one */
-	struct manifest manifest; /* otherwise empty */
-	char *root;		  /* with links resolved, to compare with paths */
-	char *first;		  /* its first file that was inspected; NULL: none yet */
-	bool unlisted;		  /* in a store, without a manifest: all below @root */
-	bool has[2];		  /* had @first a loss mask, a list of document bounds? */
+	struct manifest shards; /* its list; the rest only if there is a manifest */
+	char *root;		/* with links resolved, to compare with paths */
+	char *mask;		/* its label_mask, absolute or a URL; or NULL */
+	bool unlisted;		/* in a store, without a manifest: all below @root */
+	bool judged, joined;	/* its samples are joined; known once it is judged */
 };
 
 /* The command, and what was seen so far. */
@@ -185,12 +184,12 @@ struct inspect {
 	struct ctl_place place;
 	struct ctl_place masks; /* of the dataset of the path, if they are in a store */
 	char masks_url[PATH_MAX];
-	const struct manifest *from;		 /* that the shards must agree with; NULL: their
-						    dataset's */
-	const char *first;			 /* the first shard of the dataset or path */
-	const struct shard_format *first_format; /* its format; NULL: no shard yet */
-	const struct listed *first_in;		 /* its dataset; NULL: the path itself */
-	bool mixed;				 /* a shard of another format was reported */
+	const struct manifest *from; /* that the shards must agree with; NULL: their dataset's */
+
+	/* the first shard of a dataset, or of the path; or empty */
+	struct manifest first;
+	const struct listed *first_of; /* NULL: of the path */
+	bool first_has[2];	       /* a loss mask, a list of document bounds */
 };
 
 /* The first options of both commands. */
@@ -225,9 +224,9 @@ void inspect_place(struct inspect *in);
 /* Reports a path that could not be listed or read. */
 void inspect_unread(struct inspect *in, const char *path, const char *text);
 
-/* Writes the manifest's line of shard @i of in->place, after adding the members that depend on
- * where the shard is. NULL: out of memory. False: @fault. */
-bool manifest_put(struct inspect *in, uint64_t i, const struct shard_format *format, json_t *line,
+/* Writes the manifest's line of shard @i of in->place. @digest NULL: it has none. False: @fault. */
+bool manifest_add(struct inspect *in, uint64_t i, const struct shard_format *format,
+	const struct shard_facts *facts, uint64_t size, const uint64_t *digest,
 	struct fault *fault);
 
 /* ---- pack ---- */
