@@ -137,7 +137,7 @@ struct record_section {
 	uint64_t entry, rows; /* number of its first row in the file; number of rows */
 	uint64_t top;	      /* after the highest position of all rows; 0: none */
 	uint64_t limit;	      /* rows from this position on are void */
-	uint64_t last;	      /* after the highest position that counts; 0: none */
+	uint64_t last;	      /* the least of these two */
 };
 
 struct record_generation {
@@ -164,7 +164,7 @@ struct record_life {
 /* One pass of one peer. The arrays below have its sections, generations and lives only. */
 struct record_peer {
 	uint64_t peer, pass;
-	struct record_section *section; /* by file and entry */
+	struct record_section *section; /* ascending in time */
 	size_t sections;
 	struct record_generation *generation; /* ascending in time */
 	size_t generations;
@@ -203,16 +203,6 @@ bool records_add(struct records *r, const char *path);
 bool records_read(struct records *r, const struct ctl_stream *s, const struct cursor *cursor);
 void records_free(struct records *r);
 
-/* The rows of a section, in its mapped file. The caller unmaps it. False after an error was
- * printed.
- */
-struct record_rows {
-	const uint64_t (*row)[2]; /* position and checksum, little-endian */
-	const void *mapped;
-	size_t bytes;
-};
-bool records_rows(
-	const struct records *r, const struct record_section *s, struct record_rows *rows);
 /* Fills in r->passes, the peers, and limit and last of each section. */
 bool records_judge(struct records *r);
 /* The order in which @position should have been served. */

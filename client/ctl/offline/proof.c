@@ -38,17 +38,8 @@ static bool has_tokens(const struct work *w, const struct row *row, const void *
 	uint32_t width = w->p->records->s->stream->token_bytes, other = width == 2 ? 4 : 2;
 	uint64_t n = w->bytes / width;
 
-	for (uint64_t i = 0; i < n; i++) {
-		uint32_t token = tokens_value(tokens, i, width);
-
-		if (other == 2 && token > UINT16_MAX)
-			return false;
-		if (other == 2)
-			((uint16_t *)w->other)[i] = (uint16_t)token;
-		else
-			((uint32_t *)w->other)[i] = token;
-	}
-	return record_checksum(row->position, w->other, n * other) == row->checksum;
+	return convert_tokens(width == 2 ? SHARD_U16 : SHARD_U32, other, tokens, n, w->other) &&
+	       record_checksum(row->position, w->other, n * other) == row->checksum;
 }
 
 /* False: the position was already taken. */
@@ -65,15 +56,6 @@ static bool take(struct proof *p, uint64_t position)
 static const struct record_order *order_of(const struct proof *p, const struct record_section *s)
 {
 	return &p->records->order[s->order];
-}
-
-/* Is the row in its order and in the range? */
-static bool is_counted(const struct proof *p, const struct row *row)
-{
-	uint64_t end = order_of(p, row->section)->order.end;
-
-	return row->position < row->section->limit && (!end || row->position < end) &&
-	       row->position >= p->from && row->position < p->to;
 }
 
 /* Is the row the one that the order in force has there? */
@@ -108,59 +90,64 @@ static void count_served(
 		served->epochs = place->epoch + 1;
 }
 
-/* @tokens: NULL if they are not compared, or the order does not have the row. */
+/* A row of the range that counts. @tokens: NULL if the order does not have it. */
 static bool judge_row(void *context, const void *item, const void *tokens)
 {
 	const struct row *row = item;
 	struct work *w = context;
 	struct proof *p = w->p;
-	const struct record_order *order = order_of(p, row->section);
 	const struct finding here = {row->position, 1, row->section->file};
 
-	if (row->position >= row->section->limit) {
-		p->voided++;
-	} else if (order->order.end && row->position >= order->order.end) {
-		add_finding(p, ALTERED, here);
-	} else if (!is_counted(p, row)) {
-		p->outside++;
+	if (!take(p, row->position)) {
+		add_finding(p, REPEATED, here);
 	} else {
-		if (!take(p, row->position)) {
-			add_finding(p, REPEATED, here);
-		} else {
-			p->samples++;
-			p->sum += row->checksum;
-			if (tokens)
-				count_served(p, order, &row->place);
-		}
-		if (!tokens || !has_tokens(w, row, tokens) || !in_force(p, row))
-			add_finding(p, ALTERED, here);
+		p->samples++;
+		p->sum += row->checksum;
+		if (tokens)
+			count_served(p, order_of(p, row->section), &row->place);
 	}
+	if (!tokens || !has_tokens(w, row, tokens) || !in_force(p, row))
+		add_finding(p, ALTERED, here);
 	return true;
 }
 
 static bool see_row(struct work *w, struct row *row)
 {
-	const struct record_order *order = order_of(w->p, row->section);
+	struct proof *p = w->p;
+	const struct record_order *order = order_of(p, row->section);
 	struct ctl_window window = {.cursor = &order->cursor};
 
-	if (!is_counted(w->p, row) || !order_at(&order->order, row->position, &row->place))
+	if (row->position >= row->section->limit) {
+		p->voided++;
+	} else if (order->order.end && row->position >= order->order.end) {
+		add_finding(p, ALTERED, (struct finding){row->position, 1, row->section->file});
+	} else if (row->position < p->from || row->position >= p->to) {
+		p->outside++;
+	} else if (order_at(&order->order, row->position, &row->place)) {
+		window.dataset = order->map[row->place.dataset];
+		window.place = row->place;
+		return ctl_windows_add(w->reader, row, &window);
+	} else {
 		return ctl_windows_add(w->reader, row, NULL);
-	window.dataset = order->map[row->place.dataset];
-	window.place = row->place;
-	return ctl_windows_add(w->reader, row, &window);
+	}
+	return true;
 }
 
 static bool see_section(struct work *w, const struct record_section *s)
 {
-	struct record_rows rows;
-	bool done = records_rows(w->p->records, s, &rows);
+	const char *path = w->p->records->file[s->file].path;
+	size_t bytes;
+	const uint64_t(*entry)[2] = ctl_map(path, &bytes);
+	bool done = entry;
 
-	for (uint64_t i = 0; done && i < s->rows; i++)
+	if (entry && bytes / RECORD_ENTRY_BYTES < s->entry + s->rows)
+		done = ctl_error("%s: was truncated while it was read", path);
+	for (uint64_t i = s->entry; done && i < s->entry + s->rows; i++)
 		done = see_row(w, &(struct row){.section = s,
-					  .position = le64toh(rows.row[i][0]),
-					  .checksum = le64toh(rows.row[i][1])});
-	if (rows.mapped)
-		ctl_unmap(rows.mapped, rows.bytes);
+					  .position = le64toh(entry[i][0]),
+					  .checksum = le64toh(entry[i][1])});
+	if (entry)
+		ctl_unmap(entry, bytes);
 	return done;
 }
 

@@ -90,22 +90,23 @@ uint64_t proof_findings(const struct proof *p)
 	return p->found[REPEATED] + p->found[LOST] + p->found[ALTERED];
 }
 
-/* ---- probable causes ---- */
+/* ---- the verdict ---- */
 
-enum { VERDICT_BYTES = 1400 };
-
-/* Why, and what to do. */
-struct cause {
-	char why[600], do_this[200];
+struct verdict {
+	char text[1400];
+	size_t n;
 };
 
-__attribute__((format(printf, 2, 3))) static bool because(struct cause *c, const char *format, ...)
+/* Adds to the verdict. Always true. */
+__attribute__((format(printf, 2, 3))) static bool say(struct verdict *v, const char *format, ...)
 {
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(c->why, sizeof(c->why), format, args);
+	v->n += (size_t)vsnprintf(v->text + v->n, sizeof(v->text) - v->n, format, args);
 	va_end(args);
+	if (v->n >= sizeof(v->text))
+		v->n = sizeof(v->text) - 1;
 	return true;
 }
 
@@ -123,51 +124,52 @@ static const char *only_file(const struct proof *p, enum finding_kind kind)
 	return path_of(p, &p->finding[kind][0]);
 }
 
+/* Probable causes, with what to do. False: it is another one. */
+
 /* Only clocks tell which of two restarts was first. */
-static bool clock_was_set(const struct proof *p, struct cause *c)
+static bool clock_was_set(const struct proof *p, struct verdict *v)
 {
-	if (!p->peer->rewound)
-		return false;
-	snprintf(c->do_this, sizeof(c->do_this),
-		"if the clock was set back, verify the records before and after that moment "
-		"separately");
-	return because(c,
-		"%s begins after %s by its clock, but at an earlier position, so rows of that file "
-		"are void",
-		p->records->file[p->peer->rewinding].path, p->records->file[p->peer->voided].path);
+	const struct record_peer *peer = p->peer;
+
+	return peer->rewound &&
+	       say(v,
+		       "%s begins after %s by its clock, but at an earlier position, so rows of "
+		       "that file are void; if the clock was set back, verify the records before "
+		       "and after that moment separately",
+		       p->records->file[peer->rewinding].path, p->records->file[peer->voided].path);
 }
 
-static bool rank_is_missing(const struct proof *p, struct cause *c)
+static bool rank_is_missing(const struct proof *p, struct verdict *v)
 {
-	const struct record_generation *g;
-	uint64_t first, rank, whole = whole_to(p);
+	uint64_t first = p->finding[LOST][0].position, whole = whole_to(p);
+	const struct record_generation *g = p->found[LOST] ? generation_of(p, first) : NULL;
 	bool any;
 
-	if (p->found[LOST] == 0)
-		return false;
-	first = p->finding[LOST][0].position;
-	g = generation_of(p, first);
 	if (!g)
 		return false;
-	rank = rank_of(g, first);
-	last_of(p, g, rank, &any);
-	if (!any) {
-		snprintf(c->do_this, sizeof(c->do_this), "give the records of all ranks%s",
-			whole > p->from ? "" : " and nodes");
-		return because(c,
+	last_of(p, g, rank_of(g, first), &any);
+	if (!any)
+		return say(v,
 			"no record of rank %" PRIu64 " of %" PRIu64 " from position %" PRIu64
-			" on was given",
-			rank, g->world, g->position);
-	}
-	if (whole <= p->from)
-		return false;
-	snprintf(c->do_this, sizeof(c->do_this),
-		"if the run was stopped there, add --to %" PRIu64
-		" to end the range at the last complete step",
-		whole);
-	return because(c,
-		"rank %" PRIu64 " of %" PRIu64 " recorded nothing from position %" PRIu64 " on",
-		rank, g->world, first);
+			" on was given; give the records of all ranks%s",
+			rank_of(g, first), g->world, g->position,
+			whole > p->from ? "" : " and nodes");
+	return whole > p->from &&
+	       say(v,
+		       "rank %" PRIu64 " of %" PRIu64 " recorded nothing from position %" PRIu64
+		       " on; if the run was stopped there, add --to %" PRIu64
+		       " to end the range at the last complete step",
+		       rank_of(g, first), g->world, first, whole);
+}
+
+static bool orders_differ(const struct proof *p, struct verdict *v)
+{
+	return p->files[0] &&
+	       say(v,
+		       "%s and %s were served different mixes: position %" PRIu64
+		       " has other samples in them; all ranks must load the same checkpoint, and "
+		       "carry out each request at one step",
+		       p->files[0], p->files[1], p->differ_at);
 }
 
 /* True if the altered rows that were kept are all of one shard. */
@@ -184,60 +186,35 @@ static bool one_shard(const struct proof *p, struct source *source)
 	return source->shard && p->found[ALTERED] > 1;
 }
 
-static bool orders_differ(const struct proof *p, struct cause *c)
+static bool tokens_differ(const struct proof *p, struct verdict *v)
 {
-	if (!p->files[0])
-		return false;
-	snprintf(c->do_this, sizeof(c->do_this),
-		"all ranks must load the same checkpoint, and carry out each request at one step");
-	return because(c,
-		"%s and %s were served different mixes: position %" PRIu64
-		" has other samples in them",
-		p->files[0], p->files[1], p->differ_at);
-}
-
-static bool tokens_differ(const struct proof *p, struct cause *c)
-{
+	const struct finding *first = &p->finding[ALTERED][0];
 	struct source source;
+	const char *file;
 
 	if (p->found[ALTERED] == 0)
 		return false;
-
-	const struct finding *first = &p->finding[ALTERED][0];
-	const char *file = only_file(p, ALTERED);
-
-	source = source_of(p, first->position);
-	if (!source.dataset)
-		return because(c, "%s has rows past the end of the stream", path_of(p, first));
-	if (one_shard(p, &source)) {
-		snprintf(c->do_this, sizeof(c->do_this), "restore that shard");
-		return because(c, "shard %s of dataset %s is not what the run was served",
+	file = only_file(p, ALTERED);
+	if (one_shard(p, &source))
+		return say(v,
+			"shard %s of dataset %s is not what the run was served; restore that shard",
 			source.shard, source.dataset);
-	}
+	if (!source.dataset)
+		return say(v, "%s has rows past the end of the stream", path_of(p, first));
 	if (file && p->found[ALTERED] > 1)
-		return because(c, "%s has other tokens: another mix, or other shards", file);
-	return because(c, "tokens in %s are not those of the shards", path_of(p, first));
+		return say(v, "%s has other tokens: another mix, or other shards", file);
+	return say(v, "tokens in %s are not those of the shards", path_of(p, first));
 }
 
-static bool taken_twice(const struct proof *p, struct cause *c)
+static bool taken_twice(const struct proof *p, struct verdict *v)
 {
-	if (p->found[REPEATED] == 0)
-		return false;
-
-	const char *file = only_file(p, REPEATED);
+	const char *file = p->found[REPEATED] ? only_file(p, REPEATED) : NULL;
 
 	if (file)
-		return because(c, "%s has rows that were taken before", file);
-	return because(c, "two processes took the same rows: a job that ran twice, or a restart "
-			  "without its checkpoint");
-}
-
-static void find_cause(const struct proof *p, struct cause *c)
-{
-	if (clock_was_set(p, c) || rank_is_missing(p, c) || orders_differ(p, c) ||
-		tokens_differ(p, c) || taken_twice(p, c))
-		return;
-	because(c, "positions were never taken, or their records were not given");
+		return say(v, "%s has rows that were taken before", file);
+	return p->found[REPEATED] > 0 &&
+	       say(v, "two processes took the same rows: a job that ran twice, or a restart "
+		      "without its checkpoint");
 }
 
 /* Sets @run to the run of a file that a Loader named, RUN.RANK-PEER.PID-TIME.record. Returns the
@@ -254,7 +231,7 @@ static int run_of(const struct record_file *file, const char **run)
 }
 
 /* Several runs may be taken for one by mistake. */
-static void name_runs(const struct records *r, char *text, size_t bytes)
+static void name_runs(const struct records *r, struct verdict *v)
 {
 	const char *first, *other;
 	int n = run_of(&r->file[0], &first);
@@ -264,7 +241,7 @@ static void name_runs(const struct records *r, char *text, size_t bytes)
 
 		if (n == 0 || m == 0 || (n == m && strncmp(first, other, (size_t)n) == 0))
 			continue;
-		snprintf(text, bytes,
+		say(v,
 			"; runs %.*s, %.*s were taken for one job that was restarted: if they are "
 			"not, verify the files of each alone",
 			n, first, m, other);
@@ -272,67 +249,68 @@ static void name_runs(const struct records *r, char *text, size_t bytes)
 	}
 }
 
-/* "OK: …", or "NOT EXACT: " with the probable cause, what was found, and what to do. */
-static void put_verdict(const struct proof *p, char text[VERDICT_BYTES])
+/* "OK: …", or "NOT EXACT: " with the probable cause, what to do, and what was found. */
+static void judge(const struct proof *p, struct verdict *v)
 {
-	struct cause c = {0};
-	int n;
-
 	if (proof_findings(p) > 0) {
-		find_cause(p, &c);
-		n = snprintf(text, VERDICT_BYTES,
-			"NOT EXACT: %s: of the samples from %" PRIu64 " to %" PRIu64 ", %" PRIu64
-			" repeated, %" PRIu64 " lost, %" PRIu64 " altered%s%s",
-			c.why, p->from, p->to - 1, p->found[REPEATED], p->found[LOST],
-			p->found[ALTERED], c.do_this[0] ? "; " : "", c.do_this);
+		say(v, "NOT EXACT: ");
+		if (!(clock_was_set(p, v) || rank_is_missing(p, v) || orders_differ(p, v) ||
+			    tokens_differ(p, v) || taken_twice(p, v)))
+			say(v, "positions were never taken, or their records were not given");
+		say(v,
+			" (samples %" PRIu64 " to %" PRIu64 ": %" PRIu64 " repeated, %" PRIu64
+			" lost, %" PRIu64 " altered)",
+			p->from, p->to - 1, p->found[REPEATED], p->found[LOST], p->found[ALTERED]);
 	} else {
-		n = snprintf(text, VERDICT_BYTES,
-			"OK: every sample from %" PRIu64 " to %" PRIu64 " once", p->from,
-			p->to - 1);
+		say(v, "OK: every sample from %" PRIu64 " to %" PRIu64 " once", p->from, p->to - 1);
 		if (p->skipped > 0)
-			n += snprintf(text + n, VERDICT_BYTES - (size_t)n,
-				", but %" PRIu64 " skipped by request", p->skipped);
-		if (clock_was_set(p, &c))
-			n += snprintf(
-				text + n, VERDICT_BYTES - (size_t)n, "; %s; %s", c.why, c.do_this);
+			say(v, ", but %" PRIu64 " skipped by request", p->skipped);
+		if (p->peer->rewound)
+			say(v, "; ");
+		clock_was_set(p, v);
 	}
-	if (n < VERDICT_BYTES)
-		name_runs(p->records, text + n, VERDICT_BYTES - (size_t)n);
+	name_runs(p->records, v);
 }
 
 /* ---- the result: a line of JSON; otherwise the verdict, then its numbers and faults ---- */
 
 static const char *const finding_name[FINDINGS] = {"repeated", "lost", "altered"};
 
-static void put_number(struct emit *e, const char *name, uint64_t value, const char *about)
-{
-	emit_number(e, name, name, value);
-	if (about)
-		emit_more(e, "  %s", about);
-}
-
 static void put_numbers(struct emit *e, const struct proof *p)
 {
 	const struct records *r = p->records;
-	uint64_t whole = whole_to(p);
+	const struct {
+		const char *key;
+		uint64_t value;
+		bool shown; /* also in the text */
+		const char *about;
+	} numbers[] = {
+		{"peer", p->peer->peer, r->peers > 1, NULL},
+		{"pass", p->peer->pass, r->passes > 1, NULL},
+		{"samples", p->samples, true, NULL},
+		{"repeated", p->found[REPEATED], true, NULL},
+		{"lost", p->found[LOST], true, NULL},
+		{"altered", p->found[ALTERED], true, NULL},
+		{"skipped", p->skipped, true, "by request"},
+		{"void", p->voided, true, "undone by restarts"},
+		{"outside", p->outside, true, "not in the range from..to"},
+		{"generations", p->peer->generations, true, NULL},
+		{"records", r->files, false, NULL},
+		{"from", p->from, true, NULL},
+		{"to", p->to, true, NULL},
+		{"sum", p->sum, true, NULL},
+		{"seq_len", r->s->stream->begin.seq_len, false, NULL},
+	};
 
 	emit_fields(e);
-	emit_number(e, "peer", r->peers > 1 ? "peer" : NULL, p->peer->peer);
-	emit_number(e, "pass", r->passes > 1 ? "pass" : NULL, p->peer->pass);
-	put_number(e, "samples", p->samples, NULL);
-	for (int kind = 0; kind < FINDINGS; kind++)
-		put_number(e, finding_name[kind], p->found[kind], NULL);
-	put_number(e, "skipped", p->skipped, "by request");
-	put_number(e, "void", p->voided, "undone by restarts");
-	put_number(e, "outside", p->outside, "not in the range from..to");
-	put_number(e, "generations", p->peer->generations, NULL);
-	emit_number(e, "records", NULL, r->files);
-	put_number(e, "from", p->from, NULL);
-	put_number(e, "to", p->to, NULL);
-	put_number(e, "sum", p->sum, NULL);
-	emit_number(e, "seq_len", NULL, r->s->stream->begin.seq_len);
-	if (whole > p->from)
-		emit_number(e, "whole_to", NULL, whole);
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		emit_number(e, numbers[i].key, numbers[i].shown ? numbers[i].key : NULL,
+			numbers[i].value);
+		if (numbers[i].about)
+			emit_more(e, "  %s", numbers[i].about);
+	}
+	if (whole_to(p) > p->from)
+		emit_number(e, "whole_to", NULL, whole_to(p));
 	emit_table(e);
 }
 
@@ -350,63 +328,51 @@ static void put_skips(struct emit *e, const struct proof *p)
 	emit_close(e, ']');
 }
 
-/* Where the tokens should have been taken from. */
-static void put_source(struct emit *e, const struct proof *p, uint64_t position)
+static void put_number(struct emit *e, const char *key, uint64_t value)
 {
-	struct source source = source_of(p, position);
-
-	if (source.shard) {
-		emit_text(e, "dataset", NULL, source.dataset);
-		emit_text(e, "shard", NULL, source.shard);
-		emit_number(e, "offset", NULL, source.offset);
-		emit_more(e, "  dataset %s  shard %s  offset %" PRIu64, source.dataset,
-			source.shard, source.offset);
-	} else if (source.dataset) {
-		emit_more(e, "  dataset %s, which is no longer in the config", source.dataset);
-	} else {
-		emit_more(e, "  past the end of the stream");
-	}
+	emit_number(e, key, NULL, value);
+	emit_more(e, "  %s %" PRIu64, key, value);
 }
 
+static void put_text(struct emit *e, const char *key, const char *text)
+{
+	emit_text(e, key, NULL, text);
+	emit_more(e, "  %s %s", key, text);
+}
+
+/* With the place where the tokens should have been taken from, and who took them or should have. */
 static void put_finding(
 	struct emit *e, const struct proof *p, enum finding_kind kind, const struct finding *f)
 {
 	const struct record_generation *g = generation_of(p, f->position);
+	struct source source = source_of(p, f->position);
 
-	emit_line(e, "%s: position %" PRIu64, finding_name[kind], f->position);
+	emit_line(e, "%s:", finding_name[kind]);
 	emit_open(e, "", '{');
 	emit_text(e, "fault", NULL, finding_name[kind]);
-	emit_number(e, "position", NULL, f->position);
-	emit_number(e, "count", NULL, f->count);
-	put_source(e, p, f->position);
-	if (kind != LOST) {
-		emit_text(e, "record", NULL, p->records->file[f->file].path);
-		emit_more(e, "  in %s", p->records->file[f->file].path);
-	} else if (g) {
-		emit_number(e, "rank", NULL, rank_of(g, f->position));
-		emit_number(e, "world", NULL, g->world);
-		emit_more(
-			e, "  of rank %" PRIu64 " of %" PRIu64, rank_of(g, f->position), g->world);
+	put_number(e, "position", f->position);
+	put_number(e, "count", f->count);
+	if (source.dataset)
+		put_text(e, "dataset", source.dataset);
+	if (source.shard) {
+		put_text(e, "shard", source.shard);
+		put_number(e, "offset", source.offset);
 	}
-	if (f->count > 1)
-		emit_more(e, "  and %" PRIu64 " more after it", f->count - 1);
+	if (kind != LOST) {
+		put_text(e, "record", p->records->file[f->file].path);
+	} else if (g) {
+		put_number(e, "rank", rank_of(g, f->position));
+		put_number(e, "world", g->world);
+	}
 	emit_close(e, '}');
 }
 
 static void put_findings(struct emit *e, const struct proof *p)
 {
 	emit_open(e, "faults", '[');
-	for (int kind = 0; kind < FINDINGS; kind++) {
-		uint64_t shown = 0;
-
-		for (unsigned i = 0; i < p->shown[kind]; i++) {
+	for (int kind = 0; kind < FINDINGS; kind++)
+		for (unsigned i = 0; i < p->shown[kind]; i++)
 			put_finding(e, p, (enum finding_kind)kind, &p->finding[kind][i]);
-			shown += p->finding[kind][i].count;
-		}
-		if (p->found[kind] > shown)
-			emit_line(e, "%s: and %" PRIu64 " more", finding_name[kind],
-				p->found[kind] - shown);
-	}
 	emit_close(e, ']');
 }
 
@@ -485,16 +451,16 @@ static void put_lives(struct emit *e, const struct proof *p)
 
 void proof_put(struct emit *e, const struct proof *p)
 {
-	char verdict[VERDICT_BYTES];
+	struct verdict v = {.n = 0};
 
-	put_verdict(p, verdict);
-	emit_line(e, "%s", verdict);
+	judge(p, &v);
+	emit_line(e, "%s", v.text);
+	emit_text(e, "verdict", NULL, v.text);
 	put_numbers(e, p);
 	put_skips(e, p);
 	put_findings(e, p);
 	put_datasets(e, p);
 	put_mixes(e, p);
 	put_lives(e, p);
-	emit_text(e, "verdict", NULL, verdict);
 	emit_row(e);
 }

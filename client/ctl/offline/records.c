@@ -73,20 +73,6 @@ bool records_add(struct records *r, const char *path)
 							   : add_file(r, path);
 }
 
-bool records_rows(const struct records *r, const struct record_section *s, struct record_rows *rows)
-{
-	const char *path = r->file[s->file].path;
-
-	rows->mapped = ctl_map(path, &rows->bytes);
-	if (rows->mapped && rows->bytes / RECORD_ENTRY_BYTES < s->entry + s->rows) {
-		ctl_fail("%s: was truncated while it was read", path);
-		ctl_unmap(rows->mapped, rows->bytes);
-		rows->mapped = NULL;
-	}
-	rows->row = rows->mapped ? (const uint64_t(*)[2])rows->mapped + s->entry : NULL;
-	return rows->mapped;
-}
-
 /* ---- orders ---- */
 
 /* Sets *@number to that of the dataset called @name. */

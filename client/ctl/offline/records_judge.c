@@ -2,36 +2,37 @@
 #include "client/ctl/offline/offline.h"
 #include "proto/phrases.h"
 
-#include <endian.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Compares by the first pair of numbers that differ. */
-static int compare(const uint64_t (*pair)[2], size_t n)
+/* Compares by the first of the @n numbers that differ. */
+static int compare(const uint64_t *x, const uint64_t *y, size_t n)
 {
-	for (; n > 0; pair++, n--)
-		if ((*pair)[0] != (*pair)[1])
-			return (*pair)[0] < (*pair)[1] ? -1 : 1;
-	return 0;
+	size_t i = 0;
+
+	while (i + 1 < n && x[i] == y[i])
+		i++;
+	return x[i] < y[i] ? -1 : x[i] > y[i];
 }
 
-#define ORDER(name, ...)                                                                           \
-	static int name(const void *a, const void *b)                                              \
-	{                                                                                          \
-		const struct record_section *x = a, *y = b;                                        \
-		const uint64_t pairs[][2] = {__VA_ARGS__};                                         \
-                                                                                                   \
-		return compare(pairs, sizeof(pairs) / sizeof(pairs[0]));                           \
-	}
-#define BY(member)                                                                                 \
-	{                                                                                          \
-		x->member, y->member                                                               \
-	}
+/* Of a peer and pass, by time. */
+static int by_time(const void *a, const void *b)
+{
+	const struct record_section *x = a, *y = b;
 
-ORDER(by_place, BY(file), BY(entry))
-ORDER(by_time, BY(begin.peer), BY(begin.time_ns), BY(file), BY(entry))
-ORDER(by_pass, BY(begin.peer), BY(pass), BY(begin.time_ns), BY(file), BY(entry))
-ORDER(by_rank, BY(generation), BY(begin.rank), BY(begin.time_ns), BY(file), BY(entry))
+	return compare((uint64_t[]){x->begin.peer, x->pass, x->begin.time_ns, x->file, x->entry},
+		(uint64_t[]){y->begin.peer, y->pass, y->begin.time_ns, y->file, y->entry}, 5);
+}
+
+/* Of a rank of a generation, by time. */
+static int by_rank(const void *a, const void *b)
+{
+	const struct record_section *x = a, *y = b;
+	int order = compare((uint64_t[]){x->generation, x->begin.rank},
+		(uint64_t[]){y->generation, y->begin.rank}, 2);
+
+	return order ? order : by_time(a, b);
+}
 
 /* ---- generations ---- */
 
@@ -112,7 +113,9 @@ static bool place_section(struct record_peer *p, size_t i)
 	return true;
 }
 
-/* Sets the position from which on the rows of each section are void. */
+/* Sets the position from which on the rows of each section are void, and the end of those that
+ * count.
+ */
 static void set_limits(struct record_peer *p)
 {
 	uint64_t limit = UINT64_MAX;
@@ -141,29 +144,30 @@ static void set_limits(struct record_peer *p)
 		if (later->begin.position < s->limit)
 			s->limit = later->begin.position;
 	}
+	for (size_t i = 0; i < p->sections; i++) {
+		struct record_section *s = &p->section[i];
+
+		s->last = s->top < s->limit ? s->top : s->limit;
+	}
+	qsort(p->section, p->sections, sizeof(*p->section), by_time);
 }
 
 /* ---- what the sections of a peer tell, by time ---- */
 
-/* Fills in p->force. */
-static bool find_forces(struct record_peer *p)
+/* Section @i is the newest: adds its order to p->force. */
+static bool add_force(struct record_peer *p, size_t i)
 {
-	uint32_t newest = 0;
+	const struct record_section *s = &p->section[i];
 
-	for (size_t i = 0; i < p->sections; i++) {
-		const struct record_section *s = &p->section[i];
-
-		if (s->generation < newest) /* a late member */
-			continue;
-		newest = s->generation;
-		while (p->forces > 0 && p->force[p->forces - 1].from >= s->begin.position)
-			p->forces--;
-		if (p->forces > 0 && p->force[p->forces - 1].order == s->order)
-			continue;
-		if (!ctl_grow((void **)&p->force, p->forces, sizeof(*p->force)))
-			return false;
-		p->force[p->forces++] = (struct record_force){s->begin.position, s->order, s->file};
-	}
+	if (s->generation + UINT64_C(1) < p->generations) /* a late member */
+		return true;
+	while (p->forces > 0 && p->force[p->forces - 1].from >= s->begin.position)
+		p->forces--;
+	if (p->forces > 0 && p->force[p->forces - 1].order == s->order)
+		return true;
+	if (!ctl_grow((void **)&p->force, p->forces, sizeof(*p->force)))
+		return false;
+	p->force[p->forces++] = (struct record_force){s->begin.position, s->order, s->file};
 	return true;
 }
 
@@ -182,66 +186,35 @@ const struct record_force *records_in_force(const struct record_peer *p, uint64_
 	return &p->force[lo];
 }
 
-static bool is_of_life(const struct record_life *l, const struct record_begin *b)
+/* Section @i is the newest: adds it to the last life, or another one. *@reached: after the highest
+ * position of those before it. */
+static bool add_life(struct record_peer *p, size_t i, uint64_t *reached)
 {
-	return l->begin.position == b->position && l->begin.world == b->world &&
-	       l->begin.micro_batch == b->micro_batch && l->ranks < b->world;
-}
+	const struct record_begin *b = &p->section[i].begin;
+	struct record_life *last = p->lives ? &p->life[p->lives - 1] : NULL;
 
-/* Fills in p->life. */
-static bool find_lives(struct record_peer *p)
-{
-	uint64_t reached = 0;
-
-	for (size_t i = 0; i < p->sections; i++) {
-		const struct record_section *s = &p->section[i];
-
-		if (p->lives == 0 || !is_of_life(&p->life[p->lives - 1], &s->begin)) {
-			if (!ctl_grow((void **)&p->life, p->lives, sizeof(*p->life)))
-				return false;
-			p->life[p->lives++] = (struct record_life){s->begin, reached, 0};
-		}
-		p->life[p->lives - 1].ranks++;
-		if (s->top > reached)
-			reached = s->top;
+	if (!last || last->begin.position != b->position || last->begin.world != b->world ||
+		last->begin.micro_batch != b->micro_batch || last->ranks == b->world) {
+		if (!ctl_grow((void **)&p->life, p->lives, sizeof(*p->life)))
+			return false;
+		last = &p->life[p->lives++];
+		*last = (struct record_life){*b, *reached, 0};
 	}
-	return true;
-}
-
-/* Sets the end of the rows of @s that count. */
-static bool find_last(const struct records *r, struct record_section *s)
-{
-	struct record_rows rows;
-
-	s->last = s->top;
-	if (s->top <= s->limit)
-		return true;
-	if (!records_rows(r, s, &rows))
-		return false;
-	s->last = 0;
-	for (uint64_t i = 0; i < s->rows; i++) {
-		uint64_t position = le64toh(rows.row[i][0]);
-
-		if (position < s->limit && position >= s->last)
-			s->last = position + 1;
-	}
-	ctl_unmap(rows.mapped, rows.bytes);
+	last->ranks++;
+	if (p->section[i].top > *reached)
+		*reached = p->section[i].top;
 	return true;
 }
 
 /* The sections are sorted by time. */
-static bool judge(const struct records *r, struct record_peer *p)
+static bool judge(struct record_peer *p)
 {
+	uint64_t reached = 0;
+
 	for (size_t i = 0; i < p->sections; i++)
-		if (!place_section(p, i))
+		if (!place_section(p, i) || !add_force(p, i) || !add_life(p, i, &reached))
 			return false;
-	if (!find_forces(p) || !find_lives(p))
-		return false;
 	set_limits(p);
-	qsort(p->section, p->sections, sizeof(*p->section), by_place);
-	for (size_t i = 0; i < p->sections; i++)
-		if (!find_last(r, &p->section[i]))
-			return false;
 	return true;
 }
 
@@ -304,7 +277,7 @@ static bool split_peers(struct records *r)
 	qsort(r->section, r->sections, sizeof(*r->section), by_time);
 	if (!number_passes(r))
 		return false;
-	qsort(r->section, r->sections, sizeof(*r->section), by_pass);
+	qsort(r->section, r->sections, sizeof(*r->section), by_time);
 	for (size_t i = 0; i < r->sections; i++) {
 		struct record_section *s = &r->section[i];
 		const struct record_peer *last = r->peers ? &r->peer[r->peers - 1] : NULL;
@@ -325,7 +298,7 @@ bool records_judge(struct records *r)
 	if (!split_peers(r))
 		return false;
 	for (size_t i = 0; i < r->peers; i++)
-		if (!judge(r, &r->peer[i]))
+		if (!judge(&r->peer[i]))
 			return false;
 	return true;
 }
