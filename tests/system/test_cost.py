@@ -45,3 +45,16 @@ def test_pieces_in_order_are_exact(place):
     assert code == 0, err
     exact = {c["mode"]: (c["exact"], c["gets"]) for c in map(json.loads, out.splitlines())}
     assert exact["piece"] == (True, 8) and not exact["window"][0]
+
+
+def test_each_small_block_fetches_a_piece(place):
+    """A block is 16 windows of a piece's 256, and the cache holds some groups of them."""
+    with open(place.file("web", "a.bin"), "wb") as f:
+        f.truncate(SIZES["web"])
+    web = datasets("web", shuffle="block", block=16, group=4, piece=PIECE)
+    config = place.config(streams={"train": {"seed": 5, "seq_len": SEQ_LEN, "datasets": web}})
+    tokens = 16_000 * SEQ_LEN
+    code, out, err = run(TOKCTL, "cost", "-c", config, "train", "--for", tokens, "--json")
+    assert code == 0, err
+    (piece,) = [c for c in map(json.loads, out.splitlines()) if c["mode"] == "piece"]
+    assert 1000 <= piece["gets"] <= 1200 and not piece["exact"], piece
