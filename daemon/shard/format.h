@@ -195,13 +195,15 @@ struct map_anchor;
 
 struct map {
 	uint32_t width;	  /* of a token in the file, in bytes; set it before the first span */
+	bool joins;	  /* documents are not requested: spans that follow one another are one */
 	uint64_t tokens;  /* of all spans */
 	uint64_t byte;	  /* offset in the file of the end of the last span */
 	uint64_t data_at; /* offset of the first token */
 	uint64_t outside; /* tokens of all gaps */
 	bool scattered;	  /* the spans are not contiguous */
 
-	uint8_t *code; /* the encoded spans */
+	uint64_t last_at, last; /* joins: the last span, which is not encoded yet, and its tokens */
+	uint8_t *code;		/* the encoded spans */
 	uint64_t bytes, bytes_room;
 	struct map_anchor *anchor;
 	uint64_t spans, anchors_room;
@@ -209,11 +211,8 @@ struct map {
 
 /* Appends a span; ignores an empty one. @at: offset of its first token. False: out of memory. */
 bool map_add(struct map *map, uint64_t at, uint64_t tokens, bool gap);
-/*
- * Call it after the last span and before any search. @documents: they are requested; otherwise
- * contiguous spans are dropped.
- */
-void map_done(struct map *map, bool documents);
+/* Call it after the last span and before any search. False: out of memory. */
+bool map_done(struct map *map);
 void map_free(struct map *map);
 uint64_t map_bytes(const struct map *map); /* allocated memory, without the struct */
 

@@ -49,13 +49,10 @@ static uint64_t take(const uint8_t **code)
 	return value | (uint64_t) * (*code)++ << shift;
 }
 
-bool map_add(struct map *m, uint64_t at, uint64_t tokens, bool gap)
+static bool encode(struct map *m, uint64_t at, uint64_t tokens, bool gap)
 {
 	uint64_t skipped = at - m->byte, anchor = m->spans / STRIDE;
 
-	assert(m->width > 0 && tokens < UINT64_C(1) << 61);
-	if (tokens == 0)
-		return true;
 	if ((m->bytes_room - m->bytes < CODE_MOST || anchor >= m->anchors_room) &&
 		!resize(m, m->bytes_room + m->bytes_room / 2 + 64,
 			m->anchors_room + m->anchors_room / 2 + 1))
@@ -74,16 +71,32 @@ bool map_add(struct map *m, uint64_t at, uint64_t tokens, bool gap)
 	return true;
 }
 
-void map_done(struct map *m, bool documents)
+bool map_add(struct map *m, uint64_t at, uint64_t tokens, bool gap)
 {
-	if (m->spans > 0 && (documents || m->scattered)) {
-		(void)resize(m, m->bytes, (m->spans - 1) / STRIDE + 1);
-		return;
+	assert(m->width > 0 && tokens < UINT64_C(1) << 61);
+	if (tokens == 0)
+		return true;
+	if (!m->joins)
+		return encode(m, at, tokens, gap);
+	if (m->last > 0 && at == m->last_at + m->last * m->width) {
+		m->last += tokens;
+		return true;
 	}
-	map_free(m);
-	m->code = NULL;
-	m->anchor = NULL;
-	m->spans = m->bytes_room = m->anchors_room = 0;
+	if (m->last > 0 && !encode(m, m->last_at, m->last, false))
+		return false;
+	m->last_at = at;
+	m->last = tokens;
+	return true;
+}
+
+bool map_done(struct map *m)
+{
+	if (m->last > 0 && !encode(m, m->last_at, m->last, false))
+		return false;
+	m->last = 0;
+	if (m->spans > 0)
+		(void)resize(m, m->bytes, (m->spans - 1) / STRIDE + 1);
+	return true;
 }
 
 void map_free(struct map *m)

@@ -159,6 +159,7 @@ static bool scan(
 	struct shard_facts *facts = &shard->facts;
 	struct map *map = whole && format->indexed ? &shard->map : NULL;
 
+	shard->map.joins = !hint->documents;
 	*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = true};
 	facts->index = index ? index->id : 0;
 	if (listed && listed->plain && !format->indexed) { /* it is known without a read */
@@ -171,7 +172,8 @@ static bool scan(
 		return false;
 	if (!map)
 		return true;
-	map_done(map, hint->documents);
+	if (!map_done(map))
+		return fault_memory(fault);
 	if (map->tokens != facts->tokens)
 		return fault_data(fault,
 			"%s" PHRASE_CHANGED_OPENING ": it has %" PRIu64 " tokens, and had %" PRIu64,

@@ -243,7 +243,8 @@ static bool finish(struct reading *r)
 	if (r->quoted)
 		return refuse(r, "%s", "ends inside quotes: the file is truncated");
 	return end_row(r) &&
-	       (map_add(map, map->tokens, r->tokens - map->tokens, true) || refuse_memory(r));
+	       ((map_add(map, map->tokens, r->tokens - map->tokens, true) && map_done(map)) ||
+		       refuse_memory(r));
 }
 
 /* Decodes and parses all gzip members of the file. */
@@ -300,6 +301,7 @@ bool bounds_read(const struct shard_format *format, const struct bytes *shard,
 		return true;
 	r.name = name_of(path);
 	map->width = 1;
+	map->joins = false;
 	*id = file->id;
 	bool fine = inflateInit2(&r.z, 16 + MAX_WBITS) == Z_OK; /* 16: gzip only */
 
@@ -307,7 +309,6 @@ bool bounds_read(const struct shard_format *format, const struct bytes *shard,
 		refuse_memory(&r);
 	fine = fine && read_all(&r, file) && bytes_settled(file, fault);
 	inflateEnd(&r.z);
-	map_done(map, true);
 	bytes_close(file);
 	*documents = r.documents;
 	return fine;
