@@ -41,8 +41,6 @@ bool dataset_open(const struct opening *o);
 bool dataset_save(struct dataset *dataset, FILE *to);
 /* Fills o->dataset with what dataset_save() wrote to o->saved. False: o->fault. */
 bool dataset_from_saved(const struct opening *o);
-/* Fills dataset->names, which stays empty if there is no doubt. */
-void dataset_doubt_names(struct dataset *dataset);
 
 struct dataset_identity dataset_identify(const struct stat *st);
 /* Whether a file with @st is unchanged. False: FAULT_CHANGED, with the difference. @when: "the
