@@ -47,7 +47,7 @@ static int serve(const struct catalog *catalog, struct stores *stores, const str
 	store_patience(stores, 0);
 	if (reading.note[0])
 		log_line(LOG_NOTE, "%s", reading.note);
-	plan_log(catalog);
+	warn_log(catalog);
 	signal(SIGPIPE, SIG_IGN);
 	return server_run(&(struct server_options){
 		.catalog = catalog,

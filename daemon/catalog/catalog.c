@@ -163,20 +163,6 @@ static bool set_width(struct stream *stream, struct fault *fault)
 	return true;
 }
 
-/* Marks datasets that have windows of an earlier one's part, or part of its windows. */
-static void find_overlaps(const struct stream *stream)
-{
-	for (uint32_t i = 0; i < stream->config->datasets; i++)
-		for (uint32_t j = 0; j < i; j++) {
-			struct dataset *d = &stream->dataset[i], *e = &stream->dataset[j];
-
-			if ((dataset_is_part(d) || dataset_is_part(e)) &&
-				d->config->lo < e->config->hi && e->config->lo < d->config->hi &&
-				dataset_same_path(d, e))
-				d->overlaps = e->config;
-		}
-}
-
 /* Opens the datasets of @source. On failure catalog_free() frees the stream. */
 static bool open_stream(struct stream *stream, const struct config_stream *source,
 	const struct config *config, struct stores *stores, FILE *saved, struct fault *fault)
@@ -199,7 +185,6 @@ static bool open_stream(struct stream *stream, const struct config_stream *sourc
 		if (!dataset_open(&o))
 			return false;
 	}
-	find_overlaps(stream);
 	if (!set_width(stream, fault))
 		return false;
 	return begin(stream, &cause) || refuse_cursor(stream, &cause, fault);
@@ -272,43 +257,50 @@ bool stream_schedule(const struct stream *stream, struct cursor *cursor, struct 
 
 /* ---- parts of paths ---- */
 
-/* Parts of one path are disjoint only if they are parts of the same windows. */
-static bool same_windows(
-	const struct catalog *catalog, const struct stream *a, uint32_t i, struct fault *fault)
+/*
+ * Parts of one path are disjoint only if they are parts of the same windows. Also notes whether @d
+ * has windows of the part of an earlier dataset of its stream.
+ */
+static bool check_part(const struct catalog *catalog, const struct stream *stream,
+	struct dataset *d, struct fault *fault)
 {
-	const struct dataset *d = &a->dataset[i];
+	const struct config_stream *mine = stream->config;
 	char field[FAULT_FIELD_BYTES];
 
-	for (const struct stream *b = catalog->stream;
-		b < catalog->stream + catalog->config->streams; b++)
-		for (uint32_t j = 0; j < b->config->datasets; j++) {
-			const struct dataset *e = &b->dataset[j];
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		for (uint32_t j = 0; j < catalog->config->stream[i].datasets; j++) {
+			const struct config_stream *its = catalog->stream[i].config;
+			const struct dataset *e = &catalog->stream[i].dataset[j];
 
-			if ((a->config->seq_len == b->config->seq_len &&
-				    a->config->extra == b->config->extra &&
-				    d->table.stride == e->table.stride) ||
+			if (e == d || !(dataset_is_part(d) || dataset_is_part(e)) ||
 				!dataset_same_path(d, e))
 				continue;
-			snprintf(field, sizeof(field), "streams.%.40s.datasets[%" PRIu32 "].part",
-				a->config->name, i);
+			if (its == mine && e < d && d->config->lo < e->config->hi &&
+				e->config->lo < d->config->hi)
+				d->overlaps = e->config;
+			if (!dataset_is_part(d) ||
+				(mine->seq_len == its->seq_len && mine->extra == its->extra &&
+					d->table.stride == e->table.stride))
+				continue;
+			snprintf(field, sizeof(field), "streams.%.40s.datasets[%td].part",
+				mine->name, d - stream->dataset);
 			return config_refuse(fault, catalog->config->path, d->config->part_line,
 				field,
 				"stream %s cuts this path with another seq_len, extra or stride, "
 				"so that what is outside of the part here may be inside there; "
 				"must be the same in both",
-				b->config->name);
+				its->name);
 		}
 	return true;
 }
 
 static bool check_parts(const struct catalog *catalog, struct fault *fault)
 {
-	for (uint32_t s = 0; s < catalog->config->streams; s++) {
-		const struct stream *stream = &catalog->stream[s];
+	for (uint32_t i = 0; i < catalog->config->streams; i++) {
+		const struct stream *stream = &catalog->stream[i];
 
-		for (uint32_t i = 0; i < stream->config->datasets; i++)
-			if (dataset_is_part(&stream->dataset[i]) &&
-				!same_windows(catalog, stream, i, fault))
+		for (uint32_t d = 0; d < stream->config->datasets; d++)
+			if (!check_part(catalog, stream, &stream->dataset[d], fault))
 				return false;
 	}
 	return true;
@@ -341,23 +333,6 @@ static void plan_fetch(struct catalog *catalog)
 			d->piece = d->config->piece;
 			left -= bytes < left ? bytes : left;
 		}
-}
-
-void dataset_fetch_reason(
-	const struct config *config, const struct dataset *d, char *text, size_t text_bytes)
-{
-	static const char *const set[] = {
-		[CONFIG_FETCH_WINDOW] = "fetch is window", [CONFIG_FETCH_PIECE] = "fetch is piece"};
-	const char *why = d->config->fetch != CONFIG_FETCH_AUTO ? set[d->config->fetch]
-			  : !config->cache_dir			? "there is no cache"
-			  : d->piece ? "the cache has space for all of it"
-				     : "the cache has no space for all of it";
-
-	text[0] = 0;
-	if (d->objects && d->piece)
-		snprintf(text, text_bytes, "in pieces of %" PRIu32 " KiB: %s", d->piece >> 10, why);
-	else if (d->objects)
-		snprintf(text, text_bytes, "by window: %s", why);
 }
 
 /* ---- all streams ---- */
@@ -393,9 +368,9 @@ fail:
 }
 
 struct catalog *catalog_open(
-	const struct config *config, struct stores *stores, struct fault *fault)
+	const struct config *config, struct stores *stores, FILE *saved, struct fault *fault)
 {
-	return open_catalog(config, stores, NULL, NULL, fault);
+	return open_catalog(config, stores, NULL, saved, fault);
 }
 
 bool catalog_save(const struct catalog *catalog, FILE *to)
@@ -408,12 +383,6 @@ bool catalog_save(const struct catalog *catalog, FILE *to)
 				return false;
 		}
 	return fflush(to) == 0;
-}
-
-struct catalog *catalog_open_saved(
-	const struct config *config, struct stores *stores, FILE *saved, struct fault *fault)
-{
-	return open_catalog(config, stores, NULL, saved, fault);
 }
 
 struct catalog *catalog_open_stream(

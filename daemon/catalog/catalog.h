@@ -27,16 +27,14 @@ struct catalog {
 
 /*
  * Opens all streams of @config. It and @stores must outlive the catalog; without @stores, datasets
- * in a store are refused. On failure returns NULL and @fault, as config_refuse() fills it. Blocks.
+ * in a store are refused. @saved: NULL, or what catalog_save() wrote for the same config in another
+ * process of this program; then no local shard is opened. On failure returns NULL and @fault, as
+ * config_refuse() fills it. Blocks.
  */
 struct catalog *catalog_open(
-	const struct config *config, struct stores *stores, struct fault *fault);
+	const struct config *config, struct stores *stores, FILE *saved, struct fault *fault);
 /* Writes all datasets that are not in a store. False: errno. */
 bool catalog_save(const struct catalog *catalog, FILE *to);
-/* catalog_open() for the same config in another process of the same program, with what
- * catalog_save() wrote: opens no local shard. @saved may be NULL. */
-struct catalog *catalog_open_saved(
-	const struct config *config, struct stores *stores, FILE *saved, struct fault *fault);
 /* catalog_open() for one stream, for tools; the others are left empty. */
 struct catalog *catalog_open_stream(const struct config *config, struct stores *stores,
 	const char *stream, struct fault *fault);
@@ -63,5 +61,13 @@ void stream_map(
  * leaves *cursor unchanged, and fills @fault as config_refuse().
  */
 bool stream_schedule(const struct stream *stream, struct cursor *cursor, struct fault *fault);
+
+/*
+ * Calls @tell with each remark about the stream, a line: shards that look wrong, how they are read,
+ * the end of its datasets, its schedule. @doubt: trainers are warned, because the tokens may not be
+ * the ones that are meant.
+ */
+typedef void stream_teller(void *context, const struct stream *s, bool doubt, const char *text);
+void stream_notes(const struct stream *s, stream_teller *tell, void *context);
 
 #endif

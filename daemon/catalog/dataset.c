@@ -1,7 +1,9 @@
 #include "daemon/catalog/opening.h"
 
 #include "daemon/shard/format.h"
+#include "daemon/shard/json.h"
 #include "daemon/shard/tokens.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -50,6 +52,58 @@ void dataset_close(struct dataset *dataset)
 	shard_list_free(&dataset->list);
 	shard_list_free(&dataset->sides);
 	mds_indexes_free(dataset->hint.indexes);
+	*dataset = (struct dataset){0};
+}
+
+/* ---- facts of shards ---- */
+
+bool dataset_resize(struct dataset *d, uint64_t n, struct fault *fault)
+{
+	uint64_t *tokens = realloc(d->table.tokens, n * sizeof(*tokens));
+	struct entry *entry = realloc(d->entry, n * sizeof(*entry));
+
+	d->table.tokens = tokens ? tokens : d->table.tokens;
+	d->entry = entry ? entry : d->entry;
+	return (tokens && entry) || fault_memory(fault);
+}
+
+bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *format,
+	const struct shard_facts *f, struct fault *fault)
+{
+	char first[80];
+
+	if (!d->format) {
+		d->format = format;
+		d->token_bytes = f->token_bytes;
+		d->sample_tokens = f->sample_tokens;
+	}
+	json_shown(dataset_shard_name(d, 0), first, sizeof(first));
+	if (format != d->format)
+		return fault_set(fault, FAULT_DATA, "format",
+			"format is %s, but the first shard, %s, is %s; " PHRASE_ONE_FORMAT,
+			format->name, first, d->format->name);
+	if (f->token_bytes != d->token_bytes)
+		return fault_set(fault, FAULT_DATA, "dtype",
+			"dtype %s is served in %" PRIu32
+			" bytes, but that of the first shard, %s, in %" PRIu32
+			"; all shards of a dataset must have one width",
+			shard_type_name(f->type), f->token_bytes, first, d->token_bytes);
+	if (f->sample_tokens != d->sample_tokens && !format->mixes_rows)
+		return fault_set(fault, FAULT_DATA, "sample_tokens",
+			"sample_tokens is %" PRIu64
+			" (0: none), but that of the first shard, %s, is %" PRIu64
+			"; all shards of a dataset must have the same",
+			f->sample_tokens, first, d->sample_tokens);
+	if (f->sample_tokens != d->sample_tokens)
+		d->sample_tokens = 0;
+	d->frame_bytes = f->frame_bytes > d->frame_bytes ? f->frame_bytes : d->frame_bytes;
+	d->is_signed |= f->type == SHARD_I32;
+	d->table.tokens[s] = f->tokens;
+	d->entry[s] = (struct entry){
+		.type = (uint8_t)f->type,
+		.plain_at = f->plain && f->data_at < UINT32_MAX ? (uint32_t)f->data_at + 1 : 0,
+	};
+	return true;
 }
 
 /* ---- shards by number and by name ---- */

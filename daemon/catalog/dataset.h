@@ -1,30 +1,69 @@
 /*
- * A dataset: the sorted list of its shards, the position of each, and the table of its windows.
- * Opening a dataset reads the metadata of every shard: stat(), and the header if its format has
- * one. With a manifest no shard is read; each is compared with the manifest when it is first
- * opened. An open dataset is read-only and shared by all threads, except for the members that
- * dataset_open_shard() fills.
+ * A dataset: the sorted list of its shards, their facts, and the table of its windows. To open one
+ * reads the metadata of every shard: stat(), and the header if its format has one. With a manifest
+ * no shard is read; each is compared with its line when it is first opened. An open dataset is
+ * read-only and shared by all threads, except for what dataset_open_shard() fills.
  */
 #ifndef TOKEND_DATASET_H
 #define TOKEND_DATASET_H
 
-#include "daemon/catalog/manifest.h"
 #include "daemon/config/config.h"
+#include "daemon/shard/list.h"
 #include "daemon/shard/shard.h"
 #include "daemon/store/store.h"
 #include "proto/cursor.h"
 #include "proto/fault.h"
 #include "proto/table.h"
 
+#include <jansson.h>
 #include <sys/stat.h>
+
+/* Tells whether a file was replaced or rewritten. */
+struct dataset_identity {
+	uint64_t inode;
+	uint64_t mtime_ns;
+	uint64_t bytes;
+};
+
+/* A shard. Its name and number of tokens are in dataset.list and dataset.table. */
+struct entry {
+	/* Of a manifest's line only bytes, until dataset_open_shard() has compared the shard; in a
+	 * store always. */
+	struct dataset_identity file;
+	uint64_t digest;   /* of its tokens; 0: none */
+	uint32_t plain_at; /* 1 + the byte of a plain shard's first token; 0: not plain, or not
+			      known */
+	uint32_t sides;	   /* a hash of its side files' identities; 0: none, or not known */
+	uint8_t type;	   /* enum shard_type */
+};
 
 struct dataset {
 	const struct config_dataset *config;
-	const struct shard_format *format;
-	struct table table;	   /* of the whole path */
-	uint64_t windows;	   /* N, of its part */
-	uint32_t token_bytes;	   /* served width: the stream's, so the same in all its datasets */
+
+	/* ---- its shards, as manifest_read() also fills it ---- */
+
+	struct shard_list list;
+	struct entry *entry; /* [shards]; no two threads open the same shard at once */
+	const struct shard_format *format; /* of all shards, as are the next two */
+	uint32_t token_bytes;	/* served width; then the stream's, so the same in all datasets */
+	uint64_t sample_tokens; /* > 0: windows are samples of this length */
+	uint64_t frame_bytes;	/* compressed: decoded size of the largest frame; otherwise 0 */
+	bool is_signed;		/* a shard is i32: the reader checks for negative tokens */
+	struct table table;	/* of the whole path */
+	/* In a store, otherwise 0. Each name has the directory's key before it in memory, and the
+	 * ETag after it, so that a shard's key is one string. */
+	const struct store_bucket *bucket;
+	size_t key_bytes;
+	struct shard_list sides; /* side files; see struct side in opening.h */
+
+	uint64_t windows;     /* N, of its part */
+	uint64_t path_digest; /* of (path, tokens) of all shards */
+	uint64_t digest;      /* the same, and of the part if there is one: the cursor's */
+	uint64_t contents;    /* a hash of sampled tokens, or of the manifest's digests: equal on
+				 all nodes that have the same shards */
 	_Atomic uint64_t *samples; /* the daemon's counter of those that were read, or NULL */
+	bool listed;		   /* by a manifest */
+	struct dataset_identity manifest; /* 0: none, or in a store */
 
 	/* ---- how its tokens are read ---- */
 
@@ -32,13 +71,14 @@ struct dataset {
 	 * read from the file itself. Other shards are read through dataset_open_shard(). With a
 	 * manifest it is false: plain shards are found when they are opened. */
 	bool plain;
-	bool is_signed; /* a token that is read as it is may be negative: the reader checks */
-	uint64_t limit; /* the reader checks that tokens are below it; 0: nothing to check */
-	uint64_t sample_tokens; /* > 0: windows are samples of this length */
+	uint64_t limit;		/* the reader checks that tokens are below it; 0: all are served */
 	uint64_t padding;	/* tokens; 0 also with a manifest */
-	uint64_t frame_bytes;	/* compressed: decoded size of the largest frame; otherwise 0 */
 	char column[64];	/* of the first shard, or "" */
 	struct shard_hint hint; /* for describing and opening shards; `frames` is not set */
+	const struct objects *objects; /* in a store: &finder, with which shards and side files are
+					  found; otherwise NULL */
+	struct objects finder;
+	uint32_t piece; /* > 0: objects are read in pieces of so many bytes, through the cache */
 
 	/* ---- annotations ---- */
 
@@ -53,8 +93,7 @@ struct dataset {
 
 	/* ---- remarks for users ---- */
 
-	char note[sizeof(((struct shard_facts *)0)->note)]; /* shard_facts.note of the first shard
-							       that has one */
+	char note[sizeof(((struct shard_facts *)0)->note)]; /* of the first shard that has one */
 	uint64_t note_shard;
 	enum sample_kind doubt_kind; /* of samples, not SAMPLE_FINE: about doubt_shard */
 	char doubt[256];
@@ -62,31 +101,6 @@ struct dataset {
 	const struct config_dataset *overlaps; /* an earlier one of the stream that has windows of
 						  this part; or NULL */
 	char *refused; /* "FILE:LINE: …": the first sampled token that cannot be served; or NULL */
-
-	/* ---- its shards ---- */
-
-	uint64_t path_digest; /* of (path, tokens) of all shards */
-	uint64_t digest;      /* the same, and of the part if there is one: the cursor's */
-	uint64_t contents;    /* a hash of sampled tokens, or of the manifest's digests: equal on
-				 all nodes that have the same shards */
-	struct shard_list list;
-	bool listed;			  /* by a manifest */
-	struct dataset_identity manifest; /* 0: none, or in a store */
-	/*
-	 * [shards] With a manifest, file.inode and sides are 0 until dataset_open_shard() has
-	 * compared the shard. In a store, only the bytes of `file` are used. Only that function
-	 * writes to it. No two threads open the same shard at once.
-	 */
-	struct entry *entry;
-
-	/* ---- in a store; otherwise 0 ---- */
-
-	const struct objects *objects; /* &finder, with which shards and side files are found */
-	struct objects finder;
-	const struct store_bucket *bucket;
-	size_t key_bytes;	 /* as in struct manifest */
-	struct shard_list sides; /* the same */
-	uint32_t piece; /* > 0: they are read in pieces of so many bytes, through the cache */
 };
 
 /* Is it less than the whole of its path? */
@@ -102,17 +116,9 @@ const char *dataset_shard_name(const struct dataset *dataset, uint64_t shard);
 /* Writes the shard's absolute path to @path; "": it does not fit. */
 void dataset_shard_path(
 	const struct dataset *dataset, uint64_t shard, char *path, size_t path_bytes);
-/*
- * The object that a shard is, for a dataset in a store. Its strings belong to the dataset. It needs
- * no dataset_same_shard(): the store compares size and ETag with each answer.
- */
+/* The object that a shard of a dataset in a store is. Its strings belong to the dataset. The store
+ * compares size and ETag with each answer. */
 void dataset_object(const struct dataset *dataset, uint64_t shard, struct object *object);
-/*
- * Whether an open file with @st is still the shard that was listed. False: FAULT_CHANGED, with the
- * difference. True for a manifest's shard that dataset_open_shard() has not compared yet.
- */
-bool dataset_same_shard(
-	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault);
 
 /* Whether the shard is known to be plain. */
 static inline bool dataset_is_plain(const struct dataset *dataset, uint64_t shard)
@@ -126,22 +132,34 @@ static inline uint64_t dataset_data_at(const struct dataset *dataset, uint64_t s
 	return dataset->entry[shard].plain_at - UINT64_C(1);
 }
 
-/*
- * Size of the cache of decoded frames, for all datasets together; also the largest decoded size of
- * a frame.
- */
+/* Size of the cache of decoded frames, for all datasets together; also the largest decoded size of
+ * a frame. */
 uint64_t dataset_frames_budget(const struct config *config);
-
 /* Fills @source for cursor_begin() and cursor_add(). Borrows the name. */
 void dataset_source(const struct dataset *dataset, struct cursor_source *source);
+/* Makes room for @n shards. False: @fault. */
+bool dataset_resize(struct dataset *d, uint64_t n, struct fault *fault);
+/*
+ * Keeps the facts of shard @s, whose name is in the list. The first shard decides what all have.
+ * False: @fault, with the field and without the path.
+ */
+bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *format,
+	const struct shard_facts *facts, struct fault *fault);
+/* Frees the members, and clears the struct. */
+void dataset_close(struct dataset *dataset);
 
 /* ---- its shards, now ---- */
 
 /*
+ * Whether an open file with @st is still the shard that was listed. False: FAULT_CHANGED, with the
+ * difference. True for a manifest's shard that dataset_open_shard() has not compared yet.
+ */
+bool dataset_same_shard(
+	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault);
+/*
  * Compares the names of the shards, and size, inode and mtime of each, with the list; a manifest
  * by its own size, inode and mtime. One stat() a shard; nothing is opened. False: @fault says what
- * differs. True for what cannot be looked at now, and for a dataset in a store, whose ETags are
- * compared when it is read. Blocks.
+ * differs. True for what cannot be looked at now, and for a dataset in a store. Blocks.
  */
 bool dataset_current(
 	const struct config *config, const struct dataset *dataset, struct fault *fault);
@@ -167,17 +185,38 @@ uint64_t vocab_first_refused(const struct dataset *dataset, const void *tokens, 
 bool vocab_refuse(
 	const struct dataset *dataset, uint64_t token, uint32_t value, struct fault *fault);
 
-/* ---- how it is read from a store, by `fetch:`: by window, or in pieces through the cache ---- */
+/* ---- manifests (manifest.c says what one contains) ---- */
 
-/* Writes how the dataset is read, and why: "by window: there is no cache". "": it is local. */
-void dataset_fetch_reason(
-	const struct config *config, const struct dataset *dataset, char *text, size_t text_bytes);
-
-/* ---- remarks for users ---- */
-
-/* @doubt: trainers are warned, because the tokens may not be the ones that are meant. */
-typedef void dataset_teller(void *context, bool doubt, const char *text);
-/* Calls @tell with each remark, a line that begins with the dataset's name. */
-void dataset_notes(const struct dataset *dataset, dataset_teller *tell, void *context);
+/* Called after each line, whose shard is the last of the list; @line may be changed. False: @fault,
+ * which ends the reading. */
+typedef bool manifest_visit(
+	void *context, const struct dataset *d, json_t *line, struct fault *fault);
+/*
+ * Reads the shards of the manifest @path, a file or a URL, into @d, which has none. @root is the
+ * directory that its paths are relative to, or a URL; a local one need not exist. @stores may be
+ * NULL without URLs. @format is the format that all shards must have; NULL: any. @hint gives the
+ * window, the served width and the budget. @visit may be NULL. Rejects a line that contradicts
+ * itself, an earlier line or the hint.
+ *
+ * On failure returns false, and has called dataset_close(). @fault is "PATH:LINE: FIELD …" with the
+ * line as index, or "PATH: …" with FAULT_NO_INDEX if the file cannot be read.
+ */
+bool manifest_read(struct dataset *d, const char *path, const char *root, struct stores *stores,
+	const struct shard_format *format, const struct shard_hint *hint, manifest_visit *visit,
+	void *context, struct fault *fault);
+/*
+ * The same for the manifest of @source, for tools; the caller calls dataset_close(). False: @fault,
+ * as of manifest_read() for a line of the manifest, otherwise as config_refuse().
+ */
+bool dataset_manifest(const struct config *config, struct stores *stores,
+	const struct config_stream *stream, const struct config_dataset *source,
+	struct dataset *dataset, struct fault *fault);
+/*
+ * Whether a file of @size bytes with @facts agrees with the shard's line of the manifest. False:
+ * FAULT_CHANGED, with the field ("size", "format", "dtype", "tokens", …) and both values.
+ */
+bool manifest_agrees(const struct dataset *dataset, uint64_t shard,
+	const struct shard_format *format, const struct shard_facts *facts, uint64_t size,
+	struct fault *fault);
 
 #endif

@@ -1,10 +1,17 @@
+/* Whether shards are still what was listed: by name and identity, and by their facts when opened.
+ */
 #include "daemon/catalog/opening.h"
+
+#include "daemon/catalog/parallel_for.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+
+/* ---- identities ---- */
 
 struct dataset_identity dataset_identify(const struct stat *st)
 {
@@ -16,7 +23,8 @@ struct dataset_identity dataset_identify(const struct stat *st)
 	};
 }
 
-bool dataset_identical(const struct dataset_identity *was, const char *when, const struct stat *st,
+/* @when: "the shard was listed", for the text. */
+static bool identical(const struct dataset_identity *was, const char *when, const struct stat *st,
 	struct fault *fault)
 {
 	const struct dataset_identity is = dataset_identify(st);
@@ -37,20 +45,84 @@ bool dataset_identical(const struct dataset_identity *was, const char *when, con
 	return true;
 }
 
+/* Whether a manifest's shard was not opened before. */
+static bool is_new(const struct dataset *d, uint64_t shard)
+{
+	return d->listed && d->entry[shard].file.inode == 0;
+}
+
 bool dataset_same_shard(
-	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault)
+	const struct dataset *d, uint64_t shard, const struct stat *st, struct fault *fault)
 {
-	const struct dataset_identity *listed = &dataset->entry[shard].file;
-
-	assert(shard < dataset->table.shards);
-	return (dataset->listed && listed->inode == 0) ||
-	       dataset_identical(listed, "the shard was listed", st, fault);
+	assert(shard < d->table.shards);
+	return is_new(d, shard) ||
+	       identical(&d->entry[shard].file, "the shard was listed", st, fault);
 }
 
-bool dataset_is_indexed(const struct shard_facts *facts)
+/* ---- all shards ---- */
+
+static bool is_gone(int error)
 {
-	return facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
+	return error == ENOENT || error == ENOTDIR;
 }
+
+static bool same_file(
+	const struct dataset_identity *was, const char *when, const char *path, struct fault *fault)
+{
+	struct stat st;
+
+	if (stat(path, &st) != 0)
+		return !is_gone(errno) ||
+		       fault_set(fault, FAULT_CHANGED, "", "%s: %s", path, strerror(errno));
+	return identical(was, when, &st, fault) || fault_prefix(fault, "%s: ", path);
+}
+
+static bool same_shard(const struct parallel *p, struct fault *fault)
+{
+	const struct dataset *d = p->context;
+	char path[PATH_MAX + 1];
+
+	dataset_shard_path(d, p->i, path, sizeof(path));
+	return same_file(&d->entry[p->i].file, "the shard was listed", path, fault);
+}
+
+static bool same_names(
+	const struct shard_list *was, const struct shard_list *is, struct fault *fault)
+{
+	uint64_t s = 0;
+
+	while (s < was->count && s < is->count &&
+		strcmp(shard_list_name(was, s), shard_list_name(is, s)) == 0)
+		s++;
+	return (s == was->count && s == is->count) ||
+	       fault_set(fault, FAULT_CHANGED, "",
+		       "%s: had %" PRIu64 " shards and has %" PRIu64
+		       "; the first that differs is %s",
+		       was->root, was->count, is->count,
+		       shard_list_name(s < is->count ? is : was, s));
+}
+
+bool dataset_current(const struct config *config, const struct dataset *d, struct fault *fault)
+{
+	const char *of = d->listed ? d->config->manifest : d->config->path;
+	char path[PATH_MAX];
+	struct shard_list list = {0};
+	uint64_t n = d->table.shards;
+
+	if (store_is_url(of) || !config_path(config, of, path, sizeof(path)))
+		return true;
+	if (d->listed)
+		return same_file(&d->manifest, "the manifest was read", path, fault);
+	if (!shard_list_read(&list, path, fault))
+		return !is_gone(fault->error);
+	bool same = same_names(&d->list, &list, fault);
+
+	shard_list_free(&list);
+	return same &&
+	       parallel_for(n, parallel_reads(n), same_shard, (void *)(uintptr_t)d, fault) == n;
+}
+
+/* ---- side files ---- */
 
 uint32_t dataset_sides(const struct shard_facts *facts)
 {
@@ -66,12 +138,6 @@ const char *dataset_odd_side(const struct dataset *d, const struct shard_facts *
 		return "loss mask";
 	*has = facts->bounds;
 	return d->bounds != *has ? "list of document bounds" : NULL;
-}
-
-/* Whether a manifest's shard was not opened before. */
-static bool is_new(const struct dataset *d, uint64_t shard)
-{
-	return d->listed && d->entry[shard].file.inode == 0;
 }
 
 /* Whether the shard has the side files that were listed. They are part of its identity. */
@@ -92,31 +158,65 @@ static bool same_sides(const struct dataset *d, uint64_t shard, const struct sha
 		       facts->mask ? " or loss mask" : "");
 }
 
+/* ---- facts ---- */
+
+bool manifest_agrees(const struct dataset *d, uint64_t shard, const struct shard_format *format,
+	const struct shard_facts *f, uint64_t size, struct fault *fault)
+{
+	const struct entry *e = &d->entry[shard];
+	enum shard_type type = (enum shard_type)e->type;
+	/* Samples are joined if those of another shard are shorter or longer than a window. */
+	bool joined = d->format->mixes_rows && d->sample_tokens == 0;
+	uint64_t frame = f->frame_bytes > d->frame_bytes ? f->frame_bytes : d->frame_bytes;
+	const struct {
+		const char *field;
+		uint64_t listed, found;
+		const char *names[2]; /* of them, or NULL */
+	} facts[] = {
+		{"size", e->file.bytes, size, {NULL}},
+		{"format", 0, d->format != format, {d->format->name, format->name}},
+		{"dtype", type, f->type, {shard_type_name(type), shard_type_name(f->type)}},
+		{"tokens", d->table.tokens[shard], f->tokens, {NULL}},
+		{"sample_tokens", d->sample_tokens, joined ? 0 : f->sample_tokens, {NULL}},
+		{"the largest frame_bytes", d->frame_bytes, frame, {NULL}},
+	};
+
+	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
+		char was[24], is[24];
+
+		snprintf(was, sizeof(was), "%" PRIu64, facts[i].listed);
+		snprintf(is, sizeof(is), "%" PRIu64, facts[i].found);
+		if (facts[i].listed != facts[i].found)
+			return fault_set(fault, FAULT_CHANGED, facts[i].field,
+				"%s is %s in the manifest and %s in the file", facts[i].field,
+				facts[i].names[0] ? facts[i].names[0] : was,
+				facts[i].names[1] ? facts[i].names[1] : is);
+	}
+	return true;
+}
+
 /* Of shards without a manifest, only the number of tokens is kept to compare. */
 static bool same_facts(const struct dataset *d, uint64_t shard, const struct shard_format *format,
 	const struct shard_facts *facts, uint64_t bytes, struct fault *fault)
 {
-	const struct manifest_shard listed = {d->format, (enum shard_type)d->entry[shard].type,
-		d->table.tokens[shard], d->entry[shard].file.bytes, d->sample_tokens,
-		d->frame_bytes};
-	const struct manifest_shard found = {format, facts->type, facts->tokens, bytes,
-		facts->sample_tokens, facts->frame_bytes};
-	size_t n;
+	uint64_t tokens = d->table.tokens[shard];
 
 	if (!d->listed)
-		return (facts->tokens == listed.tokens && facts->token_bytes == d->token_bytes) ||
+		return (facts->tokens == tokens && facts->token_bytes == d->token_bytes) ||
 		       fault_set(fault, FAULT_CHANGED, "",
 			       "had %" PRIu64 " tokens when the shard was listed and has %" PRIu64
 			       " now",
-			       listed.tokens, facts->tokens);
-	if (manifest_same(&listed, &found, fault))
+			       tokens, facts->tokens);
+	if (manifest_agrees(d, shard, format, facts, bytes, fault))
 		return facts->token_bytes == d->token_bytes ||
 		       fault_set(fault, FAULT_CHANGED, "dtype",
 			       "its tokens of %s are served in %" PRIu32
 			       " bytes, and those of the dataset in %" PRIu32,
 			       shard_type_name(facts->type), facts->token_bytes, d->token_bytes);
-	n = strlen(fault->text);
-	if (strcmp(fault->field, "dtype") == 0 && d->hint.has_type && found.type == d->hint.type)
+
+	size_t n = strlen(fault->text);
+
+	if (strcmp(fault->field, "dtype") == 0 && d->hint.has_type && facts->type == d->hint.type)
 		snprintf(fault->text + n, sizeof(fault->text) - n,
 			", as dtype in the config sets it");
 	return false;
@@ -139,59 +239,54 @@ static void remember(const struct dataset *d, uint64_t shard, const struct stat 
 		e->plain_at = (uint32_t)facts->data_at + 1;
 }
 
-/* What the manifest says about a shard in a store. */
-static struct shard_facts facts_of(const struct dataset *d, uint64_t shard)
-{
-	bool plain = dataset_is_plain(d, shard);
+/* ---- opening one ---- */
 
-	return (struct shard_facts){
-		.type = (enum shard_type)d->entry[shard].type,
+struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const char *path, int fd,
+	struct frames *frames, struct fault *fault)
+{
+	const struct entry *e = &d->entry[shard];
+	const struct shard_format *format = d->format;
+	struct shard_hint hint = d->hint;
+	bool plain = dataset_is_plain(d, shard);
+	const struct shard_facts listed = {
+		.type = (enum shard_type)e->type,
 		.tokens = d->table.tokens[shard],
 		.sample_tokens = d->sample_tokens,
 		.frame_bytes = d->frame_bytes,
 		.plain = plain,
 		.data_at = plain ? dataset_data_at(d, shard) : 0,
 	};
-}
-
-struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path,
-	int fd, struct frames *frames, struct fault *fault)
-{
-	const struct shard_format *format = dataset->format;
-	struct shard_hint hint = dataset->hint;
-	struct shard_facts listed;
-	struct stat st = {.st_size = (off_t)dataset->entry[shard].file.bytes};
+	struct stat st = {.st_size = (off_t)e->file.bytes};
 
 	hint.frames = frames;
-	if (!dataset->objects && fstat(fd, &st) != 0) {
+	if (!d->objects && fstat(fd, &st) != 0) {
 		fault_errno(fault, errno, "", "%s", strerror(errno));
 		return NULL;
 	}
-	if (dataset->objects) {
-		listed = facts_of(dataset, shard);
+	if (d->objects) {
 		hint.listed = &listed;
 		if (!hint.has_type) /* otherwise it also says how wide tokens are served */
 			hint.type = listed.type;
-	} else if (dataset->listed) {
+	} else if (d->listed) {
 		/* It is recognised again unless the config sets it: any file can be read as flat.
 		 */
-		format = shard_format(dataset->config->format);
+		format = shard_format(d->config->format);
 	}
 	uint64_t bytes = (uint64_t)st.st_size;
 
-	if (dataset->listed && dataset->entry[shard].file.bytes != bytes) { /* no need to read it */
-		same_facts(dataset, shard, dataset->format, &(struct shard_facts){0}, bytes, fault);
+	if (d->listed && e->file.bytes != bytes) { /* no need to read it */
+		manifest_agrees(d, shard, d->format, &listed, bytes, fault);
 		return NULL;
 	}
 	struct shard *opened = shard_open(format, path, fd, &hint, fault);
 
 	if (!opened)
 		return NULL;
-	if (!same_facts(dataset, shard, opened->format, &opened->facts, bytes, fault) ||
-		!same_sides(dataset, shard, &opened->facts, fault)) {
+	if (!same_facts(d, shard, opened->format, &opened->facts, bytes, fault) ||
+		!same_sides(d, shard, &opened->facts, fault)) {
 		shard_close(opened);
 		return NULL;
 	}
-	remember(dataset, shard, &st, &opened->facts);
+	remember(d, shard, &st, &opened->facts);
 	return opened;
 }

@@ -1,6 +1,28 @@
 /*
- * A manifest is read line by line, and a few numbers are kept of each. It is untrusted: a path must
- * stay below the root, and a number must be small enough that computing with it cannot overflow.
+ * A manifest is the list of a dataset's shards and their facts, as `tokctl manifest` writes it.
+ * Each line is a JSON object:
+ *
+ *   {"path":"a/b.npy","format":"npy","dtype":"u16","tokens":5000,"size":10128,
+ *    "digest":"09af09af09af09af"}
+ *
+ * path is relative to the dataset's directory; lines are sorted by it, byte by byte. digest is a
+ * hash of all tokens (client/ctl/offline/shards.h), which only tools that read the whole shard
+ * compare. sample_tokens, row_tokens and frame_bytes follow if they are not 0; they are as in
+ * struct shard_facts.
+ *
+ * For shards in a store, three more members follow. For local shards they are ignored, so that one
+ * manifest serves both.
+ *
+ *   "etag":"b1946ac92492d2347c6235b4d2611184","data_at":128,
+ *   "side":{"a/b.csv.gz":[4242,"591785b794601e212b260e25925636fd"]}
+ *
+ * etag is as the store reports it, without quotes; with it, digest may be absent. data_at is the
+ * byte of a plain shard's first token. side has the size and ETag of each side file, by its path
+ * below the dataset's directory; otherwise, in a directory label_mask, by its URL. Files on a disk
+ * have no ETag: [4242].
+ *
+ * A manifest is untrusted: a path must stay below the root, and a number must be small enough that
+ * computing with it cannot overflow.
  */
 #include "daemon/catalog/opening.h"
 #include "daemon/shard/json.h"
@@ -24,7 +46,7 @@ enum {
 #define TEXT_MOST   (UINT64_C(4) << 30) /* bytes of an object */
 
 struct reading {
-	struct manifest *m;
+	struct dataset *d;
 	struct stores *stores;
 	const char *key; /* of the dataset; NULL: local */
 	const char *path;
@@ -58,62 +80,6 @@ static bool refuse_cause(const struct reading *r, const struct fault *cause)
 	if (cause->code == FAULT_MEMORY)
 		r->fault->code = FAULT_MEMORY;
 	return false;
-}
-
-/* ---- the shards ---- */
-
-bool manifest_resize(struct manifest *m, uint64_t n, struct fault *fault)
-{
-	uint64_t *tokens = realloc(m->tokens, n * sizeof(*tokens));
-	struct entry *entry = realloc(m->entry, n * sizeof(*entry));
-
-	m->tokens = tokens ? tokens : m->tokens;
-	m->entry = entry ? entry : m->entry;
-	return (tokens && entry) || fault_memory(fault);
-}
-
-/* The first shard's path, for messages. */
-static const char *first(const struct manifest *m, char shown[80])
-{
-	return json_shown(shard_list_name(&m->list, 0), shown, 80);
-}
-
-bool manifest_keep(struct manifest *m, uint64_t s, const struct shard_format *format,
-	const struct shard_facts *f, struct fault *fault)
-{
-	char shown[80];
-
-	if (!m->format) {
-		m->format = format;
-		m->token_bytes = f->token_bytes;
-		m->sample_tokens = f->sample_tokens;
-	}
-	if (format != m->format)
-		return fault_set(fault, FAULT_DATA, "format",
-			"format is %s, but the first shard, %s, is %s; " PHRASE_ONE_FORMAT,
-			format->name, first(m, shown), m->format->name);
-	if (f->token_bytes != m->token_bytes)
-		return fault_set(fault, FAULT_DATA, "dtype",
-			"dtype %s is served in %" PRIu32
-			" bytes, but that of the first shard, %s, in %" PRIu32
-			"; all shards of a dataset must have one width",
-			shard_type_name(f->type), f->token_bytes, first(m, shown), m->token_bytes);
-	if (f->sample_tokens != m->sample_tokens && !format->mixes_rows)
-		return fault_set(fault, FAULT_DATA, "sample_tokens",
-			"sample_tokens is %" PRIu64
-			" (0: none), but that of the first shard, %s, is %" PRIu64
-			"; all shards of a dataset must have the same",
-			f->sample_tokens, first(m, shown), m->sample_tokens);
-	if (f->sample_tokens != m->sample_tokens)
-		m->sample_tokens = 0;
-	m->frame_bytes = f->frame_bytes > m->frame_bytes ? f->frame_bytes : m->frame_bytes;
-	m->is_signed |= f->type == SHARD_I32;
-	m->tokens[s] = f->tokens;
-	m->entry[s] = (struct entry){
-		.type = (uint8_t)f->type,
-		.plain_at = f->plain && f->data_at < UINT32_MAX ? (uint32_t)f->data_at + 1 : 0,
-	};
-	return true;
 }
 
 /* ---- a line's members ---- */
@@ -196,7 +162,7 @@ static const char *name_fault(const char *name, size_t root_bytes)
 
 static bool check_name(const struct reading *r, const struct line *l)
 {
-	const struct shard_list *list = &r->m->list;
+	const struct shard_list *list = &r->d->list;
 	const char *fault = name_fault(l->path, strlen(list->root)),
 		   *before = list->count > 0 ? shard_list_name(list, list->count - 1) : "";
 	int order = strcmp(before, l->path);
@@ -206,12 +172,10 @@ static bool check_name(const struct reading *r, const struct line *l)
 	if (fault)
 		return refuse(r, "path",
 			"path '%s' %s; must be a file below the dataset's directory", name, fault);
-	if (order == 0)
-		return refuse(r, "path", "path '%s' occurs twice; must be unique", name);
 	return order < 0 ||
 	       refuse(r, "path",
-		       "path '%s' comes after '%s'; lines must be sorted by path, byte by byte "
-		       "(LC_ALL=C sort)",
+		       "path '%s' comes after '%s'; paths must be unique, and lines sorted by "
+		       "them, byte by byte (LC_ALL=C sort)",
 		       name, json_shown(before, other, sizeof(other)));
 }
 
@@ -245,9 +209,6 @@ static bool check_numbers(const struct reading *r, const struct line *l)
 		 budget = r->hint->budget_bytes, width = shard_type_bytes(f->type),
 		 bytes = f->tokens * width, most = l->size > bytes ? l->size - bytes : 0;
 
-	if (f->sample_tokens && f->row_tokens)
-		return refuse(r, "row_tokens",
-			"has both row_tokens and sample_tokens; must have only one of them");
 	if (whole && f->tokens % whole)
 		return refuse(r, "tokens",
 			"tokens is %" PRIu64 "; must be a multiple of %s, %" PRIu64, f->tokens,
@@ -257,11 +218,6 @@ static bool check_numbers(const struct reading *r, const struct line *l)
 			"frame_bytes is %" PRIu64 "; must be at most %" PRIu64
 			", a quarter of `memory`",
 			f->frame_bytes, budget);
-	if (l->has_data_at && f->frame_bytes > 0)
-		return refuse(r, "data_at",
-			"data_at is %" PRIu64 ", but the shard is compressed (frame_bytes %" PRIu64
-			"); must be absent",
-			f->data_at, f->frame_bytes);
 	/* The tokens of a plain shard end with its file, or before. */
 	return !l->has_data_at || (bytes <= l->size && f->data_at <= most) ||
 	       refuse(r, "data_at",
@@ -275,25 +231,22 @@ static bool check_numbers(const struct reading *r, const struct line *l)
 /* Checks the ETag of @what, which goes into a header of each request. */
 static bool check_etag(const struct reading *r, const char *what, const char *etag)
 {
-	const char *wrong = NULL;
 	char shown[STORE_ETAG_BYTES];
 	size_t n = 0;
 
 	while (etag[n] > ' ' && etag[n] <= '~' && etag[n] != '"')
 		n++;
-	if (strncmp(etag, "W/", 2) == 0)
-		wrong = "is weak: other bytes may have the same; must be a strong ETag, without W/";
-	else if (n == 0 || n >= STORE_ETAG_BYTES || etag[n])
-		wrong = "is empty, too long, or has a character that is not printable, or a space "
-			"or quote";
-	return !wrong || refuse(r, "etag", "%s is '%s', which %s", what,
-				 json_shown(etag, shown, sizeof(shown)), wrong);
+	return (n > 0 && n < STORE_ETAG_BYTES && !etag[n] && strncmp(etag, "W/", 2) != 0) ||
+	       refuse(r, "etag",
+		       "%s is '%s'; must be a strong ETag (without W/) of up to %d printable "
+		       "characters, without spaces and quotes",
+		       what, json_shown(etag, shown, sizeof(shown)), STORE_ETAG_BYTES - 1);
 }
 
 static bool take_side(const struct reading *r, const char *name, const json_t *value)
 {
 	const json_t *size = json_array_get(value, 0), *etag = json_array_get(value, 1);
-	const char *fault = store_is_url(name) ? NULL : name_fault(name, strlen(r->m->list.root));
+	const char *fault = store_is_url(name) ? NULL : name_fault(name, strlen(r->d->list.root));
 	bool bare = json_array_size(value) == 1 && !r->key;
 	char shown[80], what[120];
 	struct fault cause;
@@ -315,7 +268,7 @@ static bool take_side(const struct reading *r, const char *name, const json_t *v
 	const struct side side = {
 		(uint64_t)json_integer_value(size), name, json_string_value(etag)};
 
-	return !r->key || side_add(&r->m->sides, r->key, &side, &cause) || refuse_cause(r, &cause);
+	return !r->key || side_add(&r->d->sides, r->key, &side, &cause) || refuse_cause(r, &cause);
 }
 
 static bool take_store(const struct reading *r, const struct line *l)
@@ -338,14 +291,14 @@ static bool take_store(const struct reading *r, const struct line *l)
 static bool add_name(const struct reading *r, const struct line *l, struct fault *fault)
 {
 	return r->key ? shard_list_add_between(
-				&r->m->list, r->key, l->path, l->etag, strlen(l->etag) + 1, fault)
-		      : shard_list_add(&r->m->list, l->path, fault);
+				&r->d->list, r->key, l->path, l->etag, strlen(l->etag) + 1, fault)
+		      : shard_list_add(&r->d->list, l->path, fault);
 }
 
 static bool keep(struct reading *r, const struct line *l, const struct shard_format *format)
 {
-	struct manifest *m = r->m;
-	uint64_t s = m->list.count;
+	struct dataset *d = r->d;
+	uint64_t s = d->list.count;
 	struct shard_facts facts = l->facts;
 	struct fault cause;
 
@@ -353,18 +306,18 @@ static bool keep(struct reading *r, const struct line *l, const struct shard_for
 	facts.token_bytes = shard_served(facts.type, r->hint);
 	facts.sample_tokens = shard_sample(&facts, r->hint);
 	facts.plain =
-		m->bucket && l->has_data_at &&
+		d->bucket && l->has_data_at && facts.frame_bytes == 0 &&
 		(facts.type == SHARD_U16 || facts.type == SHARD_U32 || facts.type == SHARD_I32) &&
 		facts.token_bytes == shard_type_bytes(facts.type);
 	if (s == r->room) {
 		r->room = s ? s + s / 2 : FIRST_ROOM;
-		if (!manifest_resize(m, r->room, &cause))
+		if (!dataset_resize(d, r->room, &cause))
 			return refuse_cause(r, &cause);
 	}
-	if (!add_name(r, l, &cause) || !manifest_keep(m, s, format, &facts, &cause))
+	if (!add_name(r, l, &cause) || !dataset_keep(d, s, format, &facts, &cause))
 		return refuse_cause(r, &cause);
-	m->entry[s].file.bytes = l->size;
-	m->entry[s].digest = l->digest ? strtoull(l->digest, NULL, 16) : 0;
+	d->entry[s].file.bytes = l->size;
+	d->entry[s].digest = l->digest ? strtoull(l->digest, NULL, 16) : 0;
 	return true;
 }
 
@@ -380,7 +333,7 @@ static bool take_line(struct reading *r, const char *text, size_t n)
 	bool fine = take_members(r, object, &l) && check_name(r, &l) &&
 		    take_names(r, &l, &format) && check_numbers(r, &l) && take_store(r, &l) &&
 		    keep(r, &l, format) &&
-		    (!r->visit || r->visit(r->context, r->m, object, r->fault));
+		    (!r->visit || r->visit(r->context, r->d, object, r->fault));
 
 	json_decref(object);
 	return fine;
@@ -443,28 +396,28 @@ static FILE *open_object(struct stores *stores, const char *url, char **text, st
 /* Sets the root, and for a dataset in a store the bucket and the key. */
 static bool begin(struct reading *r, const char *root)
 {
-	struct manifest *m = r->m;
+	struct dataset *d = r->d;
 	size_t n = strlen(root);
 
 	while (n > 1 && root[n - 1] == '/')
 		n--;
-	*m = (struct manifest){.list.root = strndup(root, n)};
-	if (!m->list.root)
+	d->list.root = strndup(root, n);
+	if (!d->list.root)
 		return fault_memory(r->fault);
 	if (!store_is_url(root))
 		return true;
 	if (!r->stores)
 		return fault_set(r->fault, FAULT_ARGUMENT, "", "no stores are open");
-	m->bucket = store_bucket(r->stores, root, &r->key, r->fault);
-	m->key_bytes = m->bucket ? strlen(r->key) : 0;
-	return m->bucket;
+	d->bucket = store_bucket(r->stores, root, &r->key, r->fault);
+	d->key_bytes = d->bucket ? strlen(r->key) : 0;
+	return d->bucket;
 }
 
-bool manifest_read(struct manifest *m, const char *path, const char *root, struct stores *stores,
+bool manifest_read(struct dataset *d, const char *path, const char *root, struct stores *stores,
 	const struct shard_format *format, const struct shard_hint *hint, manifest_visit *visit,
 	void *context, struct fault *fault)
 {
-	struct reading r = {.m = m,
+	struct reading r = {.d = d,
 		.stores = stores,
 		.path = path,
 		.format = format,
@@ -483,65 +436,18 @@ bool manifest_read(struct manifest *m, const char *path, const char *root, struc
 	if (!file)
 		fault_prefix(fault, "%s: ", path);
 	fine = file && take_lines(&r, file) &&
-	       (manifest_resize(m, m->list.count, &cause) || refuse_cause(&r, &cause));
+	       (dataset_resize(d, d->list.count, &cause) || refuse_cause(&r, &cause));
 	if (file)
 		fclose(file);
 	free(text);
-	if (fine) {
-		shard_list_trim(&m->list);
-		shard_list_sort(&m->sides);
-		if (m->sides.count > 0)
-			shard_list_trim(&m->sides);
-	} else {
-		manifest_free(m);
+	if (!fine) {
+		dataset_close(d);
+		return false;
 	}
-	return fine;
-}
-
-void manifest_free(struct manifest *m)
-{
-	shard_list_free(&m->list);
-	free(m->tokens);
-	free(m->entry);
-	shard_list_free(&m->sides);
-	*m = (struct manifest){0};
-}
-
-/* ---- comparing with shards ---- */
-
-bool manifest_same(const struct manifest_shard *listed, const struct manifest_shard *found,
-	struct fault *fault)
-{
-	/* Samples are joined if those of another shard are shorter or longer than a window. */
-	bool joined = listed->format->mixes_rows && listed->sample_tokens == 0,
-	     larger = found->frame_bytes > listed->frame_bytes;
-	const struct {
-		const char *field;
-		uint64_t listed, found;
-		const char *listed_name, *found_name; /* or NULL */
-	} facts[] = {
-		{"size", listed->size, found->size, NULL, NULL},
-		{"format", 0, listed->format != found->format, listed->format->name,
-			found->format->name},
-		{"dtype", listed->type, found->type, shard_type_name(listed->type),
-			shard_type_name(found->type)},
-		{"tokens", listed->tokens, found->tokens, NULL, NULL},
-		{"sample_tokens", listed->sample_tokens, joined ? 0 : found->sample_tokens, NULL,
-			NULL},
-		{"the largest frame_bytes", listed->frame_bytes,
-			larger ? found->frame_bytes : listed->frame_bytes, NULL, NULL},
-	};
-
-	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
-		char was[24], is[24];
-
-		snprintf(was, sizeof(was), "%" PRIu64, facts[i].listed);
-		snprintf(is, sizeof(is), "%" PRIu64, facts[i].found);
-		if (facts[i].listed != facts[i].found)
-			return fault_set(fault, FAULT_CHANGED, facts[i].field,
-				"%s is %s in the manifest and %s in the file", facts[i].field,
-				facts[i].listed_name ? facts[i].listed_name : was,
-				facts[i].found_name ? facts[i].found_name : is);
-	}
+	d->table.shards = d->list.count;
+	shard_list_trim(&d->list);
+	shard_list_sort(&d->sides);
+	if (d->sides.count > 0)
+		shard_list_trim(&d->sides);
 	return true;
 }

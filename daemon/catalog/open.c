@@ -1,8 +1,7 @@
 /*
  * Opens a dataset. Its shards are those that its manifest lists, or the files at its path, which
- * are all opened once; either way their facts are kept in a struct manifest. Then they are compared
- * with what the stream wants, and the windows are numbered. A fault names the line of the config
- * that caused it.
+ * are all opened once. Then their facts are compared with what the stream wants, and the windows
+ * are numbered. A fault names the line of the config that caused it.
  */
 #include "daemon/catalog/opening.h"
 
@@ -58,7 +57,8 @@ bool opening_refuse_memory(const struct opening *o)
 	return false;
 }
 
-bool opening_refuse_shard(const struct opening *o, const char *path, const struct fault *cause)
+/* Reports a fault of the shard @path. Keeps its code and errno if a system call failed. */
+static bool refuse_shard(const struct opening *o, const char *path, const struct fault *cause)
 {
 	opening_refuse(o, "path", "%s: %s", path, cause->text);
 	if (cause->error) {
@@ -103,8 +103,7 @@ static bool absolute(
 
 /* ---- from a manifest ---- */
 
-/* Reads the manifest; o->dataset may be NULL. */
-static bool open_manifest(const struct opening *o, struct manifest *m)
+static bool open_manifest(const struct opening *o)
 {
 	const struct config_dataset *source = o->source;
 	struct stat st;
@@ -124,9 +123,9 @@ static bool open_manifest(const struct opening *o, struct manifest *m)
 			"%.80s: is not a directory; with a manifest, must be the directory that "
 			"the paths in %s are relative to",
 			source->path, path);
-	if (o->dataset && stat(path, &st) == 0)
+	if (stat(path, &st) == 0)
 		o->dataset->manifest = dataset_identify(&st);
-	if (manifest_read(m, path, root, o->stores, format, &hint, NULL, NULL, &fault))
+	if (manifest_read(o->dataset, path, root, o->stores, format, &hint, NULL, NULL, &fault))
 		return true;
 	if (fault.index == FAULT_NO_INDEX)
 		return opening_refuse(o, "manifest",
@@ -137,21 +136,17 @@ static bool open_manifest(const struct opening *o, struct manifest *m)
 
 bool dataset_manifest(const struct config *config, struct stores *stores,
 	const struct config_stream *stream, const struct config_dataset *source,
-	struct manifest *manifest, struct fault *fault)
+	struct dataset *dataset, struct fault *fault)
 {
-	const struct opening o = {.config = config,
-		.stream = stream,
-		.source = source,
-		.stores = stores,
-		.fault = fault};
-
-	return open_manifest(&o, manifest);
+	return open_manifest(
+		&(struct opening){config, stream, source, stores, dataset, fault, NULL});
 }
 
 /* ---- files at a path ---- */
 
-static bool list_files(const struct opening *o, struct shard_list *list)
+static bool list_files(const struct opening *o)
 {
+	struct shard_list *list = &o->dataset->list;
 	struct fault fault;
 	char path[PATH_MAX];
 
@@ -168,26 +163,25 @@ static bool list_files(const struct opening *o, struct shard_list *list)
 struct describing {
 	const struct opening *opening;
 	const struct shard_format *format; /* of the config; NULL: any */
-	struct manifest *m;
-	pthread_mutex_t lock; /* over *m, and *opening->dataset */
+	pthread_mutex_t lock;		   /* over *opening->dataset */
 };
 
 /* Describes file @s. @path is its path afterwards. NULL: @fault, without that. */
 static const struct shard_format *look(const struct describing *all, uint64_t s,
 	char path[PATH_MAX + 1], struct shard_facts *facts, struct stat *st, struct fault *fault)
 {
-	const struct shard_hint *hint = &all->opening->dataset->hint;
+	const struct dataset *d = all->opening->dataset;
 	const struct shard_format *format = NULL;
 	int fd = -1;
 
 	/* O_NONBLOCK: open() would wait for the writer of a FIFO. */
 	errno = ENAMETOOLONG;
-	if (shard_list_path(&all->m->list, s, path, PATH_MAX + 1))
+	if (shard_list_path(&d->list, s, path, PATH_MAX + 1))
 		fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0 || fstat(fd, st) != 0)
 		fault_errno(fault, errno, "", "%s; must be readable", bytes_open_fault(errno));
 	else
-		format = shard_describe(all->format, path, fd, hint, facts, fault);
+		format = shard_describe(all->format, path, fd, &d->hint, facts, fault);
 	if (fd >= 0)
 		close(fd);
 	return format;
@@ -197,45 +191,47 @@ static const struct shard_format *look(const struct describing *all, uint64_t s,
  * A file that is not a shard. Among shards it is most likely a README or the index of another
  * loader, which `format: flat` would serve as tokens, so the remedy is a pattern without it.
  */
-static bool refuse_unknown(const struct describing *all, const struct opening *o, const char *path,
-	const struct fault *cause)
+static bool refuse_unknown(const struct opening *o, const char *path, const struct fault *cause)
 {
 	return opening_refuse(o, "path", "%s: %s%s", path, cause->text,
-		all->m->list.count > 1
+		o->dataset->list.count > 1
 			? "; move it away, or set a pattern that matches only the shards"
 		: shard_is_foreign(cause) ? ""
 					  : "; " PHRASE_NOT_SHARD);
 }
 
 /*
- * A shard that manifest_keep() rejected. A file that no format recognises counts as flat. Among
+ * A shard that dataset_keep() rejected. A file that no format recognises counts as flat. Among
  * shards of another format it is most likely one of them, with a lost index or a damaged header.
  */
-static bool refuse_odd(const struct opening *o, const struct manifest *m,
-	const struct shard_format *format, const char *path, const struct fault *cause)
+static bool refuse_odd(const struct opening *o, const struct shard_format *format, const char *path,
+	const struct fault *cause)
 {
-	const char *first = shard_list_name(&m->list, 0);
+	const struct dataset *d = o->dataset;
+	const char *first = dataset_shard_name(d, 0);
 	bool flat = format == &shard_flat;
 
-	if (format == m->format || (!flat && m->format != &shard_flat))
-		return opening_refuse_shard(o, path, cause);
+	if (format == d->format || (!flat && d->format != &shard_flat))
+		return refuse_shard(o, path, cause);
 	return opening_refuse(o, "path",
 		"%s: " PHRASE_FORMAT_LOST "; restore that, or, if it contains plain tokens, put it "
 		"into a dataset of its own with format: flat",
-		flat ? path : first, flat ? first : path, flat ? m->format->name : format->name);
+		flat ? path : first, flat ? first : path, flat ? d->format->name : format->name);
 }
 
 /* Keeps the facts of a shard. With the lock. */
-static bool keep(const struct describing *all, const struct opening *o, uint64_t s,
-	const struct shard_format *format, const struct shard_facts *facts, const char *path)
+static bool keep(const struct opening *o, uint64_t s, const struct shard_format *format,
+	const struct shard_facts *facts, const char *path)
 {
 	struct dataset *d = o->dataset;
-	struct manifest *m = all->m;
 	struct fault cause;
-	bool first = !m->format, indexed = dataset_is_indexed(facts), has;
+	/* Are the starts of documents known? Samples count as documents. */
+	bool indexed =
+		facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
+	bool first = !d->format, has;
 
-	if (!manifest_keep(m, s, format, facts, &cause))
-		return refuse_odd(o, m, format, path, &cause);
+	if (!dataset_keep(d, s, format, facts, &cause))
+		return refuse_odd(o, format, path, &cause);
 	if (first) {
 		snprintf(d->column, sizeof(d->column), "%s", facts->column);
 		d->plain = true;
@@ -247,13 +243,13 @@ static bool keep(const struct describing *all, const struct opening *o, uint64_t
 	if (odd)
 		return opening_refuse(o, "path",
 			"%s: has %s %s, but the first shard, %s, has %s; " PHRASE_ALL_OR_NONE, path,
-			has ? "a" : "no", odd, shard_list_name(&m->list, 0), has ? "none" : "one");
-	m->entry[s].sides = dataset_sides(facts);
+			has ? "a" : "no", odd, dataset_shard_name(d, 0), has ? "none" : "one");
+	d->entry[s].sides = dataset_sides(facts);
 	d->marked |= (d->hint.documents && indexed) ||
 		     (d->hint.loss_mask && (facts->mask || facts->bounds));
 	if (!indexed && s < d->unindexed)
 		d->unindexed = s;
-	d->plain &= m->entry[s].plain_at > 0;
+	d->plain &= dataset_is_plain(d, s);
 	d->padding += facts->padding;
 	if (facts->note[0] && (!d->note[0] || s < d->note_shard)) {
 		memcpy(d->note, facts->note, sizeof(d->note));
@@ -271,13 +267,13 @@ static bool describe(struct describing *all, const struct opening *o, uint64_t s
 	const struct shard_format *format = look(all, s, path, &facts, &st, &cause);
 
 	if (!format)
-		return shard_is_unknown(&cause) ? refuse_unknown(all, o, path, &cause)
-						: opening_refuse_shard(o, path, &cause);
+		return shard_is_unknown(&cause) ? refuse_unknown(o, path, &cause)
+						: refuse_shard(o, path, &cause);
 	pthread_mutex_lock(&all->lock);
-	bool fine = keep(all, o, s, format, &facts, path);
+	bool fine = keep(o, s, format, &facts, path);
 
 	if (fine)
-		all->m->entry[s].file = dataset_identify(&st);
+		o->dataset->entry[s].file = dataset_identify(&st);
 	pthread_mutex_unlock(&all->lock);
 	return fine;
 }
@@ -291,13 +287,13 @@ static bool describe_each(const struct parallel *p, struct fault *fault)
 	return describe(all, &o, p->i + 1);
 }
 
-static bool describe_files(const struct opening *o, struct manifest *m)
+static bool describe_files(const struct opening *o)
 {
-	struct describing all = {.opening = o, .m = m, .lock = PTHREAD_MUTEX_INITIALIZER};
-	uint64_t n = m->list.count - 1;
+	struct describing all = {.opening = o, .lock = PTHREAD_MUTEX_INITIALIZER};
+	uint64_t n = o->dataset->list.count - 1;
 	struct fault fault;
 
-	if (!manifest_resize(m, m->list.count, &fault))
+	if (!dataset_resize(o->dataset, n + 1, &fault))
 		return opening_refuse_memory(o);
 	/* The first shard sets the format and width that all must have. */
 	return find_format(o, &all.format) && describe(&all, o, 0) &&
@@ -337,8 +333,9 @@ static bool presume_annotations(const struct opening *o)
 /* ---- the shards of a dataset ---- */
 
 /* A mask among the shards would be served as tokens. */
-static bool check_label_mask(const struct opening *o, const struct shard_list *list)
+static bool check_label_mask(const struct opening *o)
 {
+	const struct shard_list *list = &o->dataset->list;
 	const char *mask = o->dataset->label_mask;
 	char path[PATH_MAX + 1];
 	size_t n = strlen(mask);
@@ -353,20 +350,20 @@ static bool check_label_mask(const struct opening *o, const struct shard_list *l
 }
 
 /* Prepares the hint, also for the annotations that the stream requests. */
-static bool prepare(const struct opening *o, const struct shard_list *list)
+static bool prepare(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
 	const char *mask = o->source->label_mask;
-	size_t root = strlen(list->root);
+	size_t root = strlen(d->list.root);
 	char path[PATH_MAX];
 
 	d->hint = hint_of(o);
 	d->hint.documents = o->stream->documents;
 	d->hint.loss_mask = o->stream->loss_mask;
-	d->hint.indexes = mds_indexes_new(list->root);
+	d->hint.indexes = mds_indexes_new(d->list.root);
 	d->has_eos = o->stream->has_eos;
 	d->eos = (uint32_t)o->stream->eos;
-	d->unindexed = list->count;
+	d->unindexed = d->list.count;
 	if (!d->hint.indexes)
 		return opening_refuse_memory(o);
 	if (!mask)
@@ -379,8 +376,8 @@ static bool prepare(const struct opening *o, const struct shard_list *list)
 	for (size_t n = strlen(d->label_mask); n > 1 && d->label_mask[n - 1] == '/'; n--)
 		d->label_mask[n - 1] = 0;
 	d->hint.label_mask = d->label_mask;
-	d->hint.root_bytes = root + (root > 0 && list->root[root - 1] != '/');
-	return check_label_mask(o, list);
+	d->hint.root_bytes = root + (root > 0 && d->list.root[root - 1] != '/');
+	return check_label_mask(o);
 }
 
 /* A number that is equal for equal shards: the digest, or without one the ETag. */
@@ -394,30 +391,19 @@ static uint64_t contents_of(const struct dataset *d, uint64_t s)
 	return order_name_hash(object.etag, strlen(object.etag));
 }
 
-/* Moves the shards to the dataset. */
-static bool take(const struct opening *o, struct manifest *m)
+/* Finds the dataset's shards. */
+static bool find_shards(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
-	uint64_t shards = m->list.count;
 
-	d->format = m->format;
-	d->token_bytes = m->token_bytes;
-	d->sample_tokens = m->sample_tokens;
-	d->frame_bytes = m->frame_bytes;
-	d->is_signed = m->is_signed;
-	d->list = m->list;
-	d->entry = m->entry;
-	d->sides = m->sides;
-	d->bucket = m->bucket;
-	d->key_bytes = m->key_bytes;
-	d->table = (struct table){
-		.shards = shards,
-		.tokens = m->tokens,
-		.first_window = calloc(shards + 1, sizeof(*d->table.first_window)),
-		.window_tokens = d->hint.window_tokens,
-		.stride = o->stream->stride,
-	};
-	*m = (struct manifest){0};
+	d->listed = o->source->manifest;
+	if (!(d->listed ? open_manifest(o) : list_files(o)) || !prepare(o) ||
+		(!d->listed && !describe_files(o)))
+		return false;
+	d->table.shards = d->list.count;
+	d->table.first_window = calloc(d->table.shards + 1, sizeof(*d->table.first_window));
+	d->table.window_tokens = d->hint.window_tokens;
+	d->table.stride = o->stream->stride;
 	if (d->bucket) {
 		d->finder = (struct objects){.stores = o->stores,
 			.find = dataset_find_object,
@@ -430,23 +416,11 @@ static bool take(const struct opening *o, struct manifest *m)
 	d->hint.joined = d->format->mixes_rows && d->sample_tokens == 0;
 	if (d->listed && !o->source->has_dtype)
 		d->hint.type = (enum shard_type)d->entry[0].type;
-	for (uint64_t s = 0; d->listed && s < shards; s++)
+	for (uint64_t s = 0; d->listed && s < d->table.shards; s++)
 		d->contents = order_derive(d->contents, contents_of(d, s));
-	return d->table.first_window || opening_refuse_memory(o);
-}
-
-/* Finds the dataset's shards. */
-static bool find_shards(const struct opening *o)
-{
-	struct dataset *d = o->dataset;
-	struct manifest m = {0};
-
-	d->listed = o->source->manifest;
-	bool fine = (d->listed ? open_manifest(o, &m) : list_files(o, &m.list)) &&
-		    prepare(o, &m.list) && (d->listed || describe_files(o, &m)) && take(o, &m);
-
-	manifest_free(&m);
-	return fine && (!d->listed || presume_annotations(o));
+	if (!d->table.first_window)
+		return opening_refuse_memory(o);
+	return !d->listed || presume_annotations(o);
 }
 
 static bool add_up(const struct opening *o)

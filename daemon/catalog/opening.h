@@ -3,9 +3,6 @@
 #define TOKEND_OPENING_H
 
 #include "daemon/catalog/catalog.h"
-#include "daemon/shard/list.h"
-
-#include <stdio.h>
 
 struct opening {
 	const struct config *config;
@@ -24,13 +21,6 @@ struct opening {
 __attribute__((format(printf, 3, 4))) bool opening_refuse(
 	const struct opening *o, const char *key, const char *text, ...);
 bool opening_refuse_memory(const struct opening *o);
-/*
- * Reports @cause, a fault of the shard @path. Keeps its code and errno if a system call failed.
- * Always false.
- */
-bool opening_refuse_shard(const struct opening *o, const char *path, const struct fault *cause);
-
-/* ---- datasets ---- */
 
 /*
  * Fills *o->dataset, whose `config` is set, from files or from a manifest. On failure returns false
@@ -41,14 +31,17 @@ bool dataset_open(const struct opening *o);
 bool dataset_save(struct dataset *dataset, FILE *to);
 /* Fills o->dataset with what dataset_save() wrote to o->saved. False: o->fault. */
 bool dataset_from_saved(const struct opening *o);
+/*
+ * Samples a dataset whose shards have been described, for tokens of another type than the config's,
+ * or not below the stream's vocab. A wrong type is an error, because all tokens of the shard would
+ * be wrong. A token that may not be served is only recorded in dataset->refused: the stream will
+ * stop there, and `tokend --check` fails. False: o->fault.
+ */
+bool sample_dataset(const struct opening *o);
+
+/* ---- its shards ---- */
 
 struct dataset_identity dataset_identify(const struct stat *st);
-/* Whether a file with @st is unchanged. False: FAULT_CHANGED, with the difference. @when: "the
- * shard was listed", for the text. */
-bool dataset_identical(const struct dataset_identity *listed, const char *when,
-	const struct stat *st, struct fault *fault);
-/* Whether the starts of documents are known. Samples count as documents. */
-bool dataset_is_indexed(const struct shard_facts *facts);
 /* A hash of the identities of the shard's side files; 0: there are none. */
 uint32_t dataset_sides(const struct shard_facts *facts);
 /*
@@ -58,16 +51,6 @@ uint32_t dataset_sides(const struct shard_facts *facts);
  */
 const char *dataset_odd_side(
 	const struct dataset *dataset, const struct shard_facts *facts, bool *has);
-/* Frees the members of *@dataset, not the struct. */
-void dataset_close(struct dataset *dataset);
-
-/*
- * Samples a dataset whose shards have been described, for tokens of another type than the config's,
- * or not below the stream's vocab. A wrong type is an error, because all tokens of the shard would
- * be wrong. A token that may not be served is only recorded in dataset->refused: the stream will
- * stop there, and `tokend --check` fails. False: o->fault.
- */
-bool sample_dataset(const struct opening *o);
 
 /* ---- in a store ---- */
 

@@ -1,8 +1,5 @@
 #include "daemon/control/control.h"
 
-#include "daemon/catalog/catalog.h"
-#include "proto/wire.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -24,9 +21,8 @@ static void print_remark(void *none, const struct stream *s, bool doubt, const c
 	printf("  %s\n", text);
 }
 
-static void print_dataset(const struct config *config, const struct dataset *d)
+static void print_dataset(const struct dataset *d)
 {
-	char reason[240];
 	const struct table *t = &d->table;
 	bool slide = d->config->slide;
 	uint64_t unserved = slide ? t->short_tokens : table_unserved(t);
@@ -45,20 +41,17 @@ static void print_dataset(const struct config *config, const struct dataset *d)
 			percent * (double)d->padding);
 	if (d->column[0])
 		printf("    column %s\n", d->column);
-	dataset_fetch_reason(config, d, reason, sizeof(reason));
-	if (reason[0])
-		printf("    read %s\n", reason);
 }
 
-static void print_stream(const struct config *config, const struct stream *s)
+static void print_stream(const struct stream *s)
 {
 	printf("stream %s: windows of %" PRIu64 " + %" PRIu64 " tokens every %" PRIu64 ", %" PRIu32
 	       " bytes a token\n",
 		s->config->name, s->config->seq_len, s->config->extra, s->config->stride,
 		s->token_bytes);
 	for (uint32_t d = 0; d < s->config->datasets; d++)
-		print_dataset(config, &s->dataset[d]);
-	plan_tell(s, NULL, print_remark);
+		print_dataset(&s->dataset[d]);
+	stream_notes(s, print_remark, NULL);
 }
 
 /* Names the provider of each store's credentials. */
@@ -241,7 +234,7 @@ int check_run(const struct catalog *catalog, struct stores *stores)
 	for (uint32_t i = 0; i < config->streams; i++) {
 		const struct stream *s = &catalog->stream[i];
 
-		print_stream(config, s);
+		print_stream(s);
 
 		bool sound = check_samples(s);
 

@@ -551,6 +551,8 @@ struct comparison {
 
 /* ---- warn.c ---- */
 
+/* Logs the remarks about all streams. */
+void warn_log(const struct catalog *catalog);
 /* Sends the warnings of a session that was just attached at @c. May close connections. */
 void warn_attached(struct session *s, const struct cursor *c);
 /* False: @s is strict, and another process reads for its rank. */
@@ -680,17 +682,6 @@ bool reading_by_window(const struct stream *s);
 void reading_cap_memory(struct config *config, const struct cgroup *cgroup);
 /* The engine's place for reads of @dataset, of @stores places for stores. */
 unsigned reading_place(const struct dataset *dataset, unsigned stores);
-
-/* ---- plan.c ---- */
-
-/*
- * Remarks about a stream: shards that look wrong, the end of its datasets, its schedule. Each is
- * one line. @doubt: trainers are warned, because the tokens may not be the ones that are meant.
- */
-typedef void (*plan_teller)(void *context, const struct stream *s, bool doubt, const char *text);
-void plan_tell(const struct stream *s, void *context, plan_teller tell);
-/* Logs those of all streams. */
-void plan_log(const struct catalog *catalog);
 
 /* ---- check.c ---- */
 

@@ -164,6 +164,18 @@ static void warn_of_mix(struct session *s, const struct cursor *c)
 
 /* ---- doubts ---- */
 
+static void log_remark(void *none, const struct stream *s, bool doubt, const char *text)
+{
+	(void)none;
+	log_line(doubt ? LOG_WARNING : LOG_NOTE, "stream %s: %s", s->config->name, text);
+}
+
+void warn_log(const struct catalog *catalog)
+{
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		stream_notes(&catalog->stream[i], log_remark, NULL);
+}
+
 struct doubts {
 	struct connection *connection;
 	unsigned n;
@@ -194,7 +206,7 @@ void warn_attached(struct session *s, const struct cursor *c)
 	}
 	if (!s->again && !s->helper && s->rank == 0 && s->peer == 0) { /* once a job */
 		if (!former)
-			plan_tell(s->stream, &(struct doubts){s->connection, 0}, warn_of_doubt);
+			stream_notes(s->stream, warn_of_doubt, &(struct doubts){s->connection, 0});
 		warn_of_mix(s, c);
 	}
 	if (!former)

@@ -4,7 +4,7 @@
  *
  * An input is: failures (fail.h), a byte (1: only npy is allowed), the text.
  */
-#include "daemon/catalog/manifest.h"
+#include "daemon/catalog/dataset.h"
 #include "tests/fuzz/input.h"
 
 #include <assert.h>
@@ -21,7 +21,7 @@ static void check_name(const char *name)
 	assert(name[0] && !strstr(whole, "//") && !strstr(whole, "/./") && !strstr(whole, "/../"));
 }
 
-static void check(const struct manifest *m)
+static void check(const struct dataset *m)
 {
 	assert(m->list.count > 0 && m->format && (m->token_bytes == 2 || m->token_bytes == 4));
 	for (uint64_t i = 0; i < m->list.count; i++) {
@@ -30,9 +30,9 @@ static void check(const struct manifest *m)
 		check_name(name);
 		assert(i == 0 || strcmp(shard_list_name(&m->list, i - 1), name) < 0);
 		assert(shard_list_find(&m->list, name) == (int64_t)i);
-		assert(m->tokens[i] <= UINT64_C(1) << 60 &&
+		assert(m->table.tokens[i] <= UINT64_C(1) << 60 &&
 			m->entry[i].file.bytes <= UINT64_C(1) << 60);
-		assert(m->sample_tokens == 0 || m->tokens[i] % m->sample_tokens == 0);
+		assert(m->sample_tokens == 0 || m->table.tokens[i] % m->sample_tokens == 0);
 		assert(shard_type_name((enum shard_type)m->entry[i].type));
 	}
 	assert(m->frame_bytes <= 1 << 20);
@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	int fd = memfd_create("manifest", MFD_CLOEXEC);
 	char path[64];
 	struct fault fault = {0};
-	struct manifest m;
+	struct dataset m = {0};
 
 	assert(fd >= 0 && pwrite(fd, in.at, in.n, 0) == (ssize_t)in.n);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
@@ -63,9 +63,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		assert(strlen(fault.text) > strlen(path) + 2);
 		for (const char *c = fault.text; *c; c++)
 			assert(*c >= ' ' && *c <= '~');
-		assert(!m.list.paths && !m.tokens && !m.entry);
+		assert(!m.list.paths && !m.table.tokens && !m.entry);
 	}
-	manifest_free(&m);
+	dataset_close(&m);
 	close(fd);
 	return 0;
 }

@@ -2,7 +2,7 @@
  * Memory runs out at each allocation of the JSON library: that is not a fault of the file, and no
  * character of a path or digest is dropped without a word.
  */
-#include "daemon/catalog/manifest.h"
+#include "daemon/catalog/dataset.h"
 #include "daemon/shard/json.h"
 #include "tests/unit/files.h"
 
@@ -32,7 +32,7 @@ static bool read_index(struct files *f, struct fault *fault)
 static bool read_manifest(struct files *f, struct fault *fault)
 {
 	struct shard_hint hint = {0};
-	struct manifest m;
+	struct dataset m = {0};
 
 	if (!manifest_read(
 		    &m, files_path(f, "m.jsonl"), ".", NULL, NULL, &hint, NULL, NULL, fault)) {
@@ -40,7 +40,7 @@ static bool read_manifest(struct files *f, struct fault *fault)
 		return false;
 	}
 	assert_int_equal(m.list.count, 2);
-	manifest_free(&m);
+	dataset_close(&m);
 	return true;
 }
 

@@ -327,7 +327,7 @@ static void check_streams(struct doctor *d)
 		.config = d->config, .memory_bytes = STORE_BYTES, .patience_ms = PATIENCE_MS};
 	struct fault fault;
 	struct stores *stores = store_open(&options, &fault);
-	struct catalog *catalog = stores ? catalog_open(d->config, stores, &fault) : NULL;
+	struct catalog *catalog = stores ? catalog_open(d->config, stores, NULL, &fault) : NULL;
 
 	if (!catalog)
 		fix(d, "shards", "mend that, or let the daemon's user read it: groups, ACLs",

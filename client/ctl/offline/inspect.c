@@ -5,7 +5,6 @@
 #include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/dataset.h"
-#include "daemon/catalog/manifest.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/config/url_text.h"
 #include "daemon/shard/format.h"
@@ -258,7 +257,7 @@ static bool list_datasets(struct inspect *in)
 /* ---- how a shard is read ---- */
 
 /* Takes what a flat shard does not say from the manifest that it is compared with. */
-static void use_manifest(const struct manifest *from, const char *name, struct ctl_input *input)
+static void use_manifest(const struct dataset *from, const char *name, struct ctl_input *input)
 {
 	int64_t i = shard_list_find(&from->list, name);
 
@@ -450,20 +449,20 @@ static void compare_with_first(struct inspect *in, struct inspected *f)
 {
 	static const char *const names[] = {"loss mask", "list of document bounds (.csv.gz)"};
 	const bool has[] = {f->facts.mask, f->facts.bounds};
-	struct manifest *first = &in->first;
+	struct dataset *first = &in->first;
 	struct fault fault;
 
 	if (first->list.count == 0 || in->first_of != f->listed) {
-		manifest_free(first);
+		dataset_close(first);
 		in->first_of = f->listed;
 		memcpy(in->first_has, has, sizeof(has));
 		if (!shard_list_add(&first->list, ctl_place_name(&in->place, f->i), &fault) ||
-			!manifest_resize(first, 1, &fault)) {
+			!dataset_resize(first, 1, &fault)) {
 			problem(f, "%s", fault.text);
 			return;
 		}
 	}
-	if (!manifest_keep(first, 0, f->shard->format, &f->facts, &fault))
+	if (!dataset_keep(first, 0, f->shard->format, &f->facts, &fault))
 		problem(f, "%s", fault.text);
 	for (unsigned i = 0; i < 2 && f->listed && f->listed->stream->loss_mask; i++)
 		if (in->first_has[i] != has[i])
@@ -475,15 +474,11 @@ static void compare_with_first(struct inspect *in, struct inspected *f)
 
 /* Compares with line @s of a manifest; the digest only if both have one. */
 static void compare(
-	const struct inspect *in, struct inspected *f, const struct manifest *m, int64_t s)
+	const struct inspect *in, struct inspected *f, const struct dataset *m, int64_t s)
 {
-	const struct manifest_shard listed = {m->format, (enum shard_type)m->entry[s].type,
-		m->tokens[s], m->entry[s].file.bytes, m->sample_tokens, m->frame_bytes};
-	const struct manifest_shard found = {f->shard->format, f->facts.type, f->facts.tokens,
-		f->size, f->facts.sample_tokens, f->facts.frame_bytes};
 	struct fault fault;
 
-	if (!manifest_same(&listed, &found, &fault))
+	if (!manifest_agrees(m, (uint64_t)s, f->shard->format, &f->facts, f->size, &fault))
 		problem(f, "%s", fault.text);
 	else if (f->scanned && !f->problem[0] && m->entry[s].digest &&
 		 f->scan.digest != m->entry[s].digest)
@@ -559,7 +554,7 @@ void inspect_place(struct inspect *in)
 	struct fault fault = {.code = FAULT_NONE};
 
 	if (!in->first_of)
-		manifest_free(&in->first);
+		dataset_close(&in->first);
 	ctl_progress_begin(
 		&in->progress, p->path, in->deep ? "tokens" : "shards", in->deep ? 0 : p->shards);
 	if (parallel_for(p->shards, threads, inspect_shard, in, &fault) < p->shards &&
@@ -625,12 +620,12 @@ int inspect_end(struct inspect *in, int status)
 	if (status == CTL_OK)
 		status = emit_end(&in->emit, in->faults ? CTL_FAILED : CTL_OK);
 	for (unsigned i = 0; i < in->lists; i++) {
-		manifest_free(&in->listed[i].shards);
+		dataset_close(&in->listed[i].shards);
 		free(in->listed[i].root);
 		free(in->listed[i].mask);
 	}
 	free(in->listed);
-	manifest_free(&in->first);
+	dataset_close(&in->first);
 	ctl_input_end(&in->input);
 	return status;
 }

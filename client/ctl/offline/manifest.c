@@ -1,5 +1,5 @@
 /*
- * tokctl manifest: lists the shards of a dataset, as daemon/catalog/manifest.h says. Each line is
+ * tokctl manifest: lists the shards of a dataset, as daemon/catalog/manifest.c says. Each line is
  * written by inspect_file.c after the shard was read; or with --from it is copied, which is a join
  * of the lines of a manifest with the objects that were uploaded.
  */
@@ -76,7 +76,7 @@ bool manifest_add(struct inspect *in, uint64_t i, const struct shard_format *for
 struct join {
 	struct inspect *in;
 	const char *path, *url; /* of the manifest that is read, of the objects */
-	struct manifest from;
+	struct dataset from;
 	struct shard_list names; /* of shards and side files that should be there */
 };
 
@@ -95,7 +95,7 @@ __attribute__((format(printf, 3, 4))) static void report(
 }
 
 /* Takes the names of a line's shard and side files. */
-static bool take_names(void *context, const struct manifest *m, json_t *line, struct fault *fault)
+static bool take_names(void *context, const struct dataset *m, json_t *line, struct fault *fault)
 {
 	struct shard_list *names = &((struct join *)context)->names;
 	const char *name;
@@ -112,7 +112,7 @@ static bool take_names(void *context, const struct manifest *m, json_t *line, st
 }
 
 /* Finds the object of a line, and copies the line for it. */
-static bool join_line(void *context, const struct manifest *m, json_t *line, struct fault *fault)
+static bool join_line(void *context, const struct dataset *m, json_t *line, struct fault *fault)
 {
 	struct join *j = context;
 	uint64_t i = m->list.count - 1;
@@ -176,7 +176,7 @@ static void read_objects(struct join *j)
 	char text[256];
 
 	for (uint64_t i = 0; i < j->from.list.count; i++)
-		if (j->from.tokens[i] && !j->from.entry[i].digest) {
+		if (j->from.table.tokens[i] && !j->from.entry[i].digest) {
 			snprintf(text, sizeof(text),
 				"line %" PRIu64 " has no digest to compare with; write it anew "
 				"with --deep",
@@ -194,14 +194,14 @@ static void join(struct inspect *in, const char *path, const char *url)
 	struct join j = {.in = in, .path = path, .url = url};
 	bool ask = ctl_place_unlisted(url), known = !ask || read_lines(&j, take_names);
 
-	manifest_free(&j.from);
+	dataset_close(&j.from);
 	shard_list_sort(&j.names);
 	if (known && inspect_open(in, url, ask ? &j.names : NULL)) {
 		if (read_lines(&j, join_line))
 			report_others(&j);
 		if (in->deep && !in->faults)
 			read_objects(&j);
-		manifest_free(&j.from);
+		dataset_close(&j.from);
 		inspect_close(in);
 	}
 	shard_list_free(&j.names);

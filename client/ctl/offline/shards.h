@@ -6,7 +6,7 @@
 #define TOKEND_CTL_SHARDS_H
 
 #include "client/ctl/common/ctl.h"
-#include "daemon/catalog/manifest.h"
+#include "daemon/catalog/dataset.h"
 #include "daemon/config/config.h"
 #include "daemon/shard/bytes.h"
 #include "daemon/shard/list.h"
@@ -163,11 +163,11 @@ bool ctl_scan(struct ctl_scan *scan, const struct shard *shard, struct fault *fa
 struct listed {
 	const struct config_stream *stream;
 	const struct config_dataset *dataset;
-	struct manifest shards; /* its list; the rest only if there is a manifest */
-	char *root;		/* with links resolved, to compare with paths */
-	char *mask;		/* its label_mask, absolute or a URL; or NULL */
-	bool unlisted;		/* in a store, without a manifest: all below @root */
-	bool judged, joined;	/* its samples are joined; known once it is judged */
+	struct dataset shards; /* its list; the rest only if there is a manifest */
+	char *root;	       /* with links resolved, to compare with paths */
+	char *mask;	       /* its label_mask, absolute or a URL; or NULL */
+	bool unlisted;	       /* in a store, without a manifest: all below @root */
+	bool judged, joined;   /* its samples are joined; known once it is judged */
 };
 
 /* The command, and what was seen so far. */
@@ -184,10 +184,10 @@ struct inspect {
 	struct ctl_place place;
 	struct ctl_place masks; /* of the dataset of the path, if they are in a store */
 	char masks_url[PATH_MAX];
-	const struct manifest *from; /* that the shards must agree with; NULL: their dataset's */
+	const struct dataset *from; /* that the shards must agree with; NULL: their dataset's */
 
 	/* the first shard of a dataset, or of the path; or empty */
-	struct manifest first;
+	struct dataset first;
 	const struct listed *first_of; /* NULL: of the path */
 	bool first_has[2];	       /* a loss mask, a list of document bounds */
 };

@@ -30,7 +30,7 @@ static bool open_stream(struct ctl_stream *s, const char *config, const char *st
 	if (s->config)
 		s->stores = ctl_stores_open(s->config, &fault);
 	if (s->stores)
-		s->catalog = all ? catalog_open(s->config, s->stores, &fault)
+		s->catalog = all ? catalog_open(s->config, s->stores, NULL, &fault)
 				 : catalog_open_stream(s->config, s->stores, stream, &fault);
 	if (s->catalog) {
 		s->stream = catalog_stream(s->catalog, stream);
