@@ -1,4 +1,15 @@
-#include "daemon/catalog/dataset.h"
+/*
+ * An attach has four steps. On the loop: all checks that need no waiting. In libuv's pool: the
+ * stream's shards are compared with what their paths hold now. If they differ, the attach is
+ * refused: for now, while the config is read again; or, if a session still reads the former ones or
+ * was stopped by the change, until somebody acts. In the pool: the cursor and the ring are made.
+ * Back on the loop: the data thread gets the feed, and the client gets the ring's two descriptors.
+ * Only an attach at a snapshot reads state_dir, before the second step.
+ *
+ * The pool has a thread for each stream and some more, so a stream whose storage hangs delays no
+ * other. Such a stream's attaches go on a second or two after the comparison began, because the
+ * reader compares each shard that it opens.
+ */
 #include "daemon/control/control.h"
 #include "proto/cursor.h"
 #include "proto/order.h"
@@ -88,9 +99,6 @@ static bool read_start(struct attach_job *job, const struct wire *w)
 
 static bool read_coordinates(struct session *s, const struct wire *w, struct fault *fault)
 {
-	const struct config *config = s->control->config;
-	char name[LIMIT_NAME_BYTES + 1], list[NEAREST_LIST_BYTES];
-
 	s->rank = wire_number(w, WIRE_RANK);
 	s->world = wire_number(w, WIRE_WORLD);
 	s->micro_batch = wire_number(w, WIRE_MICRO);
@@ -101,19 +109,16 @@ static bool read_coordinates(struct session *s, const struct wire *w, struct fau
 	s->strict = wire_number(w, WIRE_STRICT) != 0;
 	if (!wire_text(w, WIRE_RUN, s->run, sizeof(s->run)) || !wire_name_ok(s->run))
 		return fault_set(fault, FAULT_ATTACH, "run", "must be " PHRASE_NAME);
-	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
-		return fault_set(fault, FAULT_ATTACH, "stream", "must be " PHRASE_NAME);
-	s->stream = catalog_stream(s->control->catalog, name);
+	s->stream = connection_stream(s->connection, w, FAULT_ATTACH, fault);
 	if (!s->stream)
-		return fault_set(fault, FAULT_ATTACH, "stream", PHRASE_NO_STREAM, name,
-			config->path, config_list_streams(config, name, list));
+		return false;
 	if (s->world < 1 || s->world > LIMIT_WORLD)
 		return fault_set(
 			fault, FAULT_ATTACH, "world", "%" PRIu64 " is not 1 to 2^32", s->world);
 	if (s->rank >= s->world)
 		return fault_set(fault, FAULT_ATTACH, "rank",
 			"%" PRIu64 " is not below world, %" PRIu64, s->rank, s->world);
-	return runs_name(config, s->connection->uid, s->run, fault);
+	return runs_name(s->control->config, s->connection->uid, s->run, fault);
 }
 
 /* ---- in the pool: the cursor and the ring ---- */
@@ -248,7 +253,7 @@ static void begin(struct attach_job *job)
 	s->stream->counts->attaches++;
 	s->stream->counts->attaches_again += s->again;
 	session_log_attach(s);
-	data_thread_attach(s->control->data_thread, s->id);
+	data_thread_tell(s->control->data_thread, s->id, DATA_THREAD_ATTACH);
 	request_join(s);
 	/* A send may find that the client is gone. Then the session leaves at once, so it must have
 	 * begun. The reply is last, so that the trainer sees the warnings now. */
@@ -287,22 +292,12 @@ static void make(struct attach_job *job)
 
 /* ---- the stream's shards, as they are now ---- */
 
-/* A session that reads the stream's former shards. NULL: none. */
-static const struct session *reader_of(const struct session *s)
-{
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
-		const struct session *other = s->control->sessions.of[id];
-
-		if (session_is_live(other) && other->stream == s->stream)
-			return other;
-	}
-	return NULL;
-}
-
 /* Refuses an attach, and reads the config again, unless somebody has to act. @what: has changed. */
 static void refuse_changed(struct attach_job *job, const char *what)
 {
-	const struct session *s = job->session, *other = reader_of(s);
+	const struct session *s = job->session;
+	/* It reads the former shards. */
+	const struct session *other = session_next(s->control, 0, s->stream, NULL);
 	const char *stream = s->stream->config->name;
 	struct reload *r = &s->control->reload;
 

@@ -248,6 +248,21 @@ void connection_refuse(struct connection *c, uint64_t serial, const struct fault
 
 /* ---- messages ---- */
 
+const struct stream *connection_stream(
+	const struct connection *c, const struct wire *w, enum fault_code code, struct fault *fault)
+{
+	const struct config *config = c->control->config;
+	char name[LIMIT_NAME_BYTES + 1], list[NEAREST_LIST_BYTES];
+	const struct stream *stream = NULL;
+
+	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
+		fault_set(fault, code, "stream", "must be " PHRASE_NAME);
+	else if (!(stream = catalog_stream(c->control->catalog, name)))
+		fault_set(fault, code, "stream", PHRASE_NO_STREAM, name, config->path,
+			config_list_streams(config, name, list));
+	return stream;
+}
+
 static void hello(struct connection *c, const struct wire *w)
 {
 	struct wire answer = {.op = WIRE_HELLO};
@@ -310,7 +325,7 @@ static void wake(struct connection *c)
 {
 	/* A flood of needless wake-ups does not reach the data thread. */
 	if (c->session && c->session->fed && ring_wanted(&c->session->memory.ring))
-		data_thread_kick(c->control->data_thread, c->session->id);
+		data_thread_tell(c->control->data_thread, c->session->id, DATA_THREAD_KICK);
 }
 
 /* ---- receiving ---- */

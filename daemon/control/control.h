@@ -1,6 +1,7 @@
 /*
  * The room's own header, a section for each file: first what is shared, last struct control, which
- * has all parts. server.c creates and destroys them. Files may call each other.
+ * has all parts. server.c creates and destroys them. Everything is the loop's, unless it says
+ * otherwise.
  */
 #ifndef TOKEND_CONTROL_H
 #define TOKEND_CONTROL_H
@@ -31,21 +32,13 @@ struct data_thread;
 struct request;
 struct session;
 
-/* ---- reload.c ---- */
+/* ---- reload.c: the config is read again ---- */
 
-/*
- * A reload is a check of the config in libuv's pool, then an execve() of this program when nothing
- * is read or written (ARCHITECTURE.md). A config that is refused, storage that does not answer, or
- * execve() that fails changes nothing.
- *
- * A memfd passes struct reload_past, the datasets and the config's text: /proc/self/exe is this
- * version, also if its package was replaced, so both images have the same types.
- */
-/* A process before it executed itself. */
+/* A process before it executed itself, which a memfd passes with the datasets and the config. */
 struct reload_past {
 	pid_t pid;
 	int memfd;     /* -1: it did not */
-	long text_at;  /* in memfd, after the datasets */
+	long text_at;  /* of the config in memfd, after the datasets */
 	bool terminal; /* it had one at its start */
 	struct listener listener;
 	uint64_t reloads, refused; /* so far, for metrics */
@@ -81,24 +74,13 @@ struct config *reload_config(const struct reload_past *past, const char *path, s
 struct catalog *reload_catalog(const struct reload_past *past, const struct config *config,
 	struct stores *stores, struct fault *fault);
 
-/* ---- state.c ---- */
+/* ---- state.c: state_dir and runs ---- */
 
 /*
- * Runs, and state_dir, where the daemon keeps their snapshots: cursors under tags, in
- * STATE_DIR/STREAM/RUN/TAG.cursor. A file contains exactly the bytes of the trainer's cursor.
- *
- * A run is stream, user and name. Runs of users other than root, admin_uids and the daemon's own
- * user are called NAME@UID. Only these three may use a run of another user.
- *
- * A save returns when file and directories are on disk: a temporary file is written, fsynced and
- * renamed, and the directory is fsynced. After a power cut or a kill the tag is the old snapshot or
- * the new one. Several daemons may share a state_dir.
- *
  * Calls on state_dir may hang, so they are jobs: one at a time in libuv's pool, in the order in
  * which they were given. Only a client that waits for a job notices, until STATE_DEADLINE_MS have
- * passed. All on the loop, except where it says otherwise.
+ * passed.
  */
-/* ---- jobs ---- */
 enum { STATE_DEADLINE_MS = 20000 };
 
 struct state_job {
@@ -107,9 +89,9 @@ struct state_job {
 	uv_work_t pool;
 	/* The connection that waits for it, as its `errand`; NULL: none, or none any more. */
 	struct connection *connection;
-	uint64_t serial;   /* of its query */
-	uint64_t since_ms; /* when it was given */
-	bool dropped;	   /* its connection has gone: skipped unless it has begun */
+	uint64_t serial;		     /* of its query */
+	uint64_t since_ms;		     /* when it was given */
+	bool dropped;			     /* its connection has gone: skipped unless begun */
 	void (*work)(struct state_job *job); /* in the pool; may block */
 	/* Always called; frees the job. @connection waits for a reply, unless it is NULL. */
 	void (*done)(struct state_job *job);
@@ -117,14 +99,12 @@ struct state_job {
 
 struct state_jobs {
 	uv_loop_t *loop;
-	const char *name; /* of the place that may hang: "state_dir", "the cache's disk" */
 	TAILQ_HEAD(, state_job) waiting;
 	struct state_job *running;
 	uint64_t begun_ms; /* when that began */
 	unsigned n;	   /* waiting or running */
 };
 
-void state_jobs_init(struct state_jobs *jobs, uv_loop_t *loop, const char *name);
 /* Its work and done are set; serial, too, if @c is to wait for it. */
 void state_give(struct state_jobs *jobs, struct connection *c, struct state_job *job);
 /* The connection closes, or has its reply: it does not wait any more. */
@@ -132,7 +112,6 @@ void state_forget(struct connection *c);
 /* How long the present job has been running; 0: none. */
 uint64_t state_busy_ms(const struct state_jobs *jobs);
 
-/* ---- state_dir ---- */
 struct state {
 	struct state_jobs jobs;
 	const char *dir;
@@ -145,29 +124,25 @@ struct state_run {
 	char stream[LIMIT_NAME_BYTES + 1], name[LIMIT_NAME_BYTES + 1];
 };
 
+void state_init(struct state *state, uv_loop_t *loop, const char *dir);
 /*
  * Replaces config->state_dir: by $STATE_DIRECTORY (from systemd) if the config names none; by a
  * directory of this config and user, if the config names none and @private is set, or if this user
  * may not write there. @private: a private daemon. False: out of memory.
  */
 bool state_place(struct config *config, bool private);
-
-/* These block: only jobs call them. */
+/* These block: only jobs call them. Load returns the length in @bytes, of LIMIT_CURSOR_BYTES, or 0;
+ * the contents are not checked. */
 bool state_save(const struct state_run *run, const char *tag, const void *bytes, size_t n,
 	struct fault *fault);
-/* @bytes: a buffer of LIMIT_CURSOR_BYTES. Returns the length, or 0. The contents are not checked.
- */
 size_t state_load(const struct state_run *run, const char *tag, void *bytes, struct fault *fault);
 /* Saves the cursor as the run's, unless that has the same mixes. */
 bool state_note(const struct state_run *run, const void *bytes, size_t n, bool *written,
 	struct fault *fault);
-
 /* The session's run. */
 struct state_run state_run(const struct session *s);
 /* A session attaches at this cursor, or goes on at it: saves it as the run's, soon. */
 void state_attached(const struct session *s, const void *bytes, size_t n);
-
-/* ---- runs ---- */
 
 /* Is @uid root, the daemon's own user or in admin_uids? Such users may use each run. */
 bool runs_privileged(const struct config *config, uid_t uid);
@@ -178,14 +153,11 @@ bool runs_may(const struct config *config, uid_t uid, const char *run);
 bool runs_name(const struct config *config, uid_t uid, char run[LIMIT_NAME_BYTES + 1],
 	struct fault *fault);
 
-/* ---- counts.c ---- */
+/* ---- counts.c: counters for metrics, since the start or the last reload ---- */
 
-/*
- * Counters for metrics, since the start of the daemon or its last reload.
- * Each counter has one writer, the data thread or the control thread. Others may read it at any
- * time, so no read-modify-write and no lock is needed.
- */
-enum { COUNTS_BUCKETS = 17 };
+/* Each has one writer, the data thread or the control thread. Others may read it at any time, so no
+ * read-modify-write and no lock is needed. */
+enum { COUNTS_BUCKETS = 17, COUNTS_KINDS = 6 };
 
 struct histogram {
 	_Atomic uint64_t bucket[COUNTS_BUCKETS + 1]; /* not cumulative; the last has no limit */
@@ -221,7 +193,6 @@ struct stream_counts {
 	int64_t snapshot_s, snapshot_failed_s; /* when that happened last, Unix time; 0: never */
 };
 
-enum { COUNTS_KINDS = 6 };
 enum counts_outcome {
 	COUNTS_DONE,
 	COUNTS_FAILED,
@@ -234,9 +205,12 @@ enum counts_outcome {
 struct counts {
 	struct stream_counts *streams; /* of each */
 	_Atomic uint64_t *samples;     /* of each dataset, read into rings; the data thread's */
-	uint64_t requests[COUNTS_KINDS][COUNTS_OUTCOMES]; /* kinds: counts_kind() */
+	uint64_t requests[COUNTS_KINDS][COUNTS_OUTCOMES]; /* kinds: counts_kind[] */
 	int64_t begun_s; /* when the config in use was loaded, Unix time */
 };
+
+/* The kinds of requests; the last is "other". */
+extern const char *const counts_kind[COUNTS_KINDS];
 
 /* Connects the streams and datasets of @catalog with their counters. False: out of memory; call
  * counts_free() in any case. */
@@ -244,51 +218,42 @@ bool counts_join(struct counts *counts, const struct catalog *catalog);
 void counts_free(struct counts *counts);
 /* Counts a request that ended. @kind: as it was sent. */
 void counts_request(struct counts *counts, const char *kind, enum counts_outcome outcome);
-/* The names of kinds; the last is "other". */
-extern const char *const counts_kind[COUNTS_KINDS];
 
-/* ---- data_thread.c ---- */
+/* ---- data_thread.c: owns the engine and the reader ---- */
 
-/*
- * The data thread: it owns the engine and the reader, and passes events between them. The control
- * thread talks to it through mailboxes that hold one set of flags per session. They cannot
- * overflow, and two kicks in a row count as one. All functions are the control thread's.
- */
-enum {
+/* The control thread talks to it through mailboxes that hold one set of flags per session. They
+ * cannot overflow, and two kicks in a row count as one. */
+enum { /* orders about a session */
+	/* It gets the feed, and the socket for wake-up bytes, until DATA_THREAD_GONE. */
+	DATA_THREAD_ATTACH = 1,
+	DATA_THREAD_KICK = 2, /* the client has released slots, or waits */
+	/* DATA_THREAD_GONE follows once no read into the ring is in flight. */
+	DATA_THREAD_DETACH = 4,
+};
+enum {				 /* its news about a session */
 	DATA_THREAD_FAILED = 1,	 /* the stream stopped, because of session->failure */
 	DATA_THREAD_HOSTILE = 2, /* the client wrote values out of range into its ring */
 	DATA_THREAD_GONE = 4,	 /* the feed is the caller's again; its socket is unused */
 };
 
 /* Takes over the reader of control->options->reading, and sends control->news when
- * data_thread_take() has news. NULL with @fault: out of memory, or no thread; the reader is the
- * caller's then. */
+ * data_thread_take() has news. NULL with @fault: the reader is the caller's. */
 struct data_thread *data_thread_start(struct control *control, struct fault *fault);
 /* Ends the thread and closes the reader. Every feed must be gone. */
 void data_thread_stop(struct data_thread *data_thread);
-
-/* Lends the feed of session @id, and its socket for wake-up bytes, to the data thread until
- * DATA_THREAD_GONE. */
-void data_thread_attach(struct data_thread *data_thread, uint32_t id);
-/* The client has released slots, or waits. */
-void data_thread_kick(struct data_thread *data_thread, uint32_t id);
-/* Asks for the feed back: DATA_THREAD_GONE follows once no read into its ring is in flight. */
-void data_thread_detach(struct data_thread *data_thread, uint32_t id);
-
-/* The next session with news, and its DATA_THREAD_ flags. False: there is none. */
+void data_thread_tell(struct data_thread *data_thread, uint32_t id, unsigned what);
+/* The next session with news, and their flags. False: there is none. */
 bool data_thread_take(struct data_thread *data_thread, uint32_t *id, unsigned *news);
-
 /* Begins no more reads, or goes on. Those in flight end. */
 void data_thread_pause(struct data_thread *data_thread, bool pause);
 /* While it pauses: a read of local storage that has not ended. */
 struct reader_busy data_thread_busy(struct data_thread *data_thread);
-
 /* The oldest read that the stream's storage had not answered at the last tick, ≤ 1 s ago. ticks is
  * 0 if there is none. */
 struct reader_hang data_thread_hang(struct data_thread *data_thread, uint32_t stream);
 /* The path of its shard, or the name if that is too long. */
 void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes);
-/* The number of turns that the data thread has made. Wakes it, so that it soon makes another. */
+/* The number of turns that it has made. Wakes it, so that it soon makes another. */
 uint64_t data_thread_turns(struct data_thread *data_thread);
 
 /* ---- users.c: caps and rates of each user ---- */
@@ -308,8 +273,8 @@ struct user {
 };
 
 struct users {
-	const struct config *config; /* the newest one */
-	unsigned connections;	     /* at most */
+	const struct config *config;
+	unsigned connections; /* at most */
 	SLIST_HEAD(, user) known;
 	unsigned present; /* users with connections */
 	uid_t web_uid;	  /* of tokend-web; -1: there is no such user */
@@ -320,23 +285,18 @@ void users_find_web(struct users *users);
 void users_free(struct users *users);
 /* The user with @uid. NULL: out of memory. */
 struct user *user_of(struct users *users, uid_t uid);
-
 /* Counts a new connection of the user; @connected: all users' connections, including this one.
  * False: too many. */
 bool user_connect(struct user *user, unsigned connected, struct fault *fault);
 void user_disconnect(struct user *user);
 /* May the user have @need more bytes of @total for rings? The caller counts them in ->bytes. */
 bool user_may_take(const struct user *user, uint64_t need, uint64_t total, struct fault *fault);
-
 /* Is a token left? */
 bool user_may(struct user *user, uint64_t now_ms);
 /* Takes so many tokens. */
 void user_charge(struct user *user, uint64_t packets);
 
-/* ---- connection.c ---- */
-
-/* The sockets of clients. A handler of a message may close its connection; the loop frees it later.
- */
+/* ---- connection.c: the sockets of clients ---- */
 struct connections {
 	uv_poll_t listening;
 	uv_timer_t again; /* runs while one waits, or accepting pauses */
@@ -383,22 +343,27 @@ void connections_retry(struct control *control);
 void connections_stop(struct control *control);
 
 /*
- * Sends a message. @serial: that of the query it replies to; 0: none. If the socket's buffer is
- * full, the client does not read its replies, and is disconnected.
+ * These send a message. @serial: that of the query it replies to; 0: none. @fds stay the caller's.
+ * If the socket's buffer is full, the client does not read its replies, and is disconnected.
  */
 void connection_send(struct connection *c, uint64_t serial, struct wire *w);
-/* The same, with @n descriptors, which stay the caller's. */
 void connection_send_fds(
 	struct connection *c, uint64_t serial, struct wire *w, const int *fds, unsigned n);
 /* Warns the user of the trainer. */
 void connection_warn(struct connection *c, const char *text);
 /* Replies with an error and stays open. */
 void connection_error(struct connection *c, uint64_t serial, const struct fault *fault);
-/* Logs and sends an error, and closes. */
+/* Logs and sends an error, and closes. @subject: or NULL. */
 void connection_refuse(struct connection *c, uint64_t serial, const struct fault *fault);
-/* The same, unasked, about @subject. */
 void connection_refuse_about(struct connection *c, uint64_t serial,
 	const struct log_subject *subject, const struct fault *fault);
+/* Closes it. The loop frees it later, so a handler of a message may call it. */
+void connection_close(struct connection *c);
+/* Frees a closed connection that has no handle, job or session left. Call it when one ends. */
+void connection_settle(struct connection *c);
+/* The stream that message @w names. NULL: @fault of @code. */
+const struct stream *connection_stream(const struct connection *c, const struct wire *w,
+	enum fault_code code, struct fault *fault);
 
 /* Handlers of messages. The first four are for attached connections. The reply to an attach is a
  * feed, or an error after which @c is closed. */
@@ -411,19 +376,12 @@ void request_new(struct connection *c, const struct wire *w);
 void request_cancel(struct connection *c, const struct wire *w);
 void status_reply(struct connection *c, const struct wire *w);
 
-void connection_close(struct connection *c);
-/* Frees a closed connection that has no handle, job or session left. Call it when one of them ends.
- */
-void connection_settle(struct connection *c);
-
-/* ---- session.c ---- */
+/* ---- session.c: an attached process ---- */
 
 /*
- * A session is one attached process: its rank, world and so on from the attach message, its ring,
- * and the feed that fills the ring. It lives as long as its connection.
- *
- * To end a session, the feed is requested back from the data thread. When it is back, the session
- * is freed, and then its connection. All on the loop.
+ * A session is the rank, world and so on from the attach message, a ring, and the feed that fills
+ * it. It lives as long as its connection. To end one, its feed is requested back from the data
+ * thread. When it is back, the session is freed, and then its connection.
  */
 struct session_failure {
 	const struct dataset *dataset;
@@ -458,8 +416,7 @@ struct session {
 	uint64_t twins_ms; /* when to look for twins, after a seek; 0: that was done */
 	uint64_t next;	   /* the position at which it attached */
 	uint64_t attached_ms;
-	uint64_t full_since_ms; /* since when its ring is full, and no slot is released; 0: not full
-				 */
+	uint64_t full_since_ms; /* since when its ring is full, and no slot is released; or 0 */
 	uint64_t full_released; /* slots released by then */
 	uv_work_t unmap;	/* the job that frees its memory */
 	bool vacating;		/* its memory is being freed while reads are in flight */
@@ -489,22 +446,22 @@ void session_free(struct session *s);
 void session_end(struct session *s);
 /* The connection closes: requests the feed back from the data thread, or ends the session. */
 void session_leave(struct session *s);
-
 /* Handles news of the data thread (DATA_THREAD_ flags) about session @id. */
 void session_news(struct control *control, uint32_t id, unsigned news);
 /* Is the session fed and not closing? NULL: no. */
 bool session_is_live(const struct session *s);
-
+/* The next live session of the stream and run, from @id on, or NULL. @stream, @run NULL: any. */
+struct session *session_next(
+	const struct control *control, uint32_t id, const struct stream *stream, const char *run);
+/* The three parts of a for() over them. */
+#define SESSIONS(s, control, stream, run)                                                          \
+	s = session_next(control, 0, stream, run);                                                 \
+	s;                                                                                         \
+	s = session_next(control, s->id + 1, stream, run)
 /* Logs that the session begins. */
 void session_log_attach(const struct session *s);
 
-/*
- * Ring memory is counted against `memory:` and each user's cap.
- *
- * A client that seeks gets its next ring before it closes the present one, so that it can continue
- * if the attach is refused. Meanwhile `memory:` counts the larger ring of the two only, so that an
- * operator's mix needs no additional memory.
- */
+/* ---- session_memory.c: rings count against `memory:` and each user's cap ---- */
 
 /*
  * Computes the ring's @geometry from the attach message @w, and reserves its memory. Sets
@@ -515,27 +472,11 @@ bool session_reserve(struct session *s, const struct wire *w, struct ring_geomet
 	struct fault *fault);
 /* Returns the memory, if any is reserved. */
 void session_release(struct session *s);
-/* The geometry of a ring of the stream. *@slots: 0 for the default, which is then set. False:
- * @fault. */
+/* The geometry of a ring of the stream. *@slots: 0 for the default, which is then set. */
 bool session_ring(const struct stream *stream, uint64_t micro_batch, uint64_t *slots,
 	struct ring_geometry *geometry, struct fault *fault);
 
-/* ---- attach.c ---- */
-
-/*
- * An attach has four steps. On the loop: all checks that need no waiting. In libuv's pool: the
- * stream's shards are compared with what their paths hold now. If they differ, the attach is
- * refused: for now, while the config is read again; or, if a session still reads the former ones or
- * was stopped by the change, until somebody acts. In the pool: the cursor and the ring are made.
- * Back on the loop: the data thread gets the feed, and the client gets the ring's two descriptors.
- * Only an attach at a snapshot reads state_dir, before the second step. A connection is not freed
- * while a job of it is in the pool.
- *
- * The pool has a thread for each stream and some more, so a stream whose storage hangs delays no
- * other. Such a stream's attaches go on a second or two after the comparison began, because the
- * reader compares each shard that it opens.
- */
-/* Of a stream's shards with what their paths hold. */
+/* ---- attach.c: compares a stream's shards with what their paths hold, before an attach ---- */
 struct comparison {
 	uv_work_t work;
 	const struct config *config;
@@ -588,7 +529,6 @@ struct requests {
 
 void requests_init(struct requests *requests);
 void requests_free(struct requests *requests);
-
 /* A session has attached: shows it the open request of its run, unless it has answered that
  * already. */
 void request_join(struct session *session);
@@ -601,18 +541,13 @@ uint64_t request_number(const struct session *session);
 
 /* ---- status.c: the state of the daemon as one JSON document ---- */
 enum { STATUS_STORES = 64 }; /* buckets with rates, and in a status */
-/* Counters of a bucket at a time. */
-struct store_sample {
-	uint64_t ms; /* uv_now(); 0: none */
-	uint64_t requests, bytes, retries, first_byte[STORE_TIMES];
-};
-
+/* Counters of a bucket at two times, as of uv_now(); 0: none. */
 struct store_report {
-	struct store_sample older, newer;
+	uint64_t older_ms, newer_ms;
+	struct store_status older, newer;
 };
 
-/* Sends systemd the status line if it has changed. Call once a second. @ready: sends READY=1, too.
- */
+/* Sends systemd the status line if it has changed. @ready: sends READY=1, too. */
 void status_notify(struct control *control, bool ready);
 
 /* ---- all parts ---- */
@@ -685,21 +620,11 @@ unsigned reading_place(const struct dataset *dataset, unsigned stores);
 
 /* ---- check.c ---- */
 
-/*
- * tokend --check: tries what would fail later. A ring of each stream must fit into memory:.
- * state_dir and the directory of the socket must be writable. A window of each dataset is read as a
- * session would read it. The plan of the streams goes to stdout, a line for each fault to stderr.
- * @stores: of the catalog's datasets. Returns the exit code.
- */
+/* tokend --check: tries what would fail later. The plan of the streams goes to stdout, a line for
+ * each fault to stderr. @stores: of the catalog's datasets. Returns the exit code. */
 int check_run(const struct catalog *catalog, struct stores *stores);
 
-/* ---- server.c ---- */
-
-/*
- * The control thread: one libuv loop with the socket, signals and timers. It holds no truth: a
- * session is what its client said at attach, and ends with its connection. The loop makes no
- * file-system call: libuv's pool makes them.
- */
+/* ---- server.c: one libuv loop with the socket, signals and timers ---- */
 struct server_options {
 	const struct catalog *catalog;
 	const struct reading *reading;	 /* server_run() closes its reader */

@@ -14,7 +14,6 @@
 #include <time.h>
 
 enum { TICK_MS = 1000, LOOK_MS = 50, REAP = 128, PAUSE_MS = 5, MS = 1000000 };
-enum { SAY_ATTACH = 1, SAY_KICK = 2, SAY_DETACH = 4 };
 
 /* Flags per session, and the list of sessions that have some set. */
 struct mailbox {
@@ -184,7 +183,7 @@ static void read_mail(struct data_thread *f)
 	unsigned said;
 
 	while (mailbox_take(&f->to_data, &id, &said)) {
-		if (said & SAY_ATTACH) {
+		if (said & DATA_THREAD_ATTACH) {
 			f->session[id] = f->control->sessions.of[id];
 			f->session[id]->idle_ns = (uint64_t)io_now_ns();
 			reader_allow(f->reader, id);
@@ -192,9 +191,9 @@ static void read_mail(struct data_thread *f)
 					.id = id,
 					.feed = f->session[id]->feed});
 		}
-		if (said & SAY_KICK)
+		if (said & DATA_THREAD_KICK)
 			step(f, &(struct engine_event){.type = ENGINE_KICK, .id = id});
-		if (said & SAY_DETACH)
+		if (said & DATA_THREAD_DETACH)
 			step(f, &(struct engine_event){.type = ENGINE_DETACH, .id = id});
 	}
 }
@@ -357,14 +356,10 @@ struct data_thread *data_thread_start(struct control *control, struct fault *fau
 	const struct reading *reading = options->reading;
 	struct engine *engine = engine_new(reading->depth, reading->store_depth);
 	sigset_t all, before;
-	int error;
+	int error = 0;
 
-	if (!f || !engine) {
-		engine_free(engine);
-		free(f);
-		fault_memory(fault);
-		return NULL;
-	}
+	if (!f || !engine)
+		goto fail;
 	f->control = control;
 	f->reader = reading->reader;
 	f->engine = engine;
@@ -375,13 +370,16 @@ struct data_thread *data_thread_start(struct control *control, struct fault *fau
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	error = pthread_create(&f->thread, NULL, run, f);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (error) {
-		engine_free(engine);
-		free(f);
+	if (!error)
+		return f;
+fail:
+	engine_free(engine);
+	free(f);
+	if (error)
 		fault_errno(fault, error, "", "cannot start the data thread: %s", strerror(error));
-		return NULL;
-	}
-	return f;
+	else
+		fault_memory(fault);
+	return NULL;
 }
 
 void data_thread_stop(struct data_thread *f)
@@ -398,27 +396,12 @@ void data_thread_stop(struct data_thread *f)
 	free(f);
 }
 
-static void tell(struct data_thread *f, uint32_t id, unsigned what)
+void data_thread_tell(struct data_thread *f, uint32_t id, unsigned what)
 {
 	/* A mailbox that was not empty has had its kick, and the data thread empties it in one go.
 	 */
 	if (mailbox_post(&f->to_data, id, what))
 		reader_kick(f->reader);
-}
-
-void data_thread_attach(struct data_thread *f, uint32_t id)
-{
-	tell(f, id, SAY_ATTACH);
-}
-
-void data_thread_kick(struct data_thread *f, uint32_t id)
-{
-	tell(f, id, SAY_KICK);
-}
-
-void data_thread_detach(struct data_thread *f, uint32_t id)
-{
-	tell(f, id, SAY_DETACH);
 }
 
 void data_thread_pause(struct data_thread *f, bool pause)

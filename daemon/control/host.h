@@ -17,13 +17,10 @@ struct config;
 /* ---- log.c ---- */
 
 /*
- * The log: lines on stderr. If stderr is systemd's journal, each line is sent to the journal's own
- * socket, with its level and its fields. If that fails, it is written to stderr with sd-daemon's
- * prefix for the level. Any thread may log, and none waits for the reader of stderr: the log's own
- * thread writes. If 1024 lines wait, further lines are dropped, and their number is logged later.
- *
- * It is the only process-wide object in the daemon, as stderr is one: otherwise nearly every
- * function would need it as a parameter.
+ * Lines on stderr. If that is systemd's journal, each line is sent to the journal's own socket,
+ * with its level and fields; if that fails, it gets sd-daemon's prefix for the level. Any thread
+ * may log, and none waits for the reader of stderr: the log's own thread writes. If 1024 lines
+ * wait, further lines are dropped and counted.
  */
 
 /* The subject of a line, for the journal's fields STREAM, RUN, RANK and SHARD. */
@@ -50,14 +47,13 @@ __attribute__((format(printf, 5, 6))) void log_write(uid_t uid, unsigned burst,
 #define log_line(...)		log_write(0, 0, NULL, __VA_ARGS__)
 #define log_about(subject, ...) log_write(0, 0, subject, __VA_ARGS__)
 
-/* The same, for lines that a client of user @uid can cause as often as it likes. LOG_STRANGERS: all
- * users who may not connect. */
+/* For lines that a client of user @uid can cause as often as it likes. LOG_STRANGERS: all users who
+ * may not connect. */
 enum { LOG_STRANGERS = -1, LOG_BURST = 20, LOG_BURST_SESSIONS = 256 };
 
 #define log_client(uid, ...)	       log_write(uid, LOG_BURST, NULL, __VA_ARGS__)
 #define log_session(uid, subject, ...) log_write(uid, LOG_BURST_SESSIONS, subject, __VA_ARGS__)
 
-/* The last errors and warnings since the start. */
 enum { LOG_FAULTS = 20, LOG_FAULT_BYTES = 400 };
 
 struct log_fault {
@@ -66,7 +62,7 @@ struct log_fault {
 	char text[LOG_FAULT_BYTES]; /* cut to this length */
 };
 
-/* Copies them, the newest first, and returns their number. */
+/* Copies the last errors and warnings since the start, the newest first. Returns their number. */
 unsigned log_faults(struct log_fault fault[LOG_FAULTS]);
 
 /* ---- notify.c: systemd's protocol for services ---- */
@@ -77,8 +73,7 @@ void notify(const char *state);
 int notify_failed_start(const char *why);
 /* The period at which to send "WATCHDOG=1", in ms; 0: never. */
 uint64_t notify_watchdog_ms(void);
-/* Has systemd expect no WATCHDOG=1 until the start ends: after a reload it does, and a start may
- * take minutes. */
+/* Has systemd expect no WATCHDOG=1 while a start lasts, which may take minutes. */
 void notify_starting(bool is);
 /* The socket for clients that systemd passed, or -1. */
 int notify_listen_fd(void);
@@ -86,13 +81,10 @@ int notify_listen_fd(void);
 /* ---- listen.c: the socket that trainers connect to ---- */
 
 /*
- * A lock file next to our own socket shows without a race whether its daemon is alive. It is
- * removed when the daemon ends.
- *
- * Embedded mode: a program that wants a private daemon takes the lock first, and passes it to the
- * daemon that it starts. So only one daemon starts, however many programs try. The daemon then
- * removes all files next to the socket: the lock, the log (PATH.log, if that is its stderr), and
- * the directory if it is empty.
+ * A lock file next to our own socket shows without a race whether its daemon is alive. In embedded
+ * mode, a program takes the lock first, and passes it to the private daemon that it starts. So only
+ * one daemon starts, however many programs try. At its end a daemon removes the lock; a private one
+ * also its log (PATH.log, if that is its stderr), and the directory if it is empty.
  *
  * Faults are FAULT_ARGUMENT or a system call's, with field "socket".
  */
@@ -114,11 +106,8 @@ const char *listener_place(
 	const struct config *config, char path[WIRE_SOCKET_BYTES], struct fault *fault);
 /* Embedded mode: takes over @lock_fd, a lock on @path.lock, before listener_open() of @path. */
 bool listener_take(struct listener *listener, const char *path, int lock_fd, struct fault *fault);
-/*
- * Listens. Fails if another tokend listens at @path. From now on clients can connect; they wait
- * until they are accepted. Call it before the shards are opened, which may take minutes, so that
- * trainers can distinguish a daemon that starts from none.
- */
+/* Listens; fails if another tokend listens at @path. Clients wait until they are accepted. Call it
+ * before the shards are opened: so trainers can distinguish a daemon that starts from none. */
 bool listener_open(struct listener *listener, const char *path, struct fault *fault);
 /* Removes the socket and the files next to it, for a process that ends before it serves.
  * Async-signal-safe. */
@@ -147,13 +136,8 @@ bool thread_start(void *(*work)(void *), void *context);
 
 /* ---- ring_memory.c ---- */
 
-/*
- * The two memfds of a ring. They are sealed, and their pages allocated, before the client gets
- * them: all their memory is charged to the daemon. The daemon is the first to write to a slot, so
- * no trainer's step waits until its pages are cleared. To register the ring with a GPU clears the
- * rest.
- */
-
+/* The two memfds of a ring. They are sealed, and their pages allocated, before the client gets
+ * them: all their memory is charged to the daemon. */
 struct ring_memory {
 	struct ring ring;
 	void *meta, *data;
@@ -165,11 +149,8 @@ bool ring_memory_new(
 	struct ring_memory *memory, const struct ring_geometry *g, struct fault *fault);
 /* Closes the descriptors, once the client has them. */
 void ring_memory_close_fds(struct ring_memory *memory);
-/*
- * Frees the memory while reads into it are in flight. They continue into private pages at the same
- * addresses; only pages that they write to are allocated. Afterwards only ring_memory_free() may be
- * called.
- */
+/* Frees the memory while reads into it are in flight: they continue into private pages at the same
+ * addresses. Afterwards only ring_memory_free() may be called. */
 void ring_memory_vacate(struct ring_memory *memory);
 void ring_memory_free(struct ring_memory *memory);
 

@@ -53,7 +53,7 @@ static struct {
 	unsigned faults; /* so far; the next one goes to faults % LOG_FAULTS */
 	int journal;	 /* a socket, if stderr is the journal's; otherwise -1 */
 } the_log = {
-	.mutex = PTHREAD_MUTEX_INITIALIZER,
+	.mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP, /* tell() logs */
 	.news = PTHREAD_COND_INITIALIZER,
 	.journal = -1,
 };
@@ -211,22 +211,17 @@ static bool may_write(uid_t uid, unsigned burst, enum log_level level, const cha
 /* Logs how many lines were lost and suppressed. */
 static void tell(void)
 {
-	struct cause cause[CAUSES];
 	uint64_t lost;
 
 	pthread_mutex_lock(&the_log.mutex);
-	memcpy(cause, the_log.cause, sizeof(cause));
 	lost = the_log.lost;
 	the_log.lost = 0;
-	for (unsigned i = 0; i < CAUSES; i++)
-		the_log.cause[i].suppressed = 0;
-	pthread_mutex_unlock(&the_log.mutex);
 	if (lost > 0)
 		log_line(LOG_WARNING,
 			"%" PRIu64
 			" log lines were lost: too many at once, or the reader of stderr is slow",
 			lost);
-	for (const struct cause *c = cause; c < cause + CAUSES; c++) {
+	for (struct cause *c = the_log.cause; c < the_log.cause + CAUSES; c++) {
 		char who[48] = "users who may not connect";
 
 		if (c->uid != (uid_t)LOG_STRANGERS)
@@ -235,7 +230,9 @@ static void tell(void)
 			log_line(c->level,
 				"%" PRIu64 " more lines like \"%.60s\" by %s were suppressed",
 				c->suppressed, c->format, who);
+		c->suppressed = 0;
 	}
+	pthread_mutex_unlock(&the_log.mutex);
 }
 
 /* ---- the thread ---- */

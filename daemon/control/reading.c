@@ -73,7 +73,6 @@ struct traits {
 static struct traits traits_of(const struct catalog *catalog)
 {
 	struct traits t = {0};
-	struct object object;
 
 	for (uint32_t i = 0; i < catalog->config->streams; i++) {
 		const struct stream *s = &catalog->stream[i];
@@ -85,13 +84,12 @@ static struct traits traits_of(const struct catalog *catalog)
 			t.compressed |= d->frame_bytes > 0;
 			t.indexed |= !d->plain || d->marked;
 			t.masked |= d->masks;
-			if (!d->objects)
+			if (!d->bucket)
 				continue;
 			if (!t.stored || window_bytes(s) > window_bytes(t.stored))
 				t.stored = s;
-			dataset_object(d, 0, &object);
-			if (t.buckets <= store_number(object.bucket))
-				t.buckets = store_number(object.bucket) + 1;
+			if (t.buckets <= store_number(d->bucket))
+				t.buckets = store_number(d->bucket) + 1;
 		}
 	}
 	return t;
@@ -150,13 +148,10 @@ static bool plan_stores(
 
 unsigned reading_place(const struct dataset *dataset, unsigned stores)
 {
-	struct object object;
-
-	if (!dataset || !dataset->objects)
+	if (!dataset || !dataset->bucket)
 		return 0;
 	assert(stores > 0);
-	dataset_object(dataset, 0, &object);
-	return 1 + store_number(object.bucket) % stores;
+	return 1 + store_number(dataset->bucket) % stores;
 }
 
 bool reading_open(const struct catalog *catalog, struct stores *stores, struct reading *r,

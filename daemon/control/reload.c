@@ -1,3 +1,9 @@
+/*
+ * A reload is a check of the config in libuv's pool, then an execve() of this program when nothing
+ * is read or written (ARCHITECTURE.md). A config that is refused, storage that does not answer, or
+ * execve() that fails changes nothing. /proc/self/exe is this version, also if its package was
+ * replaced, so struct reload_past and the datasets in the memfd have the same types in both images.
+ */
 #include "daemon/control/control.h"
 
 #include "daemon/io/io.h"
@@ -119,12 +125,11 @@ static uint64_t ring_bytes(const struct session *s, const struct stream *now)
 
 static bool fits_sessions(struct reload *r)
 {
+	const struct session *s;
 	uint64_t rings = 0;
 
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
-		const struct session *s = r->control->sessions.of[id];
-
-		if (!session_is_live(s) || s->left)
+	for (SESSIONS(s, r->control, NULL, NULL)) {
+		if (s->left)
 			continue;
 		if (!fits_session(r, s))
 			return false;

@@ -26,25 +26,17 @@ enum { RUNS_NAMED = 8 }; /* in one message */
 
 /* ---- participants ---- */
 
-/* The next session, from @id on, that a request to this run concerns. @run NULL: to any run. */
-static struct session *next_of(
-	const struct control *control, uint32_t id, const struct stream *stream, const char *run)
+/* The first session that a request to this run concerns. @run NULL: to any run. */
+static struct session *first_of(
+	const struct control *control, const struct stream *stream, const char *run)
 {
-	for (; id < LIMIT_SESSIONS; id++) {
-		struct session *s = control->sessions.of[id];
+	struct session *s;
 
-		if (session_is_live(s) && !s->helper && s->stream == stream &&
-			(!run || strcmp(s->run, run) == 0))
-			return s;
-	}
-	return NULL;
+	for (SESSIONS(s, control, stream, run))
+		if (!s->helper)
+			break;
+	return s;
 }
-
-/* The three parts of a for() over them. */
-#define EACH_SESSION(s, control, stream, run)                                                      \
-	s = next_of(control, 0, stream, run);                                                      \
-	s;                                                                                         \
-	s = next_of(control, s->id + 1, stream, run)
 
 /* The open request to this run. */
 static struct request *find(
@@ -248,7 +240,7 @@ void request_leave(struct session *s)
 	s->participant = NULL;
 	if (!r)
 		return;
-	for (EACH_SESSION(other, s->control, r->stream, r->run))
+	for (SESSIONS(other, s->control, r->stream, r->run))
 		if (other->participant == p)
 			return; /* it has another ring */
 	p->outcome = WIRE_GONE;
@@ -320,9 +312,9 @@ static unsigned name_runs(
 	const struct session *s;
 
 	to[0] = 0;
-	for (EACH_SESSION(s, c->control, stream, NULL)) {
+	for (SESSIONS(s, c->control, stream, NULL)) {
 		if (n > RUNS_NAMED || !runs_may(c->control->config, c->uid, s->run) ||
-			next_of(c->control, 0, stream, s->run) != s)
+			first_of(c->control, stream, s->run) != s)
 			continue;
 		length += (size_t)snprintf(to + length, room - length, "%s%s", n > 0 ? ", " : "",
 			n == RUNS_NAMED ? "…" : s->run);
@@ -339,7 +331,7 @@ static bool find_run(
 	unsigned n = name_runs(c, r->stream, runs, sizeof(runs));
 	const char *stream = r->stream->config->name;
 
-	if (!next_of(c->control, 0, r->stream, NULL))
+	if (!first_of(c->control, r->stream, NULL))
 		return fault_set(fault, FAULT_REQUEST, "stream",
 			"no session is attached on stream %s at this daemon", stream);
 	if (wire_has(w, WIRE_RUN)) {
@@ -349,7 +341,7 @@ static bool find_run(
 			fault->code = FAULT_REQUEST;
 			return false;
 		}
-		if (next_of(c->control, 0, r->stream, r->run))
+		if (first_of(c->control, r->stream, r->run))
 			return true;
 		return fault_set(fault, FAULT_REQUEST, "run",
 			"run %s is not attached on stream %s; attached: %s", r->run, stream,
@@ -377,7 +369,7 @@ static bool find_room(const struct connection *c, const struct request *r, struc
 			"already waits for another request; open another connection");
 	if (!other)
 		return true;
-	for (EACH_SESSION(s, c->control, r->stream, r->run))
+	for (SESSIONS(s, c->control, r->stream, r->run))
 		if (open_request(s) == other)
 			break;
 	assert(s); /* otherwise it would have ended */
@@ -392,15 +384,9 @@ static bool find_room(const struct connection *c, const struct request *r, struc
 static bool read_request(
 	const struct connection *c, struct request *r, const struct wire *w, struct fault *fault)
 {
-	char name[LIMIT_NAME_BYTES + 1], list[NEAREST_LIST_BYTES];
-
-	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
-		return fault_set(fault, FAULT_REQUEST, "stream", "must be " PHRASE_NAME);
-	r->stream = catalog_stream(c->control->catalog, name);
+	r->stream = connection_stream(c, w, FAULT_REQUEST, fault);
 	if (!r->stream)
-		return fault_set(fault, FAULT_REQUEST, "stream", PHRASE_NO_STREAM, name,
-			c->control->config->path,
-			config_list_streams(c->control->config, name, list));
+		return false;
 	if (!wire_text(w, WIRE_KIND, r->kind, sizeof(r->kind)) || !wire_name_ok(r->kind))
 		return fault_set(fault, FAULT_REQUEST, "kind", "must be a name of 1 to %zu bytes",
 			sizeof(r->kind) - 1);
@@ -426,8 +412,9 @@ static void request_begin(struct connection *asker, struct request *r, uint64_t 
 	r->serial = serial;
 	asker->request = r;
 	LIST_INSERT_HEAD(&control->requests.open, r, others);
-	for (EACH_SESSION(s, control, r->stream, r->run))
-		join(r, s);
+	for (SESSIONS(s, control, r->stream, r->run))
+		if (!s->helper)
+			join(r, s);
 	snprintf(line, sizeof(line), "%.*s", (int)sizeof(line) - 1, r->args);
 	for (char *end = line; (end = strchr(end, '\n'));)
 		*end = ' ';

@@ -17,6 +17,19 @@ bool session_is_live(const struct session *s)
 	return s && s->fed && !s->connection->closing;
 }
 
+struct session *session_next(
+	const struct control *control, uint32_t id, const struct stream *stream, const char *run)
+{
+	for (; id < LIMIT_SESSIONS; id++) {
+		struct session *s = control->sessions.of[id];
+
+		if (session_is_live(s) && (!stream || s->stream == stream) &&
+			(!run || strcmp(s->run, run) == 0))
+			return s;
+	}
+	return NULL;
+}
+
 /* ---- its lines in the log ---- */
 
 static struct log_subject subject_of(const struct session *s, const char *shard)
@@ -148,7 +161,7 @@ void session_leave(struct session *s)
 	if (s->fed) {
 		count_ended(s);
 		log_detach(s);
-		data_thread_detach(s->control->data_thread, s->id);
+		data_thread_tell(s->control->data_thread, s->id, DATA_THREAD_DETACH);
 	} else if (s->connection->jobs == 0) {
 		session_end(s);
 	} /* otherwise attach_done() ends it */

@@ -1,3 +1,8 @@
+/*
+ * The memory of rings. A client that seeks gets its next ring before it closes the present one, so
+ * that it can continue if the attach is refused. Meanwhile `memory:` counts the larger ring of the
+ * two only, so that an operator's mix needs no additional memory.
+ */
 #include "daemon/control/control.h"
 #include "proto/phrases.h"
 

@@ -1,3 +1,14 @@
+/*
+ * Runs, and state_dir, where the daemon keeps their snapshots: cursors under tags, in
+ * STATE_DIR/STREAM/RUN/TAG.cursor. A file contains exactly the bytes of the trainer's cursor.
+ *
+ * A run is stream, user and name. Runs of users other than root, admin_uids and the daemon's own
+ * user are called NAME@UID. Only these three may use a run of another user.
+ *
+ * A save returns when file and directories are on disk: a temporary file is written, fsynced and
+ * renamed, and the directory is fsynced. After a power cut or a kill the tag is the old snapshot or
+ * the new one. Several daemons may share a state_dir.
+ */
 #include "daemon/control/control.h"
 
 #include "proto/cursor.h"
@@ -26,10 +37,10 @@ enum {
 
 /* ---- jobs ---- */
 
-void state_jobs_init(struct state_jobs *jobs, uv_loop_t *loop, const char *name)
+void state_init(struct state *state, uv_loop_t *loop, const char *dir)
 {
-	*jobs = (struct state_jobs){.loop = loop, .name = name};
-	TAILQ_INIT(&jobs->waiting);
+	*state = (struct state){.jobs.loop = loop, .dir = dir};
+	TAILQ_INIT(&state->jobs.waiting);
 }
 
 /* In the pool. */
@@ -111,8 +122,8 @@ void state_clock(struct connection *c)
 	if (!job || connection_now(c) - job->since_ms < STATE_DEADLINE_MS)
 		return;
 	fault_set_passing(&fault, FAULT_STATE_DIR, "",
-		"%s has not answered for %d s; check its file system, then try again",
-		job->jobs->name, STATE_DEADLINE_MS / 1000);
+		"state_dir has not answered for %d s; check its file system, then try again",
+		STATE_DEADLINE_MS / 1000);
 	log_client(c->uid, LOG_ERROR, "pid %d: %s", (int)c->pid, fault.text);
 	state_forget(c);
 	if (c->session && !c->session->fed)

@@ -220,14 +220,10 @@ struct stream_gauges {
 static struct stream_gauges gauges_of(const struct control *control, const struct stream *stream)
 {
 	struct stream_gauges g = {.least_ready = UINT64_MAX};
+	const struct session *s;
 	char text[LIMIT_TEXT_BYTES];
 
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
-		const struct session *s = control->sessions.of[id];
-
-		if (!session_is_live(s) || (stream && s->stream != stream))
-			continue;
-
+	for (SESSIONS(s, control, stream, NULL)) {
 		struct feed_counters c = feed_counters(s->feed);
 		uint64_t ready = c.published - c.released;
 
@@ -334,21 +330,13 @@ static json_t *mixes_of(const struct session *s)
  * that the items after them keep their place. */
 static void put_runs(struct page *p, const struct control *control)
 {
-	const struct session *first[RUNS];
-	unsigned n = 0, i;
+	const struct session *first[RUNS], *s;
+	unsigned n = 0;
 
-	for (uint32_t id = 0; id < LIMIT_SESSIONS && n < RUNS; id++) {
-		const struct session *s = control->sessions.of[id];
-
-		if (!session_is_live(s))
-			continue;
-		for (i = 0; i < n; i++)
-			if (first[i]->stream == s->stream && strcmp(first[i]->run, s->run) == 0)
-				break;
-		if (i == n)
+	for (SESSIONS(s, control, NULL, NULL))
+		if (n < RUNS && session_next(control, 0, s->stream, s->run) == s)
 			first[n++] = s;
-	}
-	for (i = 0; i < RUNS; i++)
+	for (unsigned i = 0; i < RUNS; i++)
 		PUT(p, "runs",
 			i >= n ? NULL
 			       : OBJECT(T("stream", first[i]->stream->config->name),
@@ -357,37 +345,29 @@ static void put_runs(struct page *p, const struct control *control)
 
 /* ---- stores ---- */
 
-static struct store_sample sample_of(const struct store_status *s, uint64_t now_ms)
-{
-	struct store_sample sample = {
-		.ms = now_ms, .requests = s->requests, .bytes = s->bytes, .retries = s->retries};
-
-	memcpy(sample.first_byte, s->first_byte, sizeof(sample.first_byte));
-	return sample;
-}
-
 void status_clock(struct control *control)
 {
-	struct store_report *r = control->store_reports;
 	uint64_t now_ms = uv_now(control->loop);
 	struct stores *stores = control->options->stores;
-	struct store_status status;
+	struct store_status now;
 
-	for (unsigned i = 0; i < STATUS_STORES && stores; i++) {
-		if (!store_status(stores, i, &status))
-			return;
-		if (r[i].newer.ms == 0) /* its counters began with 0 in the last second */
-			r[i].older.ms = r[i].newer.ms = now_ms > 1000 ? now_ms - 1000 : 1;
-		if (now_ms - r[i].newer.ms < WINDOW_MS)
+	for (unsigned i = 0; stores && i < STATUS_STORES && store_status(stores, i, &now); i++) {
+		struct store_report *r = &control->store_reports[i];
+
+		if (r->newer_ms == 0) /* its counters began with 0 in the last second */
+			r->older_ms = r->newer_ms = now_ms > 1000 ? now_ms - 1000 : 1;
+		if (now_ms - r->newer_ms < WINDOW_MS)
 			continue;
-		r[i].older = r[i].newer;
-		r[i].newer = sample_of(&status, now_ms);
+		r->older = r->newer;
+		r->older_ms = r->newer_ms;
+		r->newer = now;
+		r->newer_ms = now_ms;
 	}
 }
 
 /* Within how many milliseconds @part of the answers since @from began; null: there are none. */
 static json_t *quantile(
-	const struct store_sample *from, const struct store_sample *now, double part)
+	const struct store_status *from, const struct store_status *now, double part)
 {
 	double all = 0, before = 0, most = 1, least = 0;
 
@@ -421,7 +401,8 @@ static json_t *faults_of(const struct store_status *s)
 
 static json_t *store_item(const struct control *control, unsigned i)
 {
-	const struct store_sample *from = &control->store_reports[i].older;
+	const struct store_report *r = &control->store_reports[i];
+	const struct store_status *from = &r->older;
 	struct stores *stores = control->options->stores;
 	uint64_t now_ms = uv_now(control->loop);
 	uint64_t most_ns[STORE_TIMES - 1];
@@ -430,18 +411,17 @@ static json_t *store_item(const struct control *control, unsigned i)
 	if (!stores || !store_status(stores, i, &s))
 		return NULL;
 
-	struct store_sample now = sample_of(&s, now_ms);
-	bool known = from->ms > 0 && now_ms > from->ms;
-	double seconds = known ? (double)(now_ms - from->ms) / 1000 : 1e300;
-	double requests = (double)(now.requests - from->requests);
-	double retries = (double)(now.retries - from->retries);
+	bool known = r->older_ms > 0 && now_ms > r->older_ms;
+	double seconds = known ? (double)(now_ms - r->older_ms) / 1000 : 1e300;
+	double requests = (double)(s.requests - from->requests);
+	double retries = (double)(s.retries - from->retries);
 
 	for (i = 0; i < STORE_TIMES - 1; i++)
 		most_ns[i] = UINT64_C(1000000) << i;
 	return OBJECT(V("get_per_s", json_real(requests / seconds)),
-		V("bytes_per_s", json_real((double)(now.bytes - from->bytes) / seconds)),
+		V("bytes_per_s", json_real((double)(s.bytes - from->bytes) / seconds)),
 		V("retried", json_real(requests > 0 ? retries / requests : 0)),
-		V("p50_ms", quantile(from, &now, 0.5)), V("p99_ms", quantile(from, &now, 0.99)),
+		V("p50_ms", quantile(from, &s, 0.5)), V("p99_ms", quantile(from, &s, 0.99)),
 		T("store", s.name), N("in_flight", s.in_flight), N("limit", s.limit),
 		N("waiting", s.waiting), N("requests", s.requests), N("bytes", s.bytes),
 		N("used_bytes", s.used_bytes), N("retries", s.retries), V("faults", faults_of(&s)),
