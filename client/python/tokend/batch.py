@@ -90,7 +90,7 @@ class Framework:
             self._cpu = {"device": module.device("cpu")}  # whatever the program's default device
 
     def maker(self, shape: tuple[int, ...], dtype: str) -> Callable[[], Any]:
-        """Returns a function that makes arrays in the CPU's memory."""
+        """Returns a function that makes arrays in the CPU's memory. It holds one, untouched."""
         kind = getattr(self.module, dtype)
         like = self.module.empty(shape, dtype=kind, **self._cpu)
         return functools.partial(self.module.empty_like, like)  # faster than empty()
@@ -263,15 +263,17 @@ class Batches:
         ids, labels = wanted.types["input_ids"], wanted.types["labels"]
         kind, width = (ids, self.seq) if self._source is None else ("int64", window)
         self._layout = _width(kind), width, _width(labels)
+        self._fields = self._shown if self._source is None else FIELDS
         self._new_tokens = new((self.micro, width), kind)
-        self._new_ids = new((self.micro, self.seq), ids)
         self._new_labels = new((self.micro, self.seq), labels)
         self._new_field = new((self.micro,), "int64")
-        self._fields = self._shown if self._source is None else FIELDS
-        self._new_position_ids = new((self.micro, self.seq), "int64")
-        self._new_starts = new((self.micro * self.seq + 1,), "int32")
-        self._new_mask = new((self.micro, self.seq), "float32")
+        if wanted.documents:
+            self._new_position_ids = new((self.micro, self.seq), "int64")
+            self._new_starts = new((self.micro * self.seq + 1,), "int32")
+        if wanted.loss_mask:
+            self._new_mask = new((self.micro, self.seq), "float32")
         if self._source is not None:
+            self._new_ids = new((self.micro, self.seq), ids)
             self._source.begin()
         self.stale = False
 
