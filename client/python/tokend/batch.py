@@ -84,19 +84,16 @@ class Framework:
     def __init__(self, module: Any) -> None:
         self.module, self.name = module, module.__name__
         self.address: Callable[[Any], int] = lambda array: array.__array_interface__["data"][0]
-        self._cpu = {}
+        self.cpu = {}
         if self.name == "torch":
             self.address = module.Tensor.data_ptr
-            self._cpu = {"device": module.device("cpu")}  # whatever the program's default device
+            self.cpu = {"device": module.device("cpu")}  # whatever the program's default device
 
     def maker(self, shape: tuple[int, ...], dtype: str) -> Callable[[], Any]:
         """Returns a function that makes arrays in the CPU's memory. It holds one, untouched."""
         kind = getattr(self.module, dtype)
-        like = self.module.empty(shape, dtype=kind, **self._cpu)
+        like = self.module.empty(shape, dtype=kind, **self.cpu)
         return functools.partial(self.module.empty_like, like)  # faster than empty()
-
-    def count(self, n: int) -> Any:
-        return self.module.arange(n, **self._cpu)
 
     def has_gradients(self) -> bool:
         return self.name == "torch" and self.module.is_grad_enabled()
@@ -335,7 +332,8 @@ class Batches:
         """Leaves the slice of this context-parallel rank."""
         make = self.wanted.make
         if "position_ids" not in batch:
-            batch["position_ids"] = make.module.tile(make.count(self.seq), (self.micro, 1))
+            count = make.module.arange(self.seq, **make.cpu)
+            batch["position_ids"] = make.module.tile(count, (self.micro, 1))
         for name in SLICED:
             if name in batch:
                 parts = [batch[name][:, part] for part in self._cut or ()]

@@ -20,7 +20,6 @@ from .batch import Batch, Batches, Wanted
 from .control import Control, Request
 from .cursor import SEEK, Cursor, cursor_of, edited, integer, is_cursor, named_weights
 
-ENDLESS = "the stream has no end; set epochs: or samples: in its config"
 COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes")
 MOST_32 = (1 << 32) - 1
 SAME: Any = "same"  # seek(group=): not given
@@ -183,7 +182,9 @@ class Loader:
                 seed = self.cursor.to_dict()["seed"]
                 made = transforms.Transform(transform, seed, transforms.greatest(types))
                 if workers:
-                    self._source = _workers()(self._client, workers, made, session, wait)
+                    from .workers import Workers  # imports torch
+
+                    self._source = Workers(self._client, workers, made, session, wait)
                 else:
                     self._source = transforms.InProcess(self._client, made)
             wanted = Wanted(
@@ -321,7 +322,8 @@ class Loader:
         end = self._batches.end
         if end is None:
             raise TypeError(
-                f"len: {ENDLESS}; a Loader replaces a DataLoader, and is not a dataset for one"
+                "len: the stream has no end; set epochs: or samples: in its config; a Loader "
+                "replaces a DataLoader, and is not a dataset for one"
             )
         if begin is None:
             begin = 0 if self._is_over() else self.taken
@@ -648,17 +650,6 @@ class Loader:
             return "<tokend.Loader, not attached>"
         place = f"rank {self.rank} of {self.world}"
         return f"<tokend.Loader {self.micro_batch} × {seq_len}, {place}; {cursor!r}>"
-
-
-def _workers() -> Any:
-    """The class Workers, which imports torch."""
-    try:
-        from .workers import Workers
-    except ModuleNotFoundError:
-        raise ImportError(
-            "workers: torch is not installed; pip install torch, or pass workers=0"
-        ) from None
-    return Workers
 
 
 class _Pass:
