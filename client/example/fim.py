@@ -40,11 +40,4 @@ if __name__ == "__main__":  # worker processes import this file
     ) as data:
         for _, batch in zip(range(3), data):
             special = [int((batch["input_ids"] == token).sum()) for token in (PRE, SUF, MID)]
-            print(
-                "samples",
-                batch["position"].tolist(),
-                "documents",
-                len(batch["cu_seqlens"]) - 1,
-                "special",
-                special,
-            )
+            print("samples", batch["position"].tolist(), "special", special)

@@ -26,9 +26,45 @@ from tokend.integrations.megatron import TokendControl, TokendIterator
 SEQ, VOCAB, MICRO, GLOBAL = 32, 2048, 2, 8
 
 
+def part_of_model(config, chunk):
+    """@chunk: None: the stage's only one."""
+    ends = {"ignore_virtual": False, "vp_stage": chunk}
+    part = GPTModel(
+        config,
+        get_gpt_layer_local_spec(),
+        VOCAB,
+        SEQ,
+        pre_process=parallel_state.is_pipeline_first_stage(**ends),
+        post_process=parallel_state.is_pipeline_last_stage(**ends),
+        vp_stage=chunk,
+    )
+    return DistributedDataParallel(config, DistributedDataParallelConfig(), part)
+
+
+def forward(iterator, chunk):
+    """Tensor-parallel rank 0 reads and broadcasts. Only the first and the last chunk of the
+    pipeline need rows.
+    """
+    part, rows = chunk.module, {}
+    if part.pre_process or part.post_process:
+        batch = next(iterator) if parallel_state.get_tensor_model_parallel_rank() == 0 else None
+        keys = ["tokens", "labels", "position_ids"]
+        rows = tensor_parallel.broadcast_data(keys, batch, torch.int64)
+        rows |= tensor_parallel.broadcast_data(["loss_mask"], batch, torch.float32)
+    first = (rows["tokens"], rows["position_ids"]) if part.pre_process else (None, None)
+    output = chunk(*first, None, labels=rows["labels"] if part.post_process else None)
+
+    def loss_of(losses):
+        loss = (losses * rows["loss_mask"]).sum() / rows["loss_mask"].sum()
+        return loss, {"loss": loss.item()}
+
+    return output, loss_of
+
+
 def main(steps, tp, pp, chunks):
     torch.distributed.init_process_group("gloo")
-    parallel_state.initialize_model_parallel(tp, pp, chunks if chunks > 1 else None)
+    several = chunks > 1
+    parallel_state.initialize_model_parallel(tp, pp, chunks if several else None)
     model_parallel_cuda_manual_seed(1)
     config = TransformerConfig(
         num_layers=4,
@@ -36,47 +72,15 @@ def main(steps, tp, pp, chunks):
         num_attention_heads=4,
         tensor_model_parallel_size=tp,
         pipeline_model_parallel_size=pp,
-        virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+        virtual_pipeline_model_parallel_size=chunks if several else None,
         pipeline_dtype=torch.float32,
         use_cpu_initialization=True,
         finalize_model_grads_func=finalize_model_grads,
         gradient_accumulation_fusion=False,
         bias_dropout_fusion=False,
     )
-    model = []
-    for chunk in range(chunks):
-        ends = {"ignore_virtual": False, "vp_stage": chunk if chunks > 1 else None}
-        part = GPTModel(
-            config,
-            get_gpt_layer_local_spec(),
-            VOCAB,
-            SEQ,
-            pre_process=parallel_state.is_pipeline_first_stage(**ends),
-            post_process=parallel_state.is_pipeline_last_stage(**ends),
-            vp_stage=ends["vp_stage"],
-        )
-        model.append(DistributedDataParallel(config, DistributedDataParallelConfig(), part))
+    model = [part_of_model(config, chunk) for chunk in (range(chunks) if several else [None])]
     optimizer = get_megatron_optimizer(OptimizerConfig(lr=1e-3, clip_grad=0.0), model)
-
-    def forward(iterator, chunk):
-        """Tensor-parallel rank 0 reads and broadcasts. Only the first and the last chunk of the
-        pipeline need rows.
-        """
-        part, rows = chunk.module, {}
-        if part.pre_process or part.post_process:
-            batch = next(iterator) if parallel_state.get_tensor_model_parallel_rank() == 0 else None
-            rows = tensor_parallel.broadcast_data(
-                ["tokens", "labels", "position_ids"], batch, torch.int64
-            )
-            rows |= tensor_parallel.broadcast_data(["loss_mask"], batch, torch.float32)
-        first = (rows["tokens"], rows["position_ids"]) if part.pre_process else (None, None)
-        output = chunk(*first, None, labels=rows["labels"] if part.post_process else None)
-
-        def loss_of(losses):
-            loss = (losses * rows["loss_mask"]).sum() / rows["loss_mask"].sum()
-            return loss, {"loss": loss.item()}
-
-        return output, loss_of
 
     def state(loading=False):
         parts = {f"model{i}": chunk.module.sharded_state_dict() for i, chunk in enumerate(model)}
@@ -85,8 +89,7 @@ def main(steps, tp, pp, chunks):
     saved = sorted(Path("checkpoint").glob("*/metadata.json"))
     done, start = 0, "begin"
     if saved:
-        path = str(saved[-1].parent)
-        loaded = dist_checkpointing.load(state(loading=True), path)
+        loaded = dist_checkpointing.load(state(loading=True), str(saved[-1].parent))
         for i, chunk in enumerate(model):
             chunk.module.load_state_dict(loaded[f"model{i}"])
         optimizer.load_state_dict(loaded["optimizer"])
@@ -94,25 +97,22 @@ def main(steps, tp, pp, chunks):
     iterators = [TokendIterator("train", MICRO, start=start) for _ in model]
     control = TokendControl(iterators)
     train = get_forward_backward_func()
-    count = GLOBAL // MICRO // parallel_state.get_data_parallel_world_size()
     for step in range(done + 1, steps + 1):
         for chunk in model:
             chunk.zero_grad_buffer()
         optimizer.zero_grad()
         losses = train(
             forward_step_func=forward,
-            data_iterator=iterators if chunks > 1 else iterators[0],
-            model=model if chunks > 1 else model[0],
-            num_microbatches=count,
+            data_iterator=iterators if several else iterators[0],
+            model=model if several else model[0],
+            num_microbatches=GLOBAL // MICRO // parallel_state.get_data_parallel_world_size(),
             seq_length=SEQ,
             micro_batch_size=MICRO,
             forward_only=False,
         )
         optimizer.step()
         if losses:  # on the last stage
-            print(
-                f"step {step} loss {sum(part['loss'] for part in losses) / count:.3f}", flush=True
-            )
+            print(f"step {step} loss {losses[-1]['loss']:.3f}", flush=True)
         request = control()  # tokend: from tokctl
         if step % 5 == 0 or (request and request.save):  # tokend
             Path(f"checkpoint/{step:08}").mkdir(parents=True, exist_ok=True)

@@ -28,14 +28,9 @@ SEQ = 32
 class TokendDataLoader(DataLoaderBase):
     """A tokend.Loader as OLMo's: global_batch_size stays the same when the world changes."""
 
-    def __init__(self, stream, *, global_batch_size, dp_world_size=1, dp_rank=0, **options):
-        super().__init__(
-            work_dir=".",
-            global_batch_size=global_batch_size,
-            dp_world_size=dp_world_size,
-            dp_rank=dp_rank,
-        )
-        self.loader = Loader(stream, self._rows(), **options)
+    def __init__(self, stream, *, mesh, **sizes):
+        super().__init__(work_dir=".", **sizes)
+        self.loader = Loader(stream, self._rows(), mesh=mesh)
 
     def _rows(self):
         rows, rest = divmod(self.rank_batch_size, SEQ)
@@ -92,9 +87,7 @@ class Tokend(Callback):
 
 
 prepare_training_environment(seed=0, backend="gloo", shared_filesystem=True)
-model = TransformerConfig.llama_like(d_model=64, vocab_size=2048, n_layers=2, n_heads=4).build(
-    init_device="cpu"
-)
+model = TransformerConfig.llama_like(d_model=64, vocab_size=2048, n_layers=2, n_heads=4).build()
 module = TransformerTrainModuleConfig(
     rank_microbatch_size=2 * SEQ,
     max_sequence_length=SEQ,
@@ -103,10 +96,10 @@ module = TransformerTrainModuleConfig(
 ).build(model)
 data = TokendDataLoader(
     "train",
+    mesh=module.world_mesh,  # tensor- and context-parallel processes get the same rows
     global_batch_size=8 * SEQ,
     dp_world_size=get_world_size(module.dp_process_group),
     dp_rank=get_rank(module.dp_process_group),
-    mesh=module.world_mesh,  # tensor- and context-parallel processes get the same rows
 )
 # not save_async: each rank logs the end of an asynchronous save at its own step, and ranks that
 # reduce different metrics hang

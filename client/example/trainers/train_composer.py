@@ -36,31 +36,27 @@ class Model(ComposerModel):
 class Tokend(Callback):
     """Stores the cursor in composer's checkpoints, and carries out tokctl's requests."""
 
-    def __init__(self, loader):
-        self.loader = loader
-
     def state_dict(self):
-        return self.loader.state_dict()
+        return data.state_dict()
 
     def load_state_dict(self, state):
-        self.loader.load_state_dict(state)
+        data.load_state_dict(state)
 
     def eval_start(self, state, logger):
-        valid.reset()
+        valid.reset()  # a finite stream, from its beginning each time
 
     def batch_end(self, state, logger):
-        request = self.loader.control()
+        request = data.control()
         if request:
             trainer.save_checkpoint_to_save_folder()
             request.done(f"step {state.timestamp.batch.value} in checkpoints")
-        if self.loader.should_stop:
+        if data.should_stop:
             state.stop_training()
 
 
 dist.initialize_dist("cpu")  # tokend: before the loaders, whose rank and world come from there
 data, valid = Loader("train", micro_batch=4), Loader("valid", micro_batch=2)  # tokend
 model = Model()
-# tokend: a finite stream, from its beginning each time
 held_out = Evaluator(
     label="eval", dataloader=valid, metric_names=["loss"], device_eval_microbatch_size=2
 )
@@ -79,7 +75,7 @@ trainer = Trainer(
     save_interval="5ba",
     autoresume=True,
     spin_dataloaders=False,  # tokend: composer would drop batches at a resume
-    callbacks=[Tokend(data)],  # tokend
+    callbacks=[Tokend()],  # tokend
     progress_bar=False,
     log_to_console=True,
     console_log_interval="5ba",

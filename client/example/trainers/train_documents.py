@@ -12,31 +12,22 @@ from tokend import Loader
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-VOCAB, SEQ, WIDTH, HEADS = 2048, 32, 64, 4
-
-
-def attention(query, key, value, cu_seqlens):
-    """[tokens, heads, width]. On GPUs: varlen_attn() of torch.nn.attention.varlen, with
-    window_size=(-1, 0).
-    """
-    at = torch.arange(len(query))
-    document = torch.bucketize(at, cu_seqlens, right=True)
-    mask = (document[:, None] == document) & (at[:, None] >= at)
-    heads = (x.transpose(0, 1) for x in (query, key, value))
-    return F.scaled_dot_product_attention(*heads, attn_mask=mask).transpose(0, 1)
-
 
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.token, self.place = torch.nn.Embedding(VOCAB, WIDTH), torch.nn.Embedding(SEQ, WIDTH)
-        self.project = torch.nn.Linear(WIDTH, 3 * WIDTH)
-        self.output = torch.nn.Linear(WIDTH, VOCAB)
+        self.token, self.place = torch.nn.Embedding(2048, 64), torch.nn.Embedding(32, 64)
+        self.project, self.output = torch.nn.Linear(64, 3 * 64), torch.nn.Linear(64, 2048)
 
     def forward(self, input_ids, position_ids, cu_seqlens):
         x = (self.token(input_ids) + self.place(position_ids)).flatten(0, 1)  # rows in a line
-        heads = self.project(x).unflatten(1, (3, HEADS, -1)).unbind(1)
-        return self.output(x + attention(*heads, cu_seqlens).flatten(1))
+        query, key, value = self.project(x).unflatten(1, (3, 4, -1)).permute(1, 2, 0, 3)
+        # on GPUs: varlen_attn() of torch.nn.attention.varlen, with window_size=(-1, 0)
+        at = torch.arange(len(x))
+        document = torch.bucketize(at, cu_seqlens, right=True)
+        mask = (document[:, None] == document) & (at[:, None] >= at)
+        heads = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return self.output(x + heads.transpose(0, 1).flatten(1))
 
 
 dist.init_process_group("gloo")
@@ -44,14 +35,13 @@ torch.manual_seed(0)
 model = DistributedDataParallel(Model())
 optimizer = torch.optim.AdamW(model.parameters())
 data = Loader("train", micro_batch=2, documents=True)  # tokend
-parts = {"model": model, "optimizer": optimizer, "data": data}  # tokend: data
-step = 0
+parts, done = {"model": model, "optimizer": optimizer, "data": data}, 0  # tokend: data
 if os.path.exists("saved.pt"):
     saved = torch.load("saved.pt")
-    step = saved["step"]
+    done = saved["step"]
     for name, part in parts.items():
         part.load_state_dict(saved[name])
-for batch in data:
+for step, batch in zip(range(done + 1, 16), data):
     logits = model(batch["input_ids"], batch["position_ids"], batch["cu_seqlens"])
     labels = batch["labels"].flatten()  # tokend: -100 in the padding of packed rows
     count = (labels >= 0).sum()
@@ -60,13 +50,10 @@ for batch in data:
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    step += 1
     print(f"step {step} loss {loss.item():.3f} of {count} tokens", flush=True)
     if step % 5 == 0 and dist.get_rank() == 0:
         saved = {name: part.state_dict() for name, part in parts.items()}
         torch.save(saved | {"step": step}, "saved.tmp")
         os.replace("saved.tmp", "saved.pt")
-    if step == 15:
-        break
 del model, parts  # DDP keeps the process group alive
 dist.destroy_process_group()

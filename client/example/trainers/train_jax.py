@@ -35,10 +35,8 @@ def train_step(state, input_ids, labels):
     return {"params": params, "step": state["step"] + 1}, loss
 
 
-def put(batch):
-    local = batch["input_ids"], batch["labels"]
-    # without a copy where the device is a CPU
-    return [jax.make_array_from_process_local_data(by_row, array) for array in local]
+def put(array):  # without a copy where the device is a CPU
+    return jax.make_array_from_process_local_data(by_row, array)
 
 
 def save(state, cursor):  # tokend: cursor
@@ -57,18 +55,16 @@ data = Loader(  # tokend
     dtype={"input_ids": np.int32, "labels": np.int32},  # tokend: JAX would copy int64 to int32
 )  # tokend
 key = jax.random.key(0)
-params = {
-    "embedding": jax.random.normal(key, (2048, 64)),
-    "head": jax.random.normal(key, (64, 2048)) / 8,
-}
-state = {"params": params, "step": jnp.int32(0)}
+embedding, head = jax.random.normal(key, (2, 2048, 64))
+state = {"params": {"embedding": embedding, "head": head.T / 8}, "step": jnp.int32(0)}
 if os.path.exists("checkpoint.npz"):
     saved = np.load("checkpoint.npz")
-    state = {"params": {name: saved[name] for name in params}, "step": saved["step"]}
+    params = {name: saved[name] for name in state["params"]}
+    state = {"params": params, "step": saved["step"]}
     data.load_state_dict({"cursor": saved["cursor"].tobytes()})  # tokend
 state = jax.device_put(state, everywhere)
 for step, batch in zip(range(int(state["step"]) + 1, 16), data):
-    state, loss = train_step(state, *put(batch))
+    state, loss = train_step(state, put(batch["input_ids"]), put(batch["labels"]))
     request = data.control()  # tokend: from tokctl
     if step % 5 == 0 or (request and request.save):  # tokend
         save(state, np.frombuffer(data.state_dict()["cursor"], np.uint8))  # tokend: cursor

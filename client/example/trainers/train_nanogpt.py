@@ -19,14 +19,12 @@ batch_size, block_size, vocab_size = 2, 32, 2048  # tokend: block_size is the st
 learning_rate, max_iters, grad_clip = 6e-4, 14, 1.0
 
 ddp = int(os.environ.get("RANK", -1)) != -1
+ddp_rank, ddp_world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+master_process = ddp_rank == 0
 if ddp:
     init_process_group("gloo")
-    ddp_rank, ddp_world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    master_process = ddp_rank == 0
-    assert gradient_accumulation_steps % ddp_world_size == 0
-    gradient_accumulation_steps //= ddp_world_size
-else:
-    master_process, ddp_rank, ddp_world_size = True, 0, 1
+assert gradient_accumulation_steps % ddp_world_size == 0
+gradient_accumulation_steps //= ddp_world_size
 torch.manual_seed(1337 + ddp_rank)
 os.makedirs(out_dir, exist_ok=True)
 model = GPT(GPTConfig(block_size, vocab_size, n_layer=2, n_head=2, n_embd=64))
@@ -39,9 +37,7 @@ if os.path.exists(ckpt_path):  # init_from = "resume"
     optimizer.load_state_dict(checkpoint["optimizer"])
     iter_num = checkpoint["iter_num"]
     start = checkpoint["data"]  # tokend
-raw_model = model
-if ddp:
-    model = DDP(model)
+raw_model, model = model, DDP(model) if ddp else model
 train = Loader("train", batch_size, start=start)  # tokend
 train.commit()  # tokend: from now on the state is that of the last commit
 if master_process:  # tokend: rank and world are not the job's, because one process evaluates
@@ -72,12 +68,8 @@ while True:
     if (iter_num % eval_interval == 0 or save) and master_process:  # tokend: save
         print(f"step {iter_num}: val loss {estimate_loss():.6f}", flush=True)
         if iter_num > 0:
-            checkpoint = {
-                "model": raw_model.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "iter_num": iter_num,
-                "data": train.state_dict(),  # tokend
-            }
+            checkpoint = {"model": raw_model.state_dict(), "optimizer": optimizer.state_dict()}
+            checkpoint |= {"iter_num": iter_num, "data": train.state_dict()}  # tokend: data
             torch.save(checkpoint, ckpt_path + ".tmp")
             os.replace(ckpt_path + ".tmp", ckpt_path)
     if request:  # tokend

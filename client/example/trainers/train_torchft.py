@@ -36,14 +36,14 @@ class Rows:
     loader. So another thread may ask for the state.
     """
 
-    def __init__(self, loader):
-        self.loader = loader
-        self.begun = loader.cursor, manager.current_step(), 0  # a step's cursor, number, rows
+    def __init__(self):
+        # a run of its own: groups attach as rank 0 of 1, and get their ranks in each step
+        self.loader = Loader("train", MICRO, rank=0, world=1, run=f"group-{group}")  # tokend
+        self.begun = self.loader.cursor, manager.current_step(), 0  # a step's cursor, number, rows
 
     def committed(self):
         cursor, step, rows = self.begun
-        done = rows if manager.current_step() > step else 0
-        return cursor.seek(cursor.position + done)
+        return cursor.seek(cursor.position + (rows if manager.current_step() > step else 0))
 
     def next(self):
         """Called after zero_grad(), which begins the quorum. A group that recovers in this step
@@ -70,8 +70,7 @@ class Rows:
         self.begun = Cursor(state["cursor"]), now, rows if now == step else 0
 
 
-# a run of its own: groups attach as rank 0 of 1, and get their ranks in each step
-data = Rows(Loader("train", MICRO, rank=0, world=1, run=f"group-{group}"))  # tokend
+data = Rows()  # tokend
 parts = {"model": net, "optimizer": adam, "data": data}  # tokend: data
 for name, part in parts.items():
     manager.register_state_dict_fn(name, part.load_state_dict, part.state_dict)

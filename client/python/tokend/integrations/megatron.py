@@ -32,12 +32,6 @@ from ..batch import IGNORE
 from .shared import check_seq_len, positions, shifted
 
 
-def _kept(directory: str, iteration: str) -> list[str]:
-    """Returns the files of an iteration that contain a cursor: the same one on all data ranks."""
-    at = f"iter_{iteration}/mp_rank_00*/train_dataloader_dprank000.pt"
-    return glob.glob(os.path.join(glob.escape(directory), at))
-
-
 @functools.cache  # a process with several model chunks asks for each
 def _say(line: str) -> None:
     if not dist.is_initialized() or dist.get_rank() == 0:
@@ -49,22 +43,23 @@ def _begin(stream: str, args: Any) -> bytes | int:
     Raises ValueError if they contradict each other.
     """
     consumed, directory = args.consumed_train_samples, getattr(args, "dataloader_save", None)
-    where, why = consumed, "Megatron's consumed_train_samples"
+    where, at, why = consumed, consumed, "Megatron's consumed_train_samples"
     if directory and args.iteration:
-        kept = _kept(directory, f"{args.iteration:07d}")
-        others = _kept(directory, "*")
+        # the files that contain a cursor: the same one on all data ranks
+        of_each = f"{glob.escape(directory)}/iter_*/mp_rank_00*/train_dataloader_dprank000.pt"
+        saved = {path.split(os.sep)[-3]: path for path in glob.glob(of_each)}
+        kept = saved.pop(f"iter_{args.iteration:07d}", None)
         if kept:
-            where = torch.load(kept[0], weights_only=True)["dataloader_state_dict"]["cursor"]
-            why = f"the cursor in {kept[0]}"
-        elif others:
+            where = torch.load(kept, weights_only=True)["dataloader_state_dict"]["cursor"]
+            at, why = Cursor(where).position, f"the cursor in {kept}"
+        elif saved:
             raise ValueError(
                 f"dataloader_save: {directory} has no cursor of the checkpoint's iteration, "
-                f"{args.iteration}, but of other iterations ({others[0]}); load one of those, or "
-                "name an empty directory to continue from the samples consumed"
+                f"{args.iteration}, but of other iterations ({max(saved)}); load one of those, "
+                "or name an empty directory to continue from the samples consumed"
             )
         else:
             why += f" ({directory} has no cursor); right if no mix was changed and nothing skipped"
-    at = where if where is consumed else Cursor(where).position
     if at < consumed:
         raise ValueError(
             f"dataloader_save: {why} is at sample {at}, but the checkpoint of iteration "
@@ -94,14 +89,13 @@ class TokendIterator:
     stream          name of the stream in the daemon's config
     micro_batch     rows per batch
     rank, world     data-parallel rank and number of ranks. Default: megatron.core.parallel_state
-    start           "begin", the samples consumed so far, a cursor, or a result of save_state()
     seq_len         the stream's seq_len must be equal, otherwise the first batch is a ValueError
     attention_mask  add attention_mask, bool [micro_batch, 1, seq_len, seq_len]: True where a token
                     must not attend
     documents       position_ids restart with each document; add cu_seqlens, int32 [micro_batch,
                     seq_len + 1], starts per row, padded with seq_len; and max_seqlen, int32
                     [micro_batch]. The stream needs `documents: true`. Not with attention_mask
-    options         of tokend.Loader: socket, config, run, record, …
+    options         of tokend.Loader: start, socket, config, run, record, …
 
     A process attaches when it asks for its first batch: most processes of a job never do.
 
@@ -117,7 +111,6 @@ class TokendIterator:
         *,
         rank: int | None = None,
         world: int | None = None,
-        start: Any = "begin",
         seq_len: int | None = None,
         attention_mask: bool = False,
         documents: bool = False,
@@ -125,16 +118,16 @@ class TokendIterator:
     ) -> None:
         if attention_mask and documents:
             raise ValueError("attention_mask, documents: pass one of them")
-        self._peer = 0
+        peer = 0
         if rank is None:
             from megatron.core import parallel_state as groups
 
             rank, world = groups.get_data_parallel_rank(), groups.get_data_parallel_world_size()
             peers = groups.get_context_parallel_world_size()
-            self._peer = groups.get_pipeline_model_parallel_rank() * peers
-            self._peer += groups.get_context_parallel_rank()
-        self._stream, self._micro, self._start = stream, micro_batch, start
-        self._rank, self._world, self._options = rank, world, options
+            peer = groups.get_pipeline_model_parallel_rank() * peers
+            peer += groups.get_context_parallel_rank()
+        options |= {"rank": rank, "world": world, "peer": peer, "documents": documents}
+        self._make = functools.partial(Loader, stream, micro_batch, framework="torch", **options)
         self._seq, self._mask, self._documents = seq_len, attention_mask, documents
         self._loader: Loader | None = None
 
@@ -151,14 +144,13 @@ class TokendIterator:
                 cursor is at less than the samples consumed.
         """
         documents = getattr(args, "dataloader_inter_document_masking", False)
-        mask = args.create_attention_mask_in_dataloader and not documents
         return cls(
             stream,
             args.micro_batch_size,
             start=_begin(stream, args),
             seq_len=args.seq_length,
             documents=documents,
-            attention_mask=mask,
+            attention_mask=args.create_attention_mask_in_dataloader and not documents,
             **options,
         )
 
@@ -166,17 +158,7 @@ class TokendIterator:
     def loader(self) -> Loader:
         """The Loader. Attaches at the first use. Raises ValueError if seq_len differs."""
         if self._loader is None:
-            loader = Loader(
-                self._stream,
-                self._micro,
-                rank=self._rank,
-                world=self._world,
-                peer=self._peer,
-                start=self._start,
-                documents=self._documents,
-                framework="torch",
-                **self._options,
-            )
+            loader = self._make()
             if self._seq is not None:
                 check_seq_len(loader, "seq_length", self._seq)
             self._loader = loader
@@ -208,6 +190,18 @@ class TokendIterator:
         return batch
 
 
+class Heard(SimpleNamespace):
+    """A tokend.Request as processes get it that read nothing."""
+
+    NAMES = ("number", "kind", "args", "acts_from", "error", "save", "stop")
+
+    def __bool__(self) -> bool:
+        return bool(self.save)
+
+    def done(self, text: str = "") -> None:
+        """Does nothing: those that read report."""
+
+
 class TokendControl:
     """Carries out operators' requests (tokctl mix, skip, checkpoint, drain, rescale).
 
@@ -226,8 +220,8 @@ class TokendControl:
     iterators reads.
     """
 
-    def __init__(self, iterators: TokendIterator | list[TokendIterator]) -> None:
-        self._iterators = iterators if isinstance(iterators, list) else [iterators]
+    def __init__(self, iterators: list[TokendIterator]) -> None:
+        self._iterators = iterators
         self._group: Any = None  # of all processes
         self._source = 0  # the first process that reads
         self._loader: Loader | None = None
@@ -250,26 +244,13 @@ class TokendControl:
         """
         if self._group is None:
             self._begin()
-        request = None if self._loader is None else self._loader.control()
-        stop = self._loader is not None and self._loader.should_stop
-        flag = torch.tensor([request is not None, stop])
+        loader = self._loader
+        request = None if loader is None else loader.control()
+        flag = torch.tensor([request is not None, loader is not None and loader.should_stop])
         dist.broadcast(flag, self._source, self._group)
         self.should_stop = bool(flag[1])
         if not flag[0]:
             return None
-        said = [{name: getattr(request, name, None) for name in HEARD}]
+        said = [{name: getattr(request, name, None) for name in Heard.NAMES}]
         dist.broadcast_object_list(said, self._source, self._group)
         return Heard(**said[0]) if request is None else request
-
-
-HEARD = ("number", "kind", "args", "acts_from", "error", "save", "stop")
-
-
-class Heard(SimpleNamespace):
-    """A tokend.Request as processes get it that read nothing."""
-
-    def __bool__(self) -> bool:
-        return bool(self.save)
-
-    def done(self, text: str = "") -> None:
-        """Does nothing: those that read report."""
