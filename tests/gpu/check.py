@@ -13,13 +13,14 @@ import os
 import sys
 import traceback
 
+import check_copies
 import check_processes
 import check_training
 from check_common import Daemon, failed, info, no_gpu, ok
 
 
 def chosen():
-    for module in (check_processes, check_training):
+    for module in (check_copies, check_processes, check_training):
         for name, function in vars(module).items():
             if name.startswith("check_") and any(word in name for word in sys.argv[1:] or [""]):
                 yield name, function

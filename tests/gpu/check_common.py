@@ -1,4 +1,4 @@
-"""Shared by the checks: paths, the report, a daemon, loaders, expected tokens."""
+"""Shared by the checks: paths, the report, a daemon, sessions, expected tokens."""
 
 import ctypes
 import json
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,7 +16,7 @@ BUILT = (ROOT / "build/gcc").exists() or not KIT.exists()
 BIN = ROOT / "build/bin" if BUILT else KIT / "site/bin"
 CUDA_BIN = BIN if BUILT else KIT / "bin"
 sys.path.insert(0, str(ROOT / "build/python" if BUILT else KIT / "site"))
-SEQ = 2048
+SEQ, WINDOW = 2048, 2049
 STREAM = "seed: 1, seq_len: 2048, vocab: 50000, datasets: [{name: web, path: web.bin}]"
 STREAMS = f"""
 memory: 8GiB
@@ -94,27 +95,76 @@ class Daemon:
         shutil.rmtree(self.dir)
 
 
-def make(daemon, micro=8, device="cuda", stream="train", **more):
-    from tokend import Loader
+class Session:
+    """A client with buffers for its small arrays."""
 
-    more = {"socket": daemon.socket, "rank": 0, "world": 1, "deadline": 30, **more}
-    return Loader(stream, micro, device=device, **more)
+    def __init__(self, daemon, micro=8, slots=4):
+        import torch
+        from tokend import _tokend
+
+        keys = {"socket": daemon.socket, "slots": slots, "deadline_ms": 30000, "position": 0}
+        self.client = _tokend.Client("train", micro, **keys)
+        self.micro = micro
+        self.fields = [torch.empty(micro, dtype=torch.int64) for _ in range(2)]
+
+    def look(self, tokens=0):
+        places = [field.data_ptr() for field in self.fields]
+        return self.client.look_into(tokens, 8, WINDOW, 0, 8, 0, 0, *places)
+
+    def take(self, tokens=0):
+        found = self.look(tokens)
+        self.client.takes = (found[1],)
+
+    def slot(self):
+        """The next batch's slot, as a tensor over the ring."""
+        import torch
+
+        self.look()
+        address, size, _ = self.client.slot()
+        memory = (ctypes.c_char * size).from_address(address)
+        return torch.frombuffer(memory, dtype=torch.int16).view(self.micro, WINDOW)
+
+    def fed(self, source):
+        """The next batch of a feed, on the GPU."""
+        import torch
+
+        tokens, found = source.next(self.look)
+        self.client.takes = (found[1], True)
+        return torch.cat((tokens[0], tokens[1, :, -1:]), 1)
+
+    def close(self):
+        self.client.close()
 
 
-def want(daemon, batches):
-    """The expected input_ids and labels, read without a GPU."""
-    with make(daemon, device="cpu") as loader:
-        return [pair(next(loader)) for _ in range(batches)]
+def want(daemon, batches, micro=8):
+    """The expected tokens, read without a GPU."""
+    import torch
 
-
-def pair(batch):
-    return batch["input_ids"], batch["labels"]
+    session, rows = Session(daemon, micro), []
+    for _ in range(batches):
+        rows.append(torch.empty((micro, WINDOW), dtype=torch.int64))
+        session.take(rows[-1].data_ptr())
+    session.close()
+    return rows
 
 
 def wrong(seen, right):
     """The numbers of the batches that differ."""
-    same = lambda one, two: all(a.cpu().equal(b) for a, b in zip(one, two, strict=True))
-    return [i for i, pairs in enumerate(zip(seen, right, strict=True)) if not same(*pairs)]
+    pairs = zip(seen, right, strict=True)
+    return [i for i, (got, tokens) in enumerate(pairs) if not got.cpu().equal(tokens)]
+
+
+def unsigned(torch, slots):
+    """Batches as they are in the ring, in 16 bits."""
+    return [tokens.to(torch.int64) & 0xFFFF for tokens in slots]
+
+
+def feed(session):
+    from tokend import device
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a ring that is not registered is a failure here
+        return device.Feed(session.client, "cuda", {"input_ids": "int64", "labels": "int64"})
 
 
 def slow(torch, ms):

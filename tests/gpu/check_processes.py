@@ -10,28 +10,29 @@ import threading
 import time
 from pathlib import Path
 
-from check_common import CUDA_BIN, info, make, ok, pair, slow, want, wrong
+from check_common import CUDA_BIN, Session, feed, info, ok, slow, want, wrong
 
 BEGIN = f"""
 import os, sys
 sys.path[:0] = [{str(Path(__file__).parent)!r}]
 import torch
-from check_common import make, slow
+from check_common import Session, feed, slow
 import tokend
-
-class D: socket = sys.argv[1]
 """
 VICTIM = """
-loader, kept = make(D), []
+class D: socket = sys.argv[1]
+session = Session(D)
+source = feed(session)
 for i in range(8):
-    slow(torch, 500)
+    with torch.cuda.stream(source._gpu.side):
+        slow(torch, 500)
     if i == 7: print("now", flush=True)
-    kept.append(next(loader))
+    session.fed(source)
 torch.cuda.synchronize()
 """
 LEAVER = """
 how = sys.argv[2]
-loader = make(D)
+loader = tokend.Loader("train", 8, socket=sys.argv[1], rank=0, world=1, device="cuda")
 first = [next(loader) for _ in range(3)]
 if how == "fork":
     child = os.fork()
@@ -52,19 +53,22 @@ PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
 def check_daemon_killed(torch, daemon):
-    right, seen = want(daemon, 30), []
-    with make(daemon) as loader:
-        for i in range(30):
-            if i == 10:
+    right, session = want(daemon, 30), Session(daemon)
+    source, seen = feed(session), []
+    for i in range(30):
+        if i == 10:
+            with torch.cuda.stream(source._gpu.side):
                 slow(torch, 300)
-            if i == 13:
-                daemon.kill()  # copies are queued after the delay
-                threading.Timer(0.3, daemon.start).start()
-            seen.append(pair(next(loader)))
-        torch.cuda.synchronize()
-        bad, attached = wrong(seen, right), loader.stats()["reattached"]
+        if i == 13:
+            daemon.kill()  # copies are queued after the delay
+            threading.Timer(0.3, daemon.start).start()
+        seen.append(session.fed(source))
+    torch.cuda.synchronize()
+    bad, attached = wrong(seen, right), session.client.shape()["reattached"]
     ok("daemon killed mid-copy: the same tokens", not bad, bad)
+    ok("daemon killed mid-copy: the new ring is registered", source.pinned_bytes > 0)
     ok("daemon killed mid-copy: attached again once", attached == 1)
+    session.close()
 
 
 def check_trainer_killed(torch, daemon):
@@ -78,10 +82,11 @@ def check_trainer_killed(torch, daemon):
         while daemon.sessions() and time.monotonic() < until:
             time.sleep(0.01)
     ok("trainer killed mid-copy: its sessions have ended", daemon.sessions() == 0)
-    right = want(daemon, 10)
-    with make(daemon) as loader:
-        bad = wrong([pair(next(loader)) for _ in right], right)
+    right, session = want(daemon, 10), Session(daemon)
+    source = feed(session)
+    bad = wrong([session.fed(source) for _ in right], right)
     ok("trainer killed mid-copy: the next one gets the right tokens", not bad, bad)
+    session.close()
 
 
 def check_leaving(torch, daemon):
@@ -94,8 +99,9 @@ def check_leaving(torch, daemon):
 
 
 def check_daemon_without_cuda(torch, daemon):
-    loader = make(daemon)
-    next(loader)
+    session = Session(daemon)
+    source = feed(session)
+    session.fed(source)
     process = Path(f"/proc/{daemon.process.pid}")
     maps = (process / "maps").read_text()
     ok("the daemon has no CUDA library mapped", "libcuda" not in maps and "/dev/nvidia" not in maps)
@@ -106,7 +112,7 @@ def check_daemon_without_cuda(torch, daemon):
         done = subprocess.run(query, check=False, **PIPES)
         good = done.returncode == 0 and str(daemon.process.pid) not in done.stdout.split()
         ok("the daemon is not among nvidia-smi's processes", good, done.stdout + done.stderr)
-    loader.close()
+    session.close()
 
 
 def run_program(name, *arguments):

@@ -1,7 +1,8 @@
 /*
  * A stand-in for CUDA without a GPU: libcuda.so.1 with what tokctl doctor uses, and what trainers
  * use of the runtime. It is stricter than CUDA. It reports calls in a forked child, unaligned,
- * large or overlapping regions, and memory that is unmapped while registered.
+ * large or overlapping regions, memory that is unmapped while registered, and calls that would
+ * invalidate another thread's capture.
  *
  * Queued work is done late, when a call asks about it. A slot that was released too early contains
  * other tokens by then, and the copy is wrong.
@@ -35,9 +36,11 @@ enum {
 	NOT_INITIALIZED = 3,
 	NOT_READY = cudaErrorNotReady,
 	NOT_REGISTERED = 713,
+	CAPTURE_UNSUPPORTED = 900,
 	PAGE = 4096,
 	STREAMS = 8,
 	REGIONS = 4096,
+	RELAXED = 2,
 	PIECE = 1 << 30,
 };
 
@@ -63,7 +66,7 @@ struct op {
 struct fake_stream {
 	struct op *first, *last;
 	uint64_t queued, done; /* numbers of operations */
-	bool busy;
+	bool capturing, busy;
 };
 
 struct region {
@@ -74,9 +77,9 @@ struct region {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* protects all that follows */
 static struct fake_stream streams[STREAMS];		  /* [0]: the default one */
 static struct region host[REGIONS], memory[REGIONS];
-static int faults, hosts, memories, registrations, held, created = 1;
+static int faults, hosts, memories, registrations, captures, spoiled, held, created = 1;
 static pid_t process;
-static _Thread_local int last_error;
+static _Thread_local int capture_mode, last_error;
 
 static int number(const char *name)
 {
@@ -137,17 +140,20 @@ __attribute__((destructor)) static void at_exit(void)
 
 /* ---- calls ---- */
 
-/* Locks the mutex; or returns an error. */
-static int enter(const char *name)
+/* Locks the mutex; or returns an error. @disturbs: it invalidates captures in other threads. */
+static int enter(const char *name, bool disturbs)
 {
 	pthread_mutex_lock(&mutex);
 	if (!process)
 		process = getpid();
-	if (process == getpid())
+	if (process == getpid() && !(disturbs && captures > 0))
 		return OK;
-	FAULT("%s in a child of the process that began", name);
+	if (process == getpid())
+		spoiled = 1;
+	else
+		FAULT("%s in a child of the process that began", name);
 	pthread_mutex_unlock(&mutex);
-	return NOT_INITIALIZED;
+	return process == getpid() ? CAPTURE_UNSUPPORTED : NOT_INITIALIZED;
 }
 
 static int leave(int error)
@@ -159,13 +165,23 @@ static int leave(int error)
 }
 
 /* Begins a function. */
-#define ENTER                                                                                      \
+#define ENTER(disturbs)                                                                            \
 	do {                                                                                       \
-		int entered = enter(__func__);                                                     \
+		int entered = enter(__func__, disturbs);                                           \
                                                                                                    \
 		if (entered != OK)                                                                 \
 			return entered;                                                            \
 	} while (0)
+#define IN_STRICT_MODE (capture_mode != RELAXED)
+
+API int cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	int former = capture_mode;
+
+	capture_mode = *mode;
+	*mode = former;
+	return OK;
+}
 
 API cudaError_t cudaSetDevice(int device)
 {
@@ -192,7 +208,7 @@ API cudaError_t cudaHostRegister(void *at, size_t bytes, unsigned flags)
 	struct region region = {at, bytes};
 	int fails = number("FAKE_CUDA_REGISTER_FAILS");
 
-	ENTER;
+	ENTER(IN_STRICT_MODE);
 	check_regions();
 	if (fails && ++registrations >= fails)
 		return leave(OUT_OF_MEMORY);
@@ -210,7 +226,7 @@ API cudaError_t cudaHostRegister(void *at, size_t bytes, unsigned flags)
 
 API cudaError_t cudaHostUnregister(void *at)
 {
-	ENTER;
+	ENTER(IN_STRICT_MODE);
 	check_regions();
 	for (int i = 0; i < hosts; i++)
 		if (host[i].at == at) {
@@ -222,7 +238,7 @@ API cudaError_t cudaHostUnregister(void *at)
 
 API cudaError_t cudaMalloc(void **at, size_t bytes)
 {
-	ENTER;
+	ENTER(IN_STRICT_MODE);
 	*at = memories < REGIONS ? calloc(1, bytes) : NULL;
 	if (!*at)
 		return leave(OUT_OF_MEMORY);
@@ -232,7 +248,7 @@ API cudaError_t cudaMalloc(void **at, size_t bytes)
 
 API cudaError_t cudaFree(void *at)
 {
-	ENTER;
+	ENTER(IN_STRICT_MODE);
 	for (int i = 0; i < memories; i++)
 		if (memory[i].at == at) {
 			memory[i] = memory[--memories];
@@ -325,12 +341,13 @@ static void advance_all(uint64_t until)
 API cudaError_t cudaMemcpyAsync(
 	void *to, const void *from, size_t bytes, int kind, struct fake_stream *stream)
 {
-	ENTER;
+	ENTER(false);
 	struct op op = {.to = to, .from = from, .bytes = bytes};
 	struct fake_stream *s = stream_of(stream);
 
-	if (kind != cudaMemcpyHostToDevice || !within(memory, memories, to, bytes)) {
-		FAULT("a copy to %p, which is not in the device's memory", to);
+	if (kind != cudaMemcpyHostToDevice || !within(memory, memories, to, bytes) ||
+		s->capturing) {
+		FAULT("a copy to %p, which is not in the device's memory, or in a graph", to);
 		return leave(INVALID_VALUE);
 	}
 	if (!within(host, hosts, from, bytes)) {
@@ -343,7 +360,7 @@ API cudaError_t cudaMemcpyAsync(
 
 API cudaError_t cudaLaunchHostFunc(struct fake_stream *stream, cudaHostFn_t call, void *data)
 {
-	ENTER;
+	ENTER(false);
 	queue(stream_of(stream), (struct op){.call = call, .data = data});
 	return leave(OK);
 }
@@ -351,7 +368,7 @@ API cudaError_t cudaLaunchHostFunc(struct fake_stream *stream, cudaHostFn_t call
 API cudaError_t cudaStreamCreateWithFlags(struct fake_stream **stream, unsigned flags)
 {
 	(void)flags;
-	ENTER;
+	ENTER(false);
 	if (created == STREAMS)
 		return leave(OUT_OF_MEMORY);
 	*stream = &streams[created++];
@@ -360,14 +377,15 @@ API cudaError_t cudaStreamCreateWithFlags(struct fake_stream **stream, unsigned 
 
 API cudaError_t cudaStreamSynchronize(struct fake_stream *stream)
 {
-	ENTER;
+	ENTER(IN_STRICT_MODE);
 	advance(stream_of(stream), UINT64_MAX);
 	return leave(OK);
 }
 
+/* Invalidates any capture, in every mode. */
 API cudaError_t cudaDeviceSynchronize(void)
 {
-	ENTER;
+	ENTER(true);
 	advance_all(UINT64_MAX);
 	return leave(OK);
 }
@@ -377,21 +395,21 @@ API cudaError_t cudaDeviceSynchronize(void)
 API cudaError_t cudaEventCreateWithFlags(struct fake_event **event, unsigned flags)
 {
 	(void)flags;
-	ENTER;
+	ENTER(false);
 	*event = calloc(1, sizeof(**event));
 	return leave(OK);
 }
 
 API cudaError_t cudaEventDestroy(struct fake_event *event)
 {
-	ENTER;
+	ENTER(false);
 	free(event);
 	return leave(OK);
 }
 
 API cudaError_t cudaEventRecord(struct fake_event *event, struct fake_stream *stream)
 {
-	ENTER;
+	ENTER(false);
 	event->stream = stream_of(stream);
 	event->until = event->stream->queued;
 	return leave(OK);
@@ -401,7 +419,7 @@ API cudaError_t cudaStreamWaitEvent(
 	struct fake_stream *stream, struct fake_event *event, unsigned flags)
 {
 	(void)flags;
-	ENTER;
+	ENTER(false);
 	if (!over(event))
 		queue(stream_of(stream), (struct op){.wait = *event});
 	return leave(OK);
@@ -409,14 +427,14 @@ API cudaError_t cudaStreamWaitEvent(
 
 API cudaError_t cudaEventQuery(struct fake_event *event)
 {
-	ENTER;
+	ENTER(IN_STRICT_MODE);
 	advance_all(0);
 	return leave(over(event) ? OK : NOT_READY);
 }
 
 API cudaError_t cudaEventSynchronize(struct fake_event *event)
 {
-	ENTER;
+	ENTER(IN_STRICT_MODE);
 	if (!over(event))
 		advance(event->stream, event->until);
 	return leave(OK);
@@ -497,4 +515,15 @@ API int fakePending(void)
 	for (int i = 0; i < STREAMS; i++)
 		n += streams[i].queued - streams[i].done;
 	return (int)n;
+}
+
+API void fakeCapture(void *stream, int on)
+{
+	((struct fake_stream *)stream)->capturing = on;
+	captures += on ? 1 : -1;
+}
+
+API int fakeCaptureSpoiled(void)
+{
+	return spoiled;
 }

@@ -12,5 +12,9 @@ int fakeFaults(void); /* number of rule violations, each a line on stderr. Any a
 int fakeRegistered(void); /* number of registered regions */
 void fakeHold(int on);	  /* while on, only a synchronize does queued work */
 int fakePending(void);	  /* number of queued copies and calls */
+/* Begins or ends a capture on @stream in global mode. Calls that could disturb it return 900 and
+ * invalidate it. */
+void fakeCapture(void *stream, int on);
+int fakeCaptureSpoiled(void);
 
 #endif

@@ -10,7 +10,6 @@ from loading import SEQ, WINDOWS, check, check_run, make, positions, python
 
 import tokend
 from lib.stock import StockDaemon
-from tokend import batch
 
 EOS = {"packed": 7, "packed-wide": 70_000, "packed-whole": 7, "packed-end": 7}
 EXTRA = {"whole": 0, "packed-whole": 0, "ahead": 3, "packed-end": 3}
@@ -239,28 +238,6 @@ def test_batches_are_in_the_cpus_memory_whatever_the_default_device(served):
     for device in (None, "cpu", torch.device("cpu", 0)):
         with make(served, device=device) as loader, torch.device("meta"):
             assert {value.device.type for value in next(loader).values()} == {"cpu"}
-
-
-def test_a_batch_for_a_gpu_is_pinned_and_copied_there(served, monkeypatch):
-    """torch's "meta" is the GPU here. tests/gpu has checks for a real one."""
-    pinned, captures = [], []
-    monkeypatch.setattr(batch, "cuda", lambda *_: torch.device("meta"))
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: bool(captures))
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda t: pinned.append(t.clone()) or t)
-    asked = {"documents": True, "loss_mask": True, "provenance": True}
-    plan = served.plan("packed", 0, 8)
-    with make(served, "packed", device="cuda", **asked) as loader:
-        found, want = next(loader), defined(served, "packed", plan[:4], 4, **asked)
-        there = [name for name in batch.ON_DEVICE if name in want]
-        assert {name for name in found if getattr(found[name], "is_meta", False)} == {*there}
-        assert len(there) == 5
-        for name, tensor in zip(there, pinned, strict=True):
-            assert numpy.array_equal(tensor, want[name]), name
-        captures.append(True)
-        with pytest.raises(tokend.Error, match="is being captured into a graph"):
-            next(loader)
-        captures.clear()
-        assert next(loader)["position"].tolist() == [4, 5, 6, 7], "nothing was lost"
 
 
 # ---- what does not fit ----

@@ -32,7 +32,7 @@ def test_an_import_needs_no_other_package():
         "assert all(hasattr(tokend, name) for name in tokend.__all__)\n"
         "assert not hasattr(tokend, 'no_such_name')\n"
         "from tokend import *; Loader, Cursor, TransformError\n"
-        "import tokend.parallel, tokend.transform, tokend.throughput\n"
+        "import tokend.parallel, tokend.transform, tokend.device, tokend.throughput\n"
         "print({'torch', 'numpy', 'yaml', 'transformers'} & set(sys.modules))\n",
     )
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr

@@ -243,12 +243,13 @@ PyObject *client_look_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
 int client_set_takes(PyObject *self, PyObject *value, void *none)
 {
 	struct client *c = (struct client *)self;
-	unsigned long long next = value ? PyLong_AsUnsignedLongLong(value) : 0;
+	unsigned long long next;
 	struct tokend_batch b;
 	bool taken = false;
+	int keep = 0;
 
 	(void)none;
-	if (PyErr_Occurred() || !enter(c, true))
+	if (!PyArg_ParseTuple(value, "K|p", &next, &keep) || !enter(c, true))
 		return -1;
 
 	int r = await_batch(c, &b);
@@ -256,10 +257,10 @@ int client_set_takes(PyObject *self, PyObject *value, void *none)
 	if (r == 1 && b.next == next) {
 		r = tokend_try_next(c->t, &b);
 		taken = r == 1;
-		if (taken)
-			tokend_release(c->t, &b);
-		else
+		if (!taken)
 			raise_last(c, r);
+		if (taken && !keep)
+			tokend_release(c->t, &b);
 		c->batches += taken;
 		c->tokens += taken ? (uint64_t)b.rows_valid * b.window_tokens : 0;
 	} else if (r >= 0) {

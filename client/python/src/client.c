@@ -85,13 +85,14 @@ static PyObject *client_shape(PyObject *self, PyObject *none)
 	tokend_shape(c->t, &s);
 
 	return gives(c, false,
-		Py_BuildValue("{sIsIsKsKsKsKsKsdsKsKsI}", "rows", s.rows, "window_tokens",
-			s.window_tokens, "seq_len", (unsigned long long)s.seq_len, "rank",
-			(unsigned long long)s.rank, "world", (unsigned long long)s.world,
-			"lost_wakes", (unsigned long long)s.lost_wakes, "reattached",
-			(unsigned long long)s.reattached, "waited_s", (double)s.waited_ns / 1e9,
-			"batches", (unsigned long long)c->batches, "tokens",
-			(unsigned long long)c->tokens, "annotations", tokend_annotations(c->t)));
+		Py_BuildValue("{sIsIsIsIsKsKsKsKsKsdsKsKsI}", "rows", s.rows, "window_tokens",
+			s.window_tokens, "token_bytes", s.token_bytes, "slots", s.slots, "seq_len",
+			(unsigned long long)s.seq_len, "rank", (unsigned long long)s.rank, "world",
+			(unsigned long long)s.world, "lost_wakes", (unsigned long long)s.lost_wakes,
+			"reattached", (unsigned long long)s.reattached, "waited_s",
+			(double)s.waited_ns / 1e9, "batches", (unsigned long long)c->batches,
+			"tokens", (unsigned long long)c->tokens, "annotations",
+			tokend_annotations(c->t)));
 }
 
 /* ---- position ---- */
@@ -241,6 +242,85 @@ static PyObject *client_answer(PyObject *self, PyObject *args)
 	return done(c, true, r);
 }
 
+/* ---- the ring's memory, for device.py ---- */
+
+/* Libtokend unmaps a ring. @context: the callable of client_memory(), which must not use the
+ * client. */
+static void on_gone(void *context, void *base, uint64_t bytes)
+{
+	PyGILState_STATE state = PyGILState_Ensure();
+	PyObject *gone = context, *result, *type, *value, *trace;
+	bool interrupted = false;
+
+	PyErr_Fetch(&type, &value, &trace); /* that of the call */
+	/* It must complete: a Ctrl-C is delivered afterwards. */
+	while (!(result = PyObject_CallFunction(gone, "KK", (unsigned long long)(uintptr_t)base,
+			 (unsigned long long)bytes)) &&
+		PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+		PyErr_Clear();
+		interrupted = true;
+	}
+	if (!result)
+		PyErr_WriteUnraisable(gone);
+	if (interrupted)
+		PyErr_SetInterrupt();
+	Py_XDECREF(result);
+	Py_DECREF(gone);
+	PyErr_Restore(type, value, trace);
+	PyGILState_Release(state);
+}
+
+static PyObject *client_memory(PyObject *self, PyObject *gone)
+{
+	struct client *c = (struct client *)self;
+	uint64_t bytes;
+	void *base;
+
+	if (!enter(c, false))
+		return NULL;
+
+	int r = tokend_memory(c->t, &base, &bytes, on_gone, gone);
+
+	if (r != 1)
+		return done(c, false, r);
+	Py_INCREF(gone);
+	return gives(c, false,
+		Py_BuildValue(
+			"KK", (unsigned long long)(uintptr_t)base, (unsigned long long)bytes));
+}
+
+static PyObject *client_slot(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+	struct tokend_batch b;
+	int r;
+
+	(void)none;
+	if (!enter(c, true))
+		return NULL;
+	WAITING(c, r = tokend_peek(c->t, &b, 0));
+	if (r != 1) /* the call that takes the batch raises the error */
+		return done(c, true, 0);
+	return gives(c, true,
+		Py_BuildValue("KKK", (unsigned long long)(uintptr_t)b.tokens,
+			(unsigned long long)b.rows * b.window_tokens * b.token_bytes,
+			(unsigned long long)b.handle));
+}
+
+static PyObject *client_release(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	unsigned long long handle;
+
+	if (!PyArg_ParseTuple(args, "K", &handle) || !enter(c, true))
+		return NULL;
+
+	struct tokend_batch b = {.handle = handle};
+
+	WAITING(c, tokend_release(c->t, &b)); /* may call on_gone() */
+	return done(c, true, 0);
+}
+
 /* ---- attach and close ---- */
 
 /* Ends the session. */
@@ -346,6 +426,7 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 		PyErr_Clear();
 		Py_RETURN_NONE;
 	}
+	/* Waits for copies, which may wait for a thread that needs the interpreter's lock. */
 	WAITING(c, client_detach(c));
 	return done(c, true, 0);
 }
@@ -382,6 +463,13 @@ static PyMethodDef client_methods[] = {
 		"obey(kind, args)\n\nReturns the first position at which the order differs."},
 	{"undo", client_undo, METH_NOARGS, NULL},
 	{"answer", client_answer, METH_VARARGS, "answer(number, outcome, text)"},
+	{"memory", client_memory, METH_O,
+		"memory(gone)\n\nAddress and bytes of the ring's slots; None: the same ring as in "
+		"the former call. gone(address, bytes) is called before it is unmapped."},
+	{"slot", client_slot, METH_NOARGS,
+		"Address, bytes and handle of the next batch's tokens; None: it is not ready."},
+	{"release", client_release, METH_VARARGS,
+		"release(handle)\n\nReleases a batch that was taken with keep."},
 	{"close", client_close, METH_NOARGS, "Ends the session and frees everything."},
 	{0},
 };
@@ -389,8 +477,8 @@ static PyMethodDef client_methods[] = {
 /* The same. */
 static PyGetSetDef client_members[] = {
 	{"takes", NULL, client_set_takes,
-		"Set it to the next of look_into(): takes that batch. LookupError if another "
-		"thread was faster.",
+		"Set it to a tuple (next, keep=False), with the next of look_into(): takes that "
+		"batch. keep: release() releases it. LookupError if another thread was faster.",
 		NULL},
 	{"cursor", get_cursor, NULL, "Bytes.", NULL},
 	{"position", get_number, NULL, NULL, (void *)&numbers[0]},

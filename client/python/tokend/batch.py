@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from . import phrases
-from ._tokend import DOCUMENTS, LOSS_MASK, ArgumentError, Error
+from ._tokend import DOCUMENTS, LOSS_MASK, ArgumentError
 from .cursor import Cursor
 
-DEVICES = "'cpu', 'cuda' or 'cuda:N'"
 IGNORE = -100  # a label that losses ignore
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in the extension's order
 SLICED = ("input_ids", "labels", "shift_labels", "position_ids", "loss_mask")
-ON_DEVICE = (*SLICED, "cu_seqlens")
 TORCH_AT_LEAST = (2, 2)  # public DeviceMesh
 
 
@@ -89,11 +87,11 @@ class Framework:
             self.address = module.Tensor.data_ptr
             self.cpu = {"device": module.device("cpu")}  # whatever the program's default device
 
-    def maker(self, shape: tuple[int, ...], dtype: str) -> Callable[[], Any]:
+    def maker(self, shape: tuple[int, ...], dtype: str, pinned: bool = False) -> Callable[[], Any]:
         """Returns a function that makes arrays in the CPU's memory. It holds one, untouched."""
-        kind = getattr(self.module, dtype)
+        kind, more = getattr(self.module, dtype), {"pin_memory": True} if pinned else {}
         like = self.module.empty(shape, dtype=kind, **self.cpu)
-        return functools.partial(self.module.empty_like, like)  # faster than empty()
+        return functools.partial(self.module.empty_like, like, **more)  # faster than empty()
 
     def has_gradients(self) -> bool:
         return self.name == "torch" and self.module.is_grad_enabled()
@@ -121,38 +119,6 @@ def framework(name: str | None) -> Framework:
                 raise
     missing = f"{name} is not" if name else "neither torch nor numpy is"
     raise ImportError(f"framework: {missing} installed; pip install {name or 'torch'}")
-
-
-def cuda(device: Any, make: Framework) -> Any:
-    """device= as torch's, with its number; None if it is the CPU. "cuda" is the device that is
-    current now.
-    """
-    name = "cpu" if device is None else str(device)
-    kind = name.split(":")[0]  # accelerate's is cpu:0
-    if kind not in ("cpu", "cuda"):
-        raise ArgumentError(
-            f"{phrases.is_not('device', name, DEVICES)}; move batches elsewhere with .to()"
-        )
-    if kind == "cpu":
-        return None
-    if make.name != "torch":
-        raise ValueError(f"device: {device} needs torch; pass framework='torch'")
-    torch = make.module
-    if not torch.cuda.is_available():
-        raise ArgumentError(
-            f"device: {device}, but torch {torch.__version__} sees no GPU; pass 'cpu', or install "
-            "a torch with CUDA"
-        )
-    try:
-        number = torch.device(device).index
-    except RuntimeError:
-        raise ArgumentError(phrases.is_not("device", device, DEVICES)) from None
-    number = torch.cuda.current_device() if number is None else number
-    if number >= torch.cuda.device_count():
-        raise ArgumentError(
-            f"device: {device} does not exist; pass a number below {torch.cuda.device_count()}"
-        )
-    return torch.device("cuda", number)
 
 
 # ---- what a loader was asked for ----
@@ -227,11 +193,12 @@ class Batches:
     A signal's handler may raise wherever Python calls a function. So look() may be called again,
     and the batch is taken by an assignment, the last thing before next() returns it.
 
-    The tokens come from the extension, or from @source, which transforms them.
+    The tokens come from the extension; from @source, which transforms them; or from @feed, which
+    copies them to a GPU.
     """
 
-    def __init__(self, client: Any, wanted: Wanted, source: Any) -> None:
-        self._client, self.wanted, self._source = client, wanted, source
+    def __init__(self, client: Any, wanted: Wanted, source: Any, feed: Any) -> None:
+        self._client, self.wanted, self._source, self._feed = client, wanted, source, feed
         self._shown = FIELDS if wanted.provenance else FIELDS[:2]
         self.begin()
 
@@ -240,7 +207,10 @@ class Batches:
         daemon's config differs. If it fails, look() tries again.
         """
         self.stale = True
-        shape, wanted, new = self._client.shape(), self.wanted, self.wanted.make.maker
+        shape, wanted, make = self._client.shape(), self.wanted, self.wanted.make
+        # pinned, if it is copied to a device: otherwise the copy could wait for the step
+        on_gpu = wanted.device is not None and wanted.device.type == "cuda"
+        new = functools.partial(make.maker, pinned=on_gpu)
         self.micro, self.seq, window = shape["rows"], shape["seq_len"], shape["window_tokens"]
         self.first = self._client.taken
         self.end = Cursor(self._client.cursor).end  # of the stream
@@ -260,10 +230,14 @@ class Batches:
         ids, labels = wanted.types["input_ids"], wanted.types["labels"]
         kind, width = (ids, self.seq) if self._source is None else ("int64", window)
         self._layout = _width(kind), width, _width(labels)
+        # On a device labels are the tokens that follow, unless they depend on more: on a loss
+        # mask, or on the window's end. Those the extension writes.
+        masked = self._annotations & LOSS_MASK
+        self._writes_labels = self._feed is None or masked or window <= self.seq
         self._fields = self._shown if self._source is None else FIELDS
         self._new_tokens = new((self.micro, width), kind)
         self._new_labels = new((self.micro, self.seq), labels)
-        self._new_field = new((self.micro,), "int64")
+        self._new_field = make.maker((self.micro,), "int64")
         if wanted.documents:
             self._new_position_ids = new((self.micro, self.seq), "int64")
             self._new_starts = new((self.micro * self.seq + 1,), "int32")
@@ -272,50 +246,78 @@ class Batches:
         if self._source is not None:
             self._new_ids = new((self.micro, self.seq), ids)
             self._source.begin()
+        if self._feed is not None:
+            self._feed.begin()
         self.stale = False
 
-    def look(self) -> tuple[Any, int, int] | None:
+    def look(self) -> tuple[Any, int, tuple[int, bool]] | None:
         """The next batch, how many of its rows are not padding, and what to set `client.takes` to.
         None at the end.
         """
         if self.stale:
             self.begin()
         wanted, address = self.wanted, self.wanted.make.address
-        tokens, labels = self._new_tokens(), self._new_labels()
+        tokens = self._new_tokens() if self._feed is None else None
+        labels = self._new_labels() if self._writes_labels else None
         fields = [self._new_field() for _ in self._fields]
         ids, starts, packs = None, None, (0, 0)
         if wanted.documents:
             ids, starts = self._new_position_ids(), self._new_starts()
             packs = address(ids), address(starts)
         token_bytes, width, label_bytes = self._layout
-        into = (address(tokens), token_bytes, width, address(labels), label_bytes, *packs)
-        into += tuple(map(address, fields))
-        if self._source is None:
-            found = self._client.look_into(*into)
-        else:
+        into = (
+            0 if tokens is None else address(tokens),
+            token_bytes,
+            width,
+            0 if labels is None else address(labels),
+            label_bytes,
+            *packs,
+            *map(address, fields),
+        )
+        if self._feed is not None:
+            tokens, found = self._feed.next(lambda: self._client.look_into(*into))
+        elif self._source is not None:
             found = self._source.look(tokens, fields, into)
+        else:
+            found = self._client.look_into(*into)
         if found is None:
             return None
         valid, after, documents, longest, annotations = found
         if annotations != self._annotations:
             self.begin()
             return self.look()
-        input_ids = tokens if self._source is None else self._transformed(tokens, labels)
-        batch = {"input_ids": input_ids, "labels": labels}
+        batch = self._tokens_and_labels(tokens, labels, valid)
         batch.update(zip(self._shown, fields, strict=False))
-        if wanted.shift_labels:
-            batch["labels"], batch["shift_labels"] = unshifted(labels, wanted.make.module), labels
-        if wanted.loss_mask:
-            mask = batch["loss_mask"] = self._new_mask()
-            mask[:] = labels != IGNORE
         if wanted.documents:
-            batch["position_ids"], batch["max_seqlen"] = ids, longest
-            batch["cu_seqlens"] = starts[: documents + 1]  # type: ignore[index]
+            batch["position_ids"], batch["max_seqlen"] = self._there(ids), longest
+            batch["cu_seqlens"] = self._there(starts[: documents + 1])  # type: ignore[index]
         if self._cut is not None:
             self._share(batch)
-        if wanted.device is not None:
-            self._move(batch)
-        return batch, valid, after
+        return batch, valid, (after, self._feed is not None)
+
+    def _there(self, array: Any) -> Any:
+        """On the device, if there is one. The copy is queued, and not waited for."""
+        device = self.wanted.device
+        return array if device is None else array.to(device, non_blocking=True)
+
+    def _tokens_and_labels(self, tokens: Any, labels: Any, valid: int) -> dict[str, Any]:
+        """Contiguous input_ids and labels, of which none is a view of another."""
+        wanted, module = self.wanted, self.wanted.make.module
+        if self._source is not None:
+            tokens = self._transformed(tokens, labels)
+        elif self._feed is not None:
+            tokens, *following = tokens.unbind()
+            if labels is None:
+                labels = following[0].to(getattr(module, wanted.types["labels"]))
+                labels[valid:] = IGNORE
+        batch = {"input_ids": self._there(tokens), "labels": self._there(labels)}
+        if wanted.loss_mask:
+            mask = batch["loss_mask"] = self._there(self._new_mask())
+            mask[:] = batch["labels"] != IGNORE
+        if wanted.shift_labels:
+            batch["shift_labels"] = batch["labels"]
+            batch["labels"] = unshifted(batch["labels"], module)
+        return batch
 
     def _transformed(self, tokens: Any, labels: Any) -> Any:
         """Returns input_ids, and puts the transformed tokens into @labels, except where there is
@@ -333,23 +335,11 @@ class Batches:
         make = self.wanted.make
         if "position_ids" not in batch:
             count = make.module.arange(self.seq, **make.cpu)
-            batch["position_ids"] = make.module.tile(count, (self.micro, 1))
+            batch["position_ids"] = self._there(make.module.tile(count, (self.micro, 1)))
         for name in SLICED:
             if name in batch:
                 parts = [batch[name][:, part] for part in self._cut or ()]
                 batch[name] = make.module.concatenate(parts, 1)
-
-    def _move(self, batch: dict[str, Any]) -> None:
-        """To the device. The copies are queued on the caller's stream, and not waited for."""
-        device = self.wanted.device
-        if self.wanted.make.module.cuda.is_current_stream_capturing():
-            raise Error(
-                "next: this stream is being captured into a graph; take the batch before the "
-                "capture, and copy it to a tensor that the graph reads"
-            )
-        for name in ON_DEVICE:
-            if name in batch:
-                batch[name] = batch[name].pin_memory().to(device, non_blocking=True)
 
 
 def _width(kind: str) -> int:

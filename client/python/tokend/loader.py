@@ -13,6 +13,7 @@ from typing import Any
 
 from . import _tokend, arguments, parallel, phrases
 from . import batch as batches
+from . import device as devices
 from . import group as groups
 from . import transform as transforms
 from ._tokend import ArgumentError, Error
@@ -95,6 +96,7 @@ class Loader:
 
     _client: Any = None
     _source: Any = None  # transform.InProcess or workers.Workers
+    _feed: Any = None  # device.Feed
     _batches: Batches
 
     def __init__(
@@ -142,7 +144,7 @@ class Loader:
             if workers and transform is None:
                 raise ValueError(f"workers: {workers} without a transform; pass transform=")
             make = batches.framework(framework)
-            there, types = batches.cuda(device, make), batches.types(dtype)
+            there, types = devices.cuda(device, make), batches.types(dtype)
             if mesh is None:
                 at = parallel.Place(*parallel.coordinate(rank, world), peer, None)
             elif rank is not None or world is not None or peer != 0:
@@ -187,10 +189,12 @@ class Loader:
                     self._source = Workers(self._client, workers, made, session, wait)
                 else:
                     self._source = transforms.InProcess(self._client, made)
+            elif there is not None:
+                self._feed = devices.Feed(self._client, there, types)
             wanted = Wanted(
                 make, types, documents, loss_mask, shift_labels, provenance, part, there
             )
-            self._batches = Batches(self._client, wanted, self._source)
+            self._batches = Batches(self._client, wanted, self._source, self._feed)
             if record is not None:
                 self._client.record(self._record_path(record))
 
@@ -277,7 +281,7 @@ class Loader:
                 continue
             return batch  # type: ignore[no-any-return]
 
-    def _look(self) -> tuple[Any, int]:
+    def _look(self) -> tuple[Any, tuple[int, bool]]:
         """The next batch, and what the caller then sets _client.takes to."""
         begin = time.perf_counter()
         if (made := self._made) is not None:  # another thread may be faster
@@ -607,12 +611,15 @@ class Loader:
         next_s           seconds spent in next(): waiting, copying, transforms
         reattached       how often the daemon was lost and found again
         lost_wakes       wake-ups that never came; more than 0 is a bug of tokend
+        pinned_bytes     bytes of the ring registered with CUDA; 0 with device="cuda": copies are
+                         slower
         """
         shape = self._client.shape()
         stats = {name: shape[name] for name in COUNTERS}
         if self._source is not None:
             stats["waited_s"] += self._source.waited_s
-        return {**stats, "next_s": self._inside}
+        pinned = 0 if self._feed is None else self._feed.pinned_bytes
+        return {**stats, "next_s": self._inside, "pinned_bytes": pinned}
 
     # ---- the rest ----
 
