@@ -91,9 +91,6 @@ class Workers:
     """The source of batches transformed by @n processes, as transform.InProcess. @arguments: those
     of their _tokend.Client, without rank, world and start. @patience: seconds that a batch may
     take, or None.
-
-    After a failure of a worker, and where a signal's handler has raised, the next call starts
-    others.
     """
 
     def __init__(
@@ -117,6 +114,8 @@ class Workers:
         self._end_workers()
         self._at = client.taken  # when a result was taken from the DataLoader
         self._held: tuple[Any, Any] | None = None  # that result
+        self._failed: Exception | None = None
+        self._amid = False  # a call was interrupted, and the DataLoader may have lost a result
         place = {
             **self._arguments,
             "rank": shape["rank"],
@@ -140,16 +139,14 @@ class Workers:
         """As transform.InProcess.look()."""
         client = self._client
         here = client.taken  # raises in a forked child, or if the loader is closed
-        if self._results is None:
+        if self._amid:
             self.begin()
+        if self._failed is not None:
+            raise self._failed
         if self._held is None or here != self._at:  # that batch was taken
-            try:
-                self._held, self._at = self._next(), here
-            except _tokend.WaitError:
-                raise
-            except BaseException:  # the DataLoader may have lost a result
-                self._end_workers()
-                raise
+            self._amid = True
+            self._held, self._at = self._next(), here
+            self._amid = False
         found = client.look_into(0, *into[1:])
         if found is None:
             return None
@@ -171,17 +168,22 @@ class Workers:
             text = str(error).partition("\n")[0]
             if self._closed:
                 raise _tokend.Error("closed: this loader was closed; make a new one") from None
-            if "timed out" in text:
+            if "timed out" in text:  # no result is lost
+                self._amid = False
                 raise _tokend.WaitError(
                     f"deadline: the workers made no batch within {self._patience:g} s, so storage "
                     "or the transform is slow; see tokctl status, and call next() again"
                 ) from None
-            raise _tokend.Error(
-                f"workers: {text}; call next() again, or make a new loader and load the last state"
-            ) from error
+            self._failed = _tokend.Error(
+                f"workers: {text}; make a new loader and load its last state, or seek()"
+            )
+            self._amid = False
+            self._end_workers()
+            raise self._failed from error
         finally:
             self.waited_s += time.perf_counter() - begin
         if isinstance(made, Exception):
+            self._amid, self._failed = False, made
             raise made
         return position, made
 
