@@ -208,7 +208,9 @@ OPENING = r"""
 
 static int opening(const char *call, const char *path)
 {
-	while (strncmp(path, "try.", 4) == 0 && words[HANGS])
+	size_t n = strlen(path);
+
+	while (n > 6 && strcmp(path + n - 6, "/cache") == 0 && words[HANGS])
 		usleep(10000);
 	if (!strstr(path, "/web/"))
 		return 0;
