@@ -19,7 +19,6 @@ from .._tokend import Error
 PIECE_BYTES = 512 << 10
 DOCUMENT_BYTES = 32 << 20  # tokenizers need up to a hundred times that
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
-PACKINGS = (".gz", ".zst")
 TEXTS, TABLES = ("text", "jsonl", "parquet"), ("parquet", "arrow")
 TOKENIZERS = re.compile(r"tokenizer\.json|.*\.tiktoken")
 
@@ -27,7 +26,7 @@ TOKENIZERS = re.compile(r"tokenizer\.json|.*\.tiktoken")
 @dataclasses.dataclass
 class Source:
     path: str
-    kind: str  # as in KINDS
+    kind: str  # as in KINDS; None: of another ending
     packing: str  # "", .gz or .zst
     size: int
     changed: int  # mtime_ns
@@ -55,14 +54,12 @@ def package(name, path):
 
 
 def _source(path):
-    """The Source; its kind is None if the name's ending is unknown."""
     status = os.stat(path)
     name, packing = os.path.splitext(path)
-    if packing not in PACKINGS:
+    if packing not in (".gz", ".zst"):
         name, packing = path, ""
     kind = KINDS.get(os.path.splitext(name)[1])
-    if packing and kind in TABLES:
-        kind = None
+    kind = None if packing and kind in TABLES else kind
     return Source(path, kind, packing, status.st_size, status.st_mtime_ns)
 
 
@@ -105,8 +102,8 @@ def sources_of(paths, kinds, any_text=False, most=sys.maxsize):
                 why = "is empty"
             elif source.kind not in kinds:
                 why = "its name ends in none of " + ", ".join(k for k in KINDS if KINDS[k] in kinds)
-            elif any_text and source.kind not in TABLES and size < most:
-                why = "" if _is_text(source, most - size) else "is not UTF-8 text"
+            elif any_text and source.kind not in TABLES and not _is_text(source, most - size):
+                why = "is not UTF-8 text"
             if why and not several:
                 raise Error(f"{source.path}: {why}; leave it out")
             if why:
@@ -120,53 +117,45 @@ def sources_of(paths, kinds, any_text=False, most=sys.maxsize):
 
 def _is_text(source, most):
     """Is it UTF-8 without NULs? Looks at @most bytes."""
-    decoder, length = codecs.getincrementaldecoder("utf-8")(), 0
+    decode = codecs.getincrementaldecoder("utf-8")().decode
     try:
         with open(source.path, "rb") as file:
-            for block in _blocks(source, file):
-                if b"\0" in block:
+            for block in _blocks(source, file) if most > 0 else ():
+                if "\0" in decode(block):
                     return False
-                decoder.decode(block)
-                length += len(block)
-                if length >= most:
+                most -= len(block)
+                if most <= 0:
                     return True
-        decoder.decode(b"", True)
+        return most <= 0 or decode(b"", True) is not None
     except (Error, UnicodeDecodeError):  # Error: it is damaged
         return False
-    return True
 
 
 # ---- pieces ----
 
 
-def _gunzipped(file):
-    with gzip.GzipFile(fileobj=file) as unpacked:
-        while block := unpacked.read(PIECE_BYTES):
-            yield block
-
-
 def _unzstd(file, path):
     """Frame by frame: the package's own reader takes a truncated file for a whole one."""
     zstandard, frame = package("zstandard", path), None
-    try:
-        while packed := file.read(4096):  # unpacks to at most 128 MiB
-            while packed:
-                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+    while packed := file.read(4096):  # unpacks to at most 128 MiB
+        while packed:
+            frame = frame or zstandard.ZstdDecompressor().decompressobj()
+            try:
                 yield frame.decompress(packed)
-                packed = frame.unused_data if frame.eof else b""
-                frame = None if frame.eof else frame
-    except zstandard.ZstdError as error:
-        raise EOFError(error) from None
+            except zstandard.ZstdError as error:
+                raise EOFError(error) from None
+            packed = frame.unused_data if frame.eof else b""
+            frame = None if frame.eof else frame
     if frame:
         raise EOFError("it ends within a frame")
 
 
 def _blocks(source, file):
     """Yields the unpacked file."""
+    if source.packing == ".gz":
+        file = gzip.GzipFile(fileobj=file)
     try:
-        if source.packing == ".gz":
-            yield from _gunzipped(file)
-        elif source.packing == ".zst":
+        if source.packing == ".zst":
             yield from _unzstd(file, source.path)
         else:
             yield from iter(lambda: file.read(PIECE_BYTES), b"")
@@ -209,7 +198,7 @@ def _jsonl(source, file, field):
         line += part.count(b"\n")
 
 
-def _parquet(opened, column):
+def _row_groups(opened, column):
     for number in range(opened.metadata.num_row_groups):
         group = opened.metadata.row_group(number)
         rows = PIECE_BYTES * group.num_rows // max(group.total_byte_size, 1)
@@ -224,11 +213,10 @@ def _table(source, file, column):
             import pyarrow.parquet
 
             opened = pyarrow.parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
-            schema, batches = opened.schema_arrow, _parquet(opened, column)
+            schema, batches = opened.schema_arrow, _row_groups(opened, column)
         elif file.peek(6)[:6] == b"ARROW1":
             opened = pyarrow.ipc.open_file(file)
-            schema, numbers = opened.schema, range(opened.num_record_batches)
-            batches = map(opened.get_batch, numbers)
+            schema, batches = opened.schema, map(opened.get_batch, range(opened.num_record_batches))
         else:
             batches = pyarrow.ipc.open_stream(file)
             schema = batches.schema
@@ -289,16 +277,18 @@ def texts(piece, field):
     """Yields the documents of a piece, as strings."""
     path = piece.path
     try:
-        if piece.kind == "text":
-            yield piece.contents.decode("utf-8-sig" if piece.begins else "utf-8")
-        elif piece.kind == "jsonl":
-            whole = piece.contents.decode("utf-8-sig" if piece.number == 1 else "utf-8")
-            for number, line in enumerate(whole.split("\n"), piece.number):
-                if line.strip(" \t\r"):
-                    yield _of_line(f"{path}:{number}", line, field)
-        else:
+        if piece.kind in TABLES:
             for row, text in enumerate(piece.contents.to_pylist(), piece.number):
                 yield _string(f"{path}: row {row}", field, text)
+            return
+        first = piece.begins and piece.number == 1
+        whole = piece.contents.decode("utf-8-sig" if first else "utf-8")
+        if piece.kind == "text":
+            yield whole
+            return
+        for number, line in enumerate(whole.split("\n"), piece.number):
+            if line.strip(" \t\r"):
+                yield _of_line(f"{path}:{number}", line, field)
     except UnicodeDecodeError as error:
         raise Error(f"{path}: is not UTF-8 ({error}); convert it (iconv -t UTF-8)") from None
 

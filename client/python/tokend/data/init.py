@@ -41,35 +41,28 @@ YAML = """\
 # Relative paths start at this file's directory. Other defaults: memory: 1GiB for all rings.
 state_dir: state         # snapshots of your runs
 streams:
-  train:
+"""
+STREAM = """\
+  {stream}:
     seed: 42             # another seed gives another order
     seq_len: {seq_len:<11} # tokens per sample: the context of your model
-{extra}{eos}    vocab: {vocab:<13} # {about_vocab}
+{more}    vocab: {vocab:<13} # {about_vocab}
     datasets:
-{datasets}"""
-
-VALID = """
-{why}
-  valid:
-    seed: 42
-    seq_len: {seq_len}
-{extra}{eos}    vocab: {vocab}
-    epochs: 1            # ends after each window was served once
-    datasets:
-{datasets}"""
-
-BY_NAME = "  # By their names, these are for validation."
-BY_PART = """\
-  # For validation: windows that train does not have, in runs of 64 (`part`). Do not change parts,
-  # seq_len or the shards of a path once you train: windows of train would get into valid. Add new
-  # data as another dataset. Window numbers, as in `tokctl plan`, are those of the whole path.\
 """
-
+EOS = "    {:<20} # the token that ends a document\n"
+EXTRA = "    extra: 0             # a sample of the shards is a window\n"
+EPOCHS = "    epochs: 1            # ends after each window was served once\n"
 DATASET = """\
       # {about}
       - name: {name}
         path: {path}
-{facts}"""
+"""
+BY_NAME = "\n  # By their names, these are for validation.\n"
+BY_PART = """
+  # For validation: windows that train does not have, in runs of 64 (`part`). Do not change parts,
+  # seq_len or the shards of a path once you train: windows of train would get into valid. Add new
+  # data as another dataset. Window numbers, as in `tokctl plan`, are those of the whole path.
+"""
 
 TRAIN = """\
 import os
@@ -117,13 +110,24 @@ class Dataset:
     path: str
     about: str
     tokens: int
-    shards: int
+    files: list  # its shards
     dtype: str  # "": only the files say it
-    held_out: bool  # by its name: for validation
     column: str = ""
     sample_tokens: int = 0  # 0: the shards have no samples
-    files: list = dataclasses.field(default_factory=list)
+    held_out: bool = False  # by its name: for validation
     share: str = ""  # of it for training; the rest of it is for validation
+
+
+@dataclasses.dataclass
+class Facts:
+    """Of all datasets together."""
+
+    vocab: int
+    about_vocab: str
+    eos: str  # a key and its value, or a comment
+    notes: list  # lines for the user
+    seq_len: int = 0
+    samples: bool = False  # the shards', which are the windows
 
 
 def _quoted(text):
@@ -133,11 +137,6 @@ def _quoted(text):
 
 def _count(number, unit):
     return f"{number:,} {unit}{'' if number == 1 else 's'}"
-
-
-def _is_held_out(path):
-    words = re.split("[^a-z]+", os.path.basename(os.path.realpath(path)).lower())
-    return bool(HELD_OUT.intersection(words))
 
 
 def _names(paths):
@@ -206,20 +205,17 @@ def _of_shards(path, name, reports):
             "'*.bin', or run it in another directory"
         )
     tokens, one = sum(report["tokens"] for report in reports), reports[0]
-    column = one.get("column") or ""
-    shown = f", column {column}" if column else ""
+    column, about = one.get("column") or "", f"{one['format']} {one['dtype']}"
     return Dataset(
-        name=name,
-        path=os.path.normpath(path),
-        about=f"{path}: {_count(tokens, 'token')} in {_count(len(reports), 'shard')}, "
-        f"{one['format']} {one['dtype']}{shown}",
-        tokens=tokens,
-        shards=len(reports),
-        dtype=one["dtype"] if one["dtype"] in ("u16", "u32") else "",  # the config takes these
-        held_out=_is_held_out(path),
-        column=column,
-        sample_tokens=max(report.get("sample_tokens", 0) for report in reports),
-        files=[report["path"] for report in reports],
+        name,
+        os.path.normpath(path),
+        f"{path}: {_count(tokens, 'token')} in {_count(len(reports), 'shard')}, {about}"
+        + (f", column {column}" if column else ""),
+        tokens,
+        [report["path"] for report in reports],
+        one["dtype"] if one["dtype"] in ("u16", "u32") else "",  # the config takes these
+        column,
+        max(report.get("sample_tokens", 0) for report in reports),
     )
 
 
@@ -239,9 +235,9 @@ def _largest_token(datasets):
 
 
 def _shards(looked, given):
-    """Returns (datasets, facts for the templates)."""
+    """Returns (datasets, Facts)."""
     datasets = [_of_shards(*each) for each in looked]
-    noted = [f"{r['path']}: {note}" for *_, of in looked for r in of for note in r["notes"]]
+    noted = [f"look at {r['path']}: {note}" for *_, of in looked for r in of for note in r["notes"]]
     _refuse_twice({d.path: d.files for d in datasets})
     largest, whole = _largest_token(datasets)
     vocab, ends, by = largest + 1, {}, "set your tokenizer's"
@@ -256,13 +252,8 @@ def _shards(looked, given):
             vocab = max(encoder.vocab, largest + 1, *(end + 1 for end in ends.values()), 0)
     where = "of all tokens" if whole else f"in {SCANNED_BYTES >> 30} GiB"
     eos = f"eos: {next(iter(ends.values()))}" if len(ends) == 1 else "# eos: 50256"
-    facts = {
-        "vocab": vocab,
-        "eos": f"    {eos:<20} # the token that ends a document\n",
-        "about_vocab": f"the largest {where} is {largest}; {by}",
-        "notes": [f"look at {note}" for note in noted[:LISTED]],
-    }
-    return datasets, facts
+    about = f"the largest {where} is {largest}; {by}"
+    return datasets, Facts(vocab, about, eos, noted[:LISTED])
 
 
 # ---- text ----
@@ -271,39 +262,32 @@ def _shards(looked, given):
 def _convert(path, name, file, given, sources, size):
     """Makes shards of an argument's texts. Returns (Dataset, tokenize.Made)."""
     most = given.most << 20
-    workers = min(size, most) // BYTES_A_WORKER
+    workers = min(len(os.sched_getaffinity(0)), min(size, most) // BYTES_A_WORKER)
     options = argparse.Namespace(
+        **{name: getattr(given, name) for name in ("field", "bos", "eos")},
+        **dict.fromkeys(("pattern", "column", "resume")),
         output=os.path.join(TOKENS, name),
         tokenizer=file,
-        pattern=None,
-        field=given.field,
-        column=None,
-        bos=given.bos,
-        eos=given.eos,
         dtype="auto",
         shard_tokens=1 << 28,
-        workers=max(1, min(len(os.sched_getaffinity(0)), workers)),
-        resume=False,
+        workers=max(1, workers),
     )
     made = tokenize.make(options, sources, most)
-    part = "all text"
+    part, done = "all text", made.done
     if made.read < size:
         part = f"the first {made.read >> 20} of {size >> 20} MiB (--most converts more)"
-    done = made.done
     counts = [_count(done.documents, "document")] if done.documents else []  # not a part of one
     counts.append(_count(done.tokens, "token"))
     about = f"{part} in {os.path.abspath(path)}: {', '.join(counts)}"
-    return Dataset(
-        name, options.output, about, done.tokens, done.shards, made.how.dtype, _is_held_out(path)
-    ), made
+    files = [None] * done.shards
+    return Dataset(name, options.output, about, done.tokens, files, made.how.dtype), made
 
 
 def _texts(paths, given):
-    """Returns (datasets, facts for the templates)."""
-    names, notes = _names(paths), []
+    """Returns (datasets, Facts)."""
+    names, notes, chosen = _names(paths), [], {}
     directories = [path if os.path.isdir(path) else os.path.dirname(path) for path in paths]
     file = _tokenizer(given, directories) or tokenizer.BYTES
-    chosen = {}
     for path in paths:
         *found, left_out = documents.sources_of([path], documents.TEXTS, True, given.most << 20)
         left = [f"{name}: {why}" for name, why in left_out.items()]
@@ -315,87 +299,82 @@ def _texts(paths, given):
         notes += [f"left out: {'; '.join(left[:LISTED])}{more}"] if left else []
     _refuse_twice({path: [source.path for source in chosen[path][0]] for path in paths})
     made = [_convert(path, names[path], file, given, *chosen[path]) for path in paths]
-    by = f"tokenizer: {file}"
+    by, one = f"tokenizer: {file}", made[0][1]
     if file == tokenizer.BYTES:
         by = "a token is a byte"
         notes.append("no tokenizer found, so a token is a byte; pass --tokenizer FILE for others")
-    facts = {
-        "vocab": made[0][1].vocab,
-        "eos": f"    eos: {made[0][1].how.eos:<15} # the token that ends a document\n",
-        "about_vocab": f"{by}; a token not below it stops the stream",
-        "notes": [f"added to each document: {made[0][1].ends()}", *notes],
-    }
-    return [dataset for dataset, _ in made], facts
+    notes.insert(0, f"added to each document: {one.ends()}")
+    about = f"{by}; a token not below it stops the stream"
+    return [dataset for dataset, _ in made], Facts(one.vocab, about, f"eos: {one.how.eos}", notes)
 
 
 # ---- the config ----
 
 
 def _seq_len(datasets, vocab):
-    """A length whose windows leave out less than 5 % of a dataset, and whose logits fit into
-    memory.
+    """The shards' own number of tokens per sample, and True. Otherwise a length whose windows leave
+    out less than 5 % of a dataset, and whose logits fit into memory, and False.
     """
-    few = min(datasets, key=lambda dataset: dataset.tokens // dataset.shards)
-    least = few.tokens // few.shards
+    lengths = sorted({dataset.sample_tokens for dataset in datasets} - {0})
+    if len(lengths) > 1:
+        raise Error(f"samples of {lengths} tokens; name shards with samples of one length")
+    if lengths:
+        return lengths[0], True
+    few = min(datasets, key=lambda dataset: dataset.tokens // len(dataset.files))
+    least = few.tokens // len(few.files)
     if least <= SHORTEST:
         size = _count(few.tokens, "token")
-        raise Error(f"{few.path}: {size} in {_count(few.shards, 'shard')}; name more data")
+        raise Error(f"{few.path}: {size} in {_count(len(few.files), 'shard')}; name more data")
     length = 1024
     while length > SHORTEST and (length * 20 > least or length * vocab > LOGITS):
         length //= 2
-    return length
+    return length, False
 
 
-def _samples(datasets):
-    """The shards' own number of tokens per sample; 0: they have none."""
-    lengths = sorted({dataset.sample_tokens for dataset in datasets if dataset.sample_tokens})
-    if len(lengths) > 1:
-        raise Error(f"samples of {lengths} tokens; name shards with samples of one length")
-    return lengths[0] if lengths else 0
-
-
-def _entry(dataset, total, part):
-    facts = {
-        "dtype": dataset.dtype,
-        "column": dataset.column and _quoted(dataset.column),
-        "part": part,
-        "weight": total and f"{max(dataset.tokens / total, 0.0001):.4g}",
-    }
-    return DATASET.format(
-        about=printable(dataset.about),
-        name=_quoted(dataset.name),
-        path=_quoted(dataset.path),
-        facts="".join(f"        {key}: {value}\n" for key, value in facts.items() if value),
-    )
-
-
-def _config(datasets, facts):
-    held = [dataset for dataset in datasets if dataset.held_out]
-    if len(held) == len(datasets):
-        held = []
-    train = [dataset for dataset in datasets if dataset not in held]
-    samples = _samples(datasets)
-    facts["seq_len"] = samples or _seq_len(datasets, facts["vocab"])
-    facts["extra"] = ""
-    if samples:
-        facts["extra"] = f"    extra: 0{' ' * 13}# a sample of the shards is a window\n"
-    total, why = sum(dataset.tokens for dataset in train), BY_NAME
-    if not held:
-        why = BY_PART
-        held = [dataset for dataset in datasets if dataset.share]
-    parts = [dataset.share and f"[0, {dataset.share}]" for dataset in train]
-    entries = (_entry(d, total, part) for d, part in zip(train, parts, strict=True))
-    text = YAML.format(datasets="".join(entries), **facts)
-    if held:
-        parts = [dataset.share and f"[{dataset.share}, 1]" for dataset in held]
-        entries = (_entry(d, 0, part) for d, part in zip(held, parts, strict=True))
-        text += VALID.format(datasets="".join(entries), why=why, **facts)
+def _stream(stream, parts, facts, more):
+    """@parts: pairs of a dataset and its part; "": all of it."""
+    text = STREAM.format(stream=stream, more=more, **vars(facts))
+    total = sum(dataset.tokens for dataset, _ in parts)
+    for dataset, part in parts:
+        keys = {"dtype": dataset.dtype, "column": dataset.column and _quoted(dataset.column)}
+        keys["part"] = part
+        if stream == "train":
+            keys["weight"] = f"{max(dataset.tokens / total, 0.0001):.4g}"
+        about, name, path = printable(dataset.about), _quoted(dataset.name), _quoted(dataset.path)
+        text += DATASET.format(about=about, name=name, path=path)
+        text += "".join(f"        {key}: {value}\n" for key, value in keys.items() if value)
     return text
 
 
-def _windows(said):
-    """What tokend --check says of the parts for validation: [(windows, those of the path)]."""
-    said = said.partition("stream valid: ")[2].replace(",", "")
+def _config(datasets, facts):
+    held = [(dataset, "") for dataset in datasets if dataset.held_out]
+    train = [dataset for dataset in datasets if not dataset.held_out]
+    why = BY_NAME
+    if not held or not train:
+        why, train = BY_PART, datasets
+        held = [(dataset, f"[{dataset.share}, 1]") for dataset in datasets if dataset.share]
+    more = (EXTRA if facts.samples else "") + EOS.format(facts.eos)
+    parts = [(dataset, dataset.share and f"[0, {dataset.share}]") for dataset in train]
+    text = YAML + _stream("train", parts, facts, more)
+    return text + (why + _stream("valid", held, facts, more + EPOCHS) if held else "")
+
+
+def _check(text):
+    """Has tokend check the config before it gets its name. Returns what it says of the parts for
+    validation: [(windows, those of the path)].
+    """
+    part = f".{CONFIG}.part"
+    try:
+        with open(part, "w") as file:
+            file.write(text)
+        command = [program("tokend"), "-c", part, "--check"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    finally:
+        os.unlink(part)
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["tokend --check failed"]
+        raise Error(lines[-1].removeprefix("tokend: ").replace(part, CONFIG))
+    said = done.stdout.partition("stream valid: ")[2].replace(",", "")
     return [tuple(map(int, pair)) for pair in re.findall(r": windows (\d+) of (\d+)", said)]
 
 
@@ -403,11 +382,10 @@ def _divided(datasets, facts):
     """Returns a config that tokend accepts, and the lines about its stream for validation."""
     text = _config(datasets, facts)
     _check(text)
-    seq_len = facts["seq_len"]
     if "\n  valid:" in text:
         return text, []
     for dataset in datasets:
-        dataset.share = SHARES[0] if dataset.tokens // seq_len >= LEAST else ""
+        dataset.share = SHARES[0] if dataset.tokens // facts.seq_len >= LEAST else ""
     parted, pairs = [dataset for dataset in datasets if dataset.share], []
     while parted and min(pairs, default=(0,))[0] < RUN:
         # The last run of a path may be short. If it is the only one for validation, take more.
@@ -415,9 +393,8 @@ def _divided(datasets, facts):
             if held < RUN:
                 dataset.share = SHARES[SHARES.index(dataset.share) + 1]
         text = _config(datasets, facts)
-        pairs = _windows(_check(text))
-    least = f"{LEAST} windows of {seq_len} tokens"
-    small = [dataset.path for dataset in datasets if not dataset.share]
+        pairs = _check(text)
+    least = f"{LEAST} windows of {facts.seq_len} tokens"
     if not parted:
         return text, [
             f"no stream for validation: a dataset needs {least}; name more data, or files whose "
@@ -425,24 +402,8 @@ def _divided(datasets, facts):
         ]
     held, whole = map(sum, zip(*pairs, strict=True))
     line = f"stream valid: {held:,} of {whole:,} windows, which train does not have"
-    return text, [line + (f"; none of {', '.join(small)}: below {least}" if small else "")]
-
-
-def _check(text):
-    """Has tokend check the config before it gets its name. Returns what it says."""
-    part = f".{CONFIG}.part"
-    try:
-        with open(part, "w") as file:
-            file.write(text)
-        done = subprocess.run(
-            [program("tokend"), "-c", part, "--check"], capture_output=True, text=True, check=False
-        )
-    finally:
-        os.unlink(part)
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["tokend --check failed"]
-        raise Error(lines[-1].removeprefix("tokend: ").replace(part, CONFIG))
-    return done.stdout
+    small = ", ".join(dataset.path for dataset in datasets if not dataset.share)
+    return text, [line + (f"; none of {small}: below {least}" if small else "")]
 
 
 # ---- the command ----
@@ -462,21 +423,25 @@ def _datasets(paths, given):
             f"{looked[0][0]} contains shards and {texts[0]} text; name one kind, or convert the "
             "text with python -m tokend tokenize"
         )
-    return _texts(texts, given) if texts else _shards(looked, given)
+    datasets, facts = _texts(texts, given) if texts else _shards(looked, given)
+    facts.seq_len, facts.samples = _seq_len(datasets, facts.vocab)
+    for path, dataset in zip(paths, datasets, strict=True):
+        words = re.split("[^a-z]+", os.path.basename(os.path.realpath(path)).lower())
+        dataset.held_out = bool(HELD_OUT.intersection(words))
+    return datasets, facts
 
 
 def _init(given):
     begin = time.monotonic()
-    paths = list(dict.fromkeys(given.paths))
-    datasets, facts = _datasets(paths, given)
+    datasets, facts = _datasets(list(dict.fromkeys(given.paths)), given)
     text, valid = _divided(datasets, facts)
-    micro_batch = max(1, min(8, LOGITS // (facts["seq_len"] * facts["vocab"])))
-    script = TRAIN.format(vocab=facts["vocab"], micro_batch=micro_batch)
+    micro_batch = max(1, min(8, LOGITS // (facts.seq_len * facts.vocab)))
+    script = TRAIN.format(vocab=facts.vocab, micro_batch=micro_batch)
     for name, content in ((CONFIG, text), (SCRIPT, script)):
         with open(name, "x") as file:
             file.write(content)
     progress()
-    for line in (*(dataset.about for dataset in datasets), *valid, *facts["notes"]):
+    for line in (*(dataset.about for dataset in datasets), *valid, *facts.notes):
         print(printable(line).replace("\n", "?"))
     known = f" --tokenizer {shlex.quote(given.tokenizer)}" if given.tokenizer else ""
     print(f"wrote {CONFIG} and {SCRIPT} in {time.monotonic() - begin:.1f} s; go on with")

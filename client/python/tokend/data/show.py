@@ -4,6 +4,7 @@ tokctl plan -c tokend.yaml train --from 123456 --count 4 --tokens --json |
     python -m tokend show --tokenizer tokenizer.json
 """
 
+import functools
 import json
 import os
 import sys
@@ -18,27 +19,25 @@ TOKENIZER_HELP = (
 )
 
 
-class Tokenizers:
-    """Those of the shards. @given: the user's file, for all."""
+_load = functools.cache(tokenizer.load)
 
-    def __init__(self, given):
-        self._given = tokenizer.load(given) if given else None
-        self._loaded = {None: None}
 
-    def text(self, path, tokens):
-        """@path: of their shard. Numbers, if its tokenizer is unknown."""
-        made = self._given or self._of(os.path.dirname(path))
-        return printable(made.text(tokens)) if made else " ".join(map(str, tokens))
+@functools.cache
+def _noted(directory):
+    name = tokenize.noted_tokenizer(directory)
+    try:
+        return name and _load(name)
+    except Error as error:
+        print(f"tokend: {error}; printing numbers", file=sys.stderr)
+        return None
 
-    def _of(self, directory):
-        name = tokenize.noted_tokenizer(directory)
-        if name not in self._loaded:
-            try:
-                self._loaded[name] = tokenizer.load(name)
-            except Error as error:
-                print(f"tokend: {error}; printing numbers", file=sys.stderr)
-                self._loaded[name] = None
-        return self._loaded[name]
+
+def text_of(given, path, tokens):
+    """@given: the user's tokenizer, or None; @path: of the tokens' shard. Numbers, if there is no
+    tokenizer.
+    """
+    made = given or _noted(os.path.dirname(path))
+    return printable(made.text(tokens)) if made else " ".join(map(str, tokens))
 
 
 def _row(line):
@@ -56,12 +55,13 @@ def main(argv):
         description=__doc__.splitlines()[0],
     )
     parser.add_argument("--tokenizer", metavar="FILE", help=TOKENIZER_HELP)
-    tokenizers = Tokenizers(parser.parse_args(argv).tokenizer)
+    file = parser.parse_args(argv).tokenizer
+    given = file and tokenizer.load(file)
     for row in map(_row, sys.stdin):
         keys = ("position", "dataset", "epoch", "shard", "offset", "rank", "row")
         print("  ".join(f"{key} {row[key]}" for key in keys if row.get(key) is not None))
         if row["tokens"] is None:
             print("padding: the stream has ended\n")
         else:
-            print(tokenizers.text(row.get("path") or "", row["tokens"]) + "\n")
+            print(text_of(given, row.get("path") or "", row["tokens"]) + "\n")
     return 0

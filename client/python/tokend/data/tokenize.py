@@ -172,6 +172,7 @@ class Output:
             raise Error(f"{path}: is not empty; name another directory, or {RESUME}")
         else:
             self._resume()
+        self.count = dataclasses.replace(self.done)  # of whole pieces
         self._part = None
         self._written = self.done.shards * run["shard_tokens"]  # tokens
 
@@ -209,35 +210,38 @@ class Output:
             os.fsync(file.fileno())
         self._rename(NOTES + ".part", NOTES)
 
-    def write(self, data, before):
-        """Appends a piece's tokens, without those in shards. @before: the Done before it."""
-        data = memoryview(data)[(self._written - before.tokens) * self._width :]
-        while data:
+    def write(self, data, number, empty):
+        """Appends a piece's tokens, without those that are in shards already."""
+        count, rest = self.count, memoryview(data)
+        rest = rest[(self._written - count.tokens) * self._width :]
+        while rest:
             if self._part is None:
                 self._part = open(os.path.join(self.path, self._part_name()), "wb")
             left = self.run["shard_tokens"] - self._written % self.run["shard_tokens"]
-            now, data = data[: left * self._width], data[left * self._width :]
+            now, rest = rest[: left * self._width], rest[left * self._width :]
             self._part.write(now)
             self._written += len(now) // self._width
             if len(now) == left * self._width:
-                self._close(before)
+                self.close()
+        count.pieces += 1
+        count.tokens += len(data) // self._width
+        count.documents += number
+        count.empty += empty
 
     def _part_name(self):
         return f".{_name(self.done.shards)}.part"
 
-    def _close(self, before, finished=False):
+    def close(self, finished=False):
+        """Ends the shard, and notes the progress."""
+        shards = self.done.shards
         if self._part:
             self._part.flush()
             os.fsync(self._part.fileno())
             self._part.close()
-            self._rename(self._part_name(), _name(self.done.shards))
-        shards = self.done.shards + (self._part is not None)
-        self._part = None
-        self.done = dataclasses.replace(before, shards=shards, finished=finished)
+            self._rename(self._part_name(), _name(shards))
+            self._part, shards = None, shards + 1
+        self.done = dataclasses.replace(self.count, shards=shards, finished=finished)
         self._note()
-
-    def finish(self, total):
-        self._close(total, True)
 
 
 def _name(number):
@@ -325,29 +329,21 @@ class Made:
 
 
 def _convert(workers, given, sources, output, made, most):
-    begin = shown = time.monotonic()
+    begin, done = time.monotonic(), output.done.pieces
     total = min(sum(source.size for source in sources), most)
-    count = dataclasses.replace(output.done)
     pending = collections.deque()  # (piece's end, its result)
 
     def write_first():
-        nonlocal shown
         made.read, future = pending.popleft()
-        data, number, empty, characters = future.result()
-        output.write(data, count)
-        count.pieces += 1
-        count.documents += number
-        count.empty += empty
-        count.tokens += len(data) // WIDTH[made.how.dtype]
+        *result, characters = future.result()
+        output.write(*result)
         made.characters += characters
-        now = time.monotonic()
-        if now - shown > 0.2:
-            shown = now
-            left = (total - made.read) * (now - begin) / max(made.read, 1)
-            progress(f"{count.documents} documents, {count.tokens} tokens, {left:.0f} s left")
+        left = (total - made.read) * (time.monotonic() - begin) / max(made.read, 1)
+        count = output.count
+        progress(f"{count.documents} documents, {count.tokens} tokens, {left:.0f} s left")
 
     for number, piece in enumerate(documents.pieces(sources, made.how.field)):
-        if number >= output.done.pieces:
+        if number >= done:
             pending.append((piece.read, workers.begin(piece)))
         end, piece = piece.read, None
         if len(pending) > 2 * given.workers:
@@ -356,7 +352,7 @@ def _convert(workers, given, sources, output, made, most):
             break
     while pending:
         write_first()
-    output.finish(count)
+    output.close(finished=True)
 
 
 def make(given, sources, most=sys.maxsize):

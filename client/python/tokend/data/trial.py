@@ -7,13 +7,15 @@ The rows are printed as text if their tokenizer is known: python -m tokend token
 the shards. The daemon is a private one, as of Loader(config=…), and ends a minute later.
 """
 
+import collections
 import importlib.util
 import os
 import time
 
 from .._tokend import Error
+from . import tokenizer
 from .parser import Parser, positive, progress, tokctl
-from .show import TOKENIZER_HELP, Tokenizers
+from .show import TOKENIZER_HELP, text_of
 
 CONFIG = "tokend.yaml"
 SHOWN = 400  # characters of a row
@@ -21,7 +23,7 @@ MEASURED_S = 1.0
 DEADLINE_S = 30.0
 
 
-def _print_batch(batch, plan, tokenizers):
+def _print_batch(batch, plan, given):
     for row, tokens in zip(plan, batch["input_ids"].tolist(), strict=False):
         if tokens != row["tokens"][: len(tokens)]:
             raise Error(
@@ -32,25 +34,23 @@ def _print_batch(batch, plan, tokenizers):
             f"row {row['position']}: dataset {row['dataset']}, {os.path.relpath(row['path'])} "
             f"from token {row['offset']}"
         )
-        text = tokenizers.text(row["path"], tokens).strip("\n")
+        text = text_of(given, row["path"], tokens).strip("\n")
         text = text if len(text) <= SHOWN else text[:SHOWN] + "…"
         print("    " + text.replace("\n", "\n    ") + "\n")
 
 
 def _measure(loader):
     """Takes batches for MEASURED_S. Prints the rate, and the mix as served."""
-    names = loader.datasets
-    served, begin = dict.fromkeys(names, 0), time.monotonic()
-    seconds = 0.0
+    served, begin, seconds = collections.Counter(), time.monotonic(), 0.0
     for batch in loader:
-        for index in batch["dataset"].tolist():
-            if index >= 0:
-                served[names[index]] += 1
+        served.update(batch["dataset"].tolist())
         seconds = time.monotonic() - begin
         if seconds > MEASURED_S:
             break
-    if rows := sum(served.values()):
-        shares = ", ".join(f"{name} {100 * n / rows:.1f} %" for name, n in served.items())
+    served.pop(-1, None)  # padding
+    if rows := served.total():
+        named = enumerate(loader.datasets)
+        shares = ", ".join(f"{name} {100 * served[i] / rows:.1f} %" for i, name in named)
         rate = rows * loader.seq_len / seconds / 1e6
         print(f"mix: {shares} of {rows:,} rows")
         print(f"rate: {rate:,.1f} M tokens a second, as int64 in this process")
@@ -75,7 +75,7 @@ def main(argv):
         raise Error(
             f"{given.config}: not found; pass -c FILE, or make one: python -m tokend init PATH"
         )
-    tokenizers = Tokenizers(given.tokenizer)
+    tokens = given.tokenizer and tokenizer.load(given.tokenizer)
     rows = ("--from", "0", "--count", str(given.rows))
     plan = list(tokctl("plan", "-c", given.config, given.stream, *rows, "--tokens", "--json"))
     progress(f"{given.config}: a daemon starts")
@@ -94,7 +94,7 @@ def main(argv):
         if batch is None:
             raise Error(f"stream {given.stream}: has no batches")
         first = time.monotonic() - begin
-        _print_batch(batch, plan, tokenizers)
+        _print_batch(batch, plan, tokens)
         print(
             f"stream {given.stream}: {given.rows} rows of {loader.seq_len} tokens, "
             f"the first batch after {first:.2f} s"
