@@ -168,10 +168,9 @@ def test_attributes(served):
         assert (loader.stream, loader.run, loader.datasets) == ("train", "named", NAMES)
         assert (loader.rank, loader.world, loader.seq_len) == (1, 2, SEQ)
         loader.set_mix({"code": 1})
-        mix = lambda: loader.cursor.segments[0]["weights"]
-        assert mix() == pytest.approx({"web": 0.7, "code": 0.3}), "not yet in force"
+        assert loader.mix == {"web": 0.7, "code": 0.3}, "not yet in force"
         loader.seek(position=1024, micro_batch=2)
-        assert mix() == {"web": 0, "code": 1} and loader.micro_batch == 2
+        assert loader.mix == {"web": 0, "code": 1} and loader.batch_size == loader.micro_batch == 2
         assert "train" in repr(loader) and "rank 1 of 2" in repr(loader)
     assert "not attached" in repr(loader)
 

@@ -528,6 +528,11 @@ class Loader:
         return self._place["micro_batch"]
 
     @property
+    def batch_size(self) -> int:
+        """The same, by PyTorch's name."""
+        return self.micro_batch
+
+    @property
     def seq_len(self) -> int:
         """The stream's seq_len: the inputs of a row. With cp a batch has a part of them."""
         return self._batches.seq
@@ -566,6 +571,12 @@ class Loader:
     def datasets(self) -> list[str]:
         """Names of the datasets, by the index in batches."""
         return self.cursor.datasets
+
+    @property
+    def mix(self) -> dict[str, float]:
+        """The mix in force at this position: each dataset's share, from 0 to 1, with 9 digits."""
+        weights = self.cursor.segments[0]["weights"]
+        return {name: float(f"{share:.9g}") for name, share in weights.items()}
 
     # ---- for operators and loggers ----
 
