@@ -235,23 +235,6 @@ def test_a_record_has_all_that_a_proof_needs(scene):
     assert scene.verify(moved, "--cursor", scene.cursor("begin"), code=1)["altered"] > 1000
 
 
-def test_json_has_the_datasets_mixes_and_restarts(scene):
-    scene.phase("told", 2, 4, 150, to="told")  # to 1200
-    scene.phase("told", 2, 4, 50, "told")  # to 1600, undone by the next
-    mixed(scene, "told", "told mixed", ["web=1", "code=3"])
-    scene.phase("told", 4, 2, 200, "told mixed")  # from 1200, on another world, to 2800
-    said = scene.verify(scene.directory("told"))
-    windows = (20_000 - 1) // 30 + (10_000 - 1) // 30
-    assert {d["name"]: d["windows"] for d in said["datasets"]} == dict(web=windows, code=windows)
-    assert sum(d["samples"] for d in said["datasets"]) == said["samples"] == 2800
-    assert all(d["epochs"] == -(-d["samples"] // d["windows"]) for d in said["datasets"])
-    assert [mix["from"] for mix in said["mixes"]] == [0, 2048]
-    assert said["mixes"][0]["shares"] == pytest.approx({"web": 0.7, "code": 0.3}, abs=0.01)
-    assert said["mixes"][1]["shares"] == pytest.approx({"web": 0.25, "code": 0.75}, abs=0.01)
-    lives = [(life["position"], life["world"], life["reached"]) for life in said["lives"]]
-    assert lives[1:] == [(1200, 2, 1200), (1200, 4, 1600)]
-
-
 def test_ranks_with_different_mixes_are_found(scene):
     """Each rank has the tokens of its own cursor, but together they are not a run."""
     scene.phase("split", 2, 4, 128, to="split")  # to 1024

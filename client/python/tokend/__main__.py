@@ -15,6 +15,8 @@ usage: python -m tokend init PATH…      write tokend.yaml and train.py for sha
        python -m tokend tokenize IN… -o DIR
                                         make shards from text
        python -m tokend show            print samples of tokctl plan --tokens --json as text
+       python -m tokend report STREAM RECORD… -o FILE
+                                        write what a run was served as an HTML page
        python -m tokend run -c FILE     serve a config until Ctrl-C, for Loader(config=FILE) and
                                         tokctl -c FILE
        python -m tokend ctl …           run tokctl
@@ -23,7 +25,7 @@ usage: python -m tokend init PATH…      write tokend.yaml and train.py for sha
        python -m tokend --pkgconfigdir  print the directory of tokend.pc, for C programs
        python -m tokend --docdir        print the directory of the pages and examples
 """
-MODULES = {name: name for name in ("init", "tokenize", "show")} | {"try": "trial"}
+MODULES = {name: name for name in ("init", "tokenize", "show", "report")} | {"try": "trial"}
 PROGRAMS = {"run": ("tokctl", "start", "--foreground"), "ctl": ("tokctl",), "daemon": ("tokend",)}
 PACKAGE = os.path.dirname(os.path.realpath(__file__))
 
