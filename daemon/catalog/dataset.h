@@ -98,6 +98,7 @@ struct dataset {
 	enum sample_kind doubt_kind; /* of samples, not SAMPLE_FINE: about doubt_shard */
 	char doubt[256];
 	uint64_t doubt_shard;
+	char names[320];		       /* a doubt about shards by their names */
 	const struct config_dataset *overlaps; /* an earlier one of the stream that has windows of
 						  this part; or NULL */
 	char *refused; /* "FILE:LINE: …": the first sampled token that cannot be served; or NULL */

@@ -1,9 +1,11 @@
 /* Remarks for users about streams and datasets. */
 #include "daemon/catalog/opening.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { /* remark on frames of at least this size, and at least this many windows */
 	LARGE_FRAME_BYTES = 1 << 20,
@@ -84,6 +86,8 @@ static void note_dataset(const struct teller *t, const struct dataset *d)
 	if (d->doubt[0])
 		note(t, true, "shard %s (the first of its kind): %s",
 			dataset_shard_name(d, d->doubt_shard), d->doubt);
+	if (d->names[0])
+		note(t, true, "%s", d->names);
 	if (dataset_is_part(d))
 		note(t, false, "windows %" PRIu64 " of %" PRIu64, d->windows, d->table.windows);
 	if (other)
@@ -140,4 +144,64 @@ void stream_notes(const struct stream *s, stream_teller *tell, void *context)
 		note(&t, false,
 			"schedule: %" PRIu32 " steps; %" PRIu32 " changes of the mix in all",
 			s->config->steps, s->begin.segments - 1);
+}
+
+/* ---- doubts by names ---- */
+
+/* What a word in a shard's name, or an ending of it, means. */
+static const struct {
+	const char *words, *what;
+} kinds[] = {
+	{" val valid validation test eval dev ", "validation data"},
+	{" partial tmp temp incomplete download ", "a file that is being written"},
+	{" copy bak backup old orig ", "a copy"},
+};
+
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+
+/* Index of the kind, or -1. */
+static int kind_of(const char *name)
+{
+	const char *base = strrchr(name, '/'), *at = name, *open;
+	char word[16] = " "; /* longer than all of them */
+	size_t n = 1;
+
+	do {
+		if (isalpha((unsigned char)*at)) {
+			if (n < sizeof(word) - 2)
+				word[n++] = (char)tolower((unsigned char)*at);
+			continue;
+		}
+		word[n] = ' ';
+		word[n + 1] = 0;
+		for (int k = 0; n > 1 && k < KINDS; k++)
+			if (strstr(kinds[k].words, word))
+				return k;
+		n = 1;
+	} while (*at++);
+	base = base ? base + 1 : name;
+	if (strstr(base, ".part.")) /* "part" alone is a word in many names of shards */
+		return 1;
+	open = strstr(base, " ("); /* "x (1).bin" */
+	return open && isdigit((unsigned char)open[2]) && strchr(open, ')') ? 2 : -1;
+}
+
+void dataset_doubt_names(struct dataset *d)
+{
+	uint64_t shards = d->table.shards, of[KINDS] = {0}, first[KINDS];
+
+	for (uint64_t s = 0; s < shards; s++) {
+		int k = kind_of(dataset_shard_name(d, s));
+
+		if (k >= 0 && of[k]++ == 0)
+			first[k] = s;
+	}
+	for (int k = 0; k < KINDS; k++)
+		if (of[k] > 0 && of[k] < shards) {
+			snprintf(d->names, sizeof(d->names),
+				"%.180s is %s by its name (%" PRIu64 " of %" PRIu64
+				" shards); if it does not belong there, move it away",
+				dataset_shard_name(d, first[k]), kinds[k].what, of[k], shards);
+			return;
+		}
 }

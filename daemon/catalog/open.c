@@ -567,6 +567,7 @@ bool dataset_open(const struct opening *o)
 	if (!find_shards(o) || !add_up(o) || !check_samples(o) || !check_documents(o))
 		return false;
 	limit_tokens(o);
+	dataset_doubt_names(o->dataset);
 	if (!sample_dataset(o))
 		return false;
 	table_number(&o->dataset->table);

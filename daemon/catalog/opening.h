@@ -38,6 +38,8 @@ bool dataset_from_saved(const struct opening *o);
  * stop there, and `tokend --check` fails. False: o->fault.
  */
 bool sample_dataset(const struct opening *o);
+/* Fills dataset->names, which stays empty if there is no doubt. */
+void dataset_doubt_names(struct dataset *dataset);
 
 /* ---- its shards ---- */
 

@@ -13,12 +13,16 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { SAMPLE_SHARDS = 64 }; /* at most; `tokctl inspect --deep` looks at all */
+enum {
+	SAMPLE_SHARDS = 64, /* at most; `tokctl inspect --deep` looks at all */
+	COPY_LEAST = 1000,  /* tokens; shorter shards may be equal */
+};
 
 /* The result of a look at a shard. */
 struct seen {
 	struct sample_verdict verdict;
 	uint64_t hash;	    /* of the sample; 0: there is none */
+	bool long_enough;   /* to be compared with others */
 	struct fault token; /* FAULT_TOKEN: it has one that may not be served */
 };
 
@@ -56,6 +60,7 @@ static struct seen look(const struct dataset *d, const char *path)
 		seen.verdict = sample_judge(sample, shard);
 		seen.hash = XXH64(
 			sample->value, sample->n * sizeof(*sample->value), shard->facts.tokens);
+		seen.long_enough = sample->n >= COPY_LEAST;
 		check_tokens(d, sample, &seen.token);
 	}
 	free(sample);
@@ -122,18 +127,26 @@ static bool refuse(
 	return opening_refuse(o, "dtype", "%s %s", path, v->text);
 }
 
+/* The number of sampled shard @i of @n. */
+static uint64_t shard_of(uint64_t i, uint64_t n, uint64_t shards)
+{
+	return n < SAMPLE_SHARDS
+		       ? i
+		       : (shards - 1) / (n - 1) * i + (shards - 1) % (n - 1) * i / (n - 1);
+}
+
 bool sample_dataset(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
 	uint64_t shards = d->table.shards, n = shards < SAMPLE_SHARDS ? shards : SAMPLE_SHARDS;
+	uint64_t hash[SAMPLE_SHARDS] = {0};
+	struct sample_verdict copy = {.kind = SAMPLE_DOUBT};
 	char path[PATH_MAX + 1];
 
 	if (d->listed) /* a manifest's shards are not read in advance */
 		return true;
 	for (uint64_t i = 0; i < n; i++) {
-		uint64_t s = n < SAMPLE_SHARDS ? i
-					       : (shards - 1) / (n - 1) * i +
-							 (shards - 1) % (n - 1) * i / (n - 1);
+		uint64_t s = shard_of(i, n, shards);
 
 		dataset_shard_path(d, s, path, sizeof(path));
 		struct seen seen = look(d, path);
@@ -145,6 +158,16 @@ bool sample_dataset(const struct opening *o)
 		if (!may_serve(o, &seen.verdict))
 			return refuse(o, s, path, &seen.verdict);
 		keep_doubt(d, s, &seen.verdict);
+		if (!seen.long_enough || seen.verdict.kind != SAMPLE_FINE)
+			continue;
+		hash[i] = seen.hash;
+		for (uint64_t k = 0; k < i && !copy.text[0]; k++)
+			if (hash[k] == seen.hash) {
+				snprintf(copy.text, sizeof(copy.text),
+					"has the same tokens as %.150s, wherever both were sampled",
+					dataset_shard_name(d, shard_of(k, n, shards)));
+				keep_doubt(d, s, &copy);
+			}
 	}
 	return true;
 }

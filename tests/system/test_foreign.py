@@ -90,3 +90,16 @@ DOUBTS = [
 def test_doubtful_shards_are_served_with_a_remark(place, words, tokens):
     code, said = check(place, "d", {"a.bin": tokens})
     assert code == 0 and words in said, said
+
+
+AMONG = [  # two shards, and the remark
+    (["x_train_0.bin", "x_val_0.bin"], False, "x_val_0.bin is validation data by its name (1 of 2"),
+    (["0.bin", "1.part.bin"], False, "1.part.bin is a file that is being written"),
+    (["0.bin", "1.bin"], True, "shard 1.bin (the first of its kind): has the same tokens as 0.bin"),
+]
+
+
+@pytest.mark.parametrize("names, same, words", AMONG)
+def test_copies_and_validation_data_among_shards_are_named(place, names, same, words):
+    code, said = check(place, "d", dict(zip(names, [TOKENS, TOKENS if same else TOKENS[::-1]])))
+    assert code == 0 and words in said, said

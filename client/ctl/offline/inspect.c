@@ -443,6 +443,27 @@ static void count_windows(const struct inspect *in, struct inspected *f)
 	f->unserved = table_unserved(&table);
 }
 
+/* A file that no format recognises counts as flat. Among shards of another format it is most likely
+ * one of them. */
+static bool format_lost(const struct dataset *first, struct inspected *f)
+{
+	static const char remedy[] =
+		"restore that, or, if it contains plain tokens, put it into a dataset of its own";
+	const struct shard_format *format = f->shard->format;
+	const char *name = shard_list_name(&first->list, 0);
+
+	if (format == first->format || (format != &shard_flat && first->format != &shard_flat))
+		return false;
+	if (format == &shard_flat)
+		problem(f, PHRASE_FORMAT_LOST "; %s", name, first->format->name, remedy);
+	else
+		problem(f,
+			"format is %s, but that of the first shard, %s, is unknown: its index is "
+			"lost or its header is damaged; %s",
+			format->name, name, remedy);
+	return true;
+}
+
 /* A dataset's shards have one format and one width; in a stream with loss_mask, either all have a
  * mask or none has; likewise lists of document bounds. */
 static void compare_with_first(struct inspect *in, struct inspected *f)
@@ -462,7 +483,7 @@ static void compare_with_first(struct inspect *in, struct inspected *f)
 			return;
 		}
 	}
-	if (!dataset_keep(first, 0, f->shard->format, &f->facts, &fault))
+	if (!dataset_keep(first, 0, f->shard->format, &f->facts, &fault) && !format_lost(first, f))
 		problem(f, "%s", fault.text);
 	for (unsigned i = 0; i < 2 && f->listed && f->listed->stream->loss_mask; i++)
 		if (in->first_has[i] != has[i])
