@@ -17,7 +17,8 @@ def draw(path, kept, undone, valid, events):
     """
     d = Drawing(900, 380, "Loss of the training run; the kills leave no trace")
     losses, steps = [step["loss"] for step in kept], len(kept)
-    low, high = math.floor(min(losses + [loss for _, loss in valid])), math.ceil(max(losses))
+    high = math.ceil(max(losses))
+    low = math.floor(min(losses + [loss for _, loss in valid]))
 
     def at(step, loss):
         x = LEFT + step * (RIGHT - LEFT) / steps
@@ -29,15 +30,21 @@ def draw(path, kept, undone, valid, events):
     for step in range(0, steps + 1, 50):
         d.text(at(step, 0)[0], BOTTOM + 18, str(step), "small", "middle")
     d.text((LEFT + RIGHT) / 2, BOTTOM + 38, "step", "small", "middle")
-    d.text(LEFT, 24, "loss in nats per token: mean of 20 steps; dashed: undone; dots: held-out")
+    d.text(LEFT, 24, "loss in nats per token", "bold")
     for step, text in events.items():
         x = at(step, 0)[0]
         d.line([(x, TOP - 8), (x, BOTTOM)], "event")
         d.text(x + 5, TOP + 16, text)
-    smooth = [sum(losses[max(0, n - 20) : n]) / min(n, 20) for n in range(1, steps + 1)]
+    smooth = [losses[max(0, n - 19) : n + 1] for n in range(steps)]
     d.line([at(*point) for point in enumerate(losses, 1)], "faint")
-    d.line([at(*point) for point in enumerate(smooth, 1)], "curve")
+    d.line([at(n, sum(part) / len(part)) for n, part in enumerate(smooth, 1)], "curve")
     d.line([at(step["step"], step["loss"]) for step in undone], "undone")
     for step, loss in valid:
         d.dot(*at(step, loss), "green")
+    legend = (("curve", "mean of 20 steps"), ("undone", "undone by the kill, then trained again"))
+    for n, (look, text) in enumerate(legend):
+        d.line([(380 + n * 170, 20), (404 + n * 170, 20)], look)
+        d.text(410 + n * 170, 24, text, "small")
+    d.dot(792, 20, "green")
+    d.text(802, 24, "held-out text", "small")
     path.write_text(d.svg())

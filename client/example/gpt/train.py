@@ -1,16 +1,17 @@
 """A small GPT, trained with plain DDP. Comments that begin with "tokend:" explain the loader.
 
-    TOKEND_SOCKET=SOCKET torchrun --nproc-per-node N train.py DIR STEPS
+    torchrun --nproc-per-node N train.py --socket SOCKET --directory DIR --notes FILE \
+        --until STEP
 
 It resumes from the newest checkpoint in DIR/checkpoints, also if another number of ranks wrote it.
-It prints a line of JSON a step, and a last one with the loss of the validation set.
+FILE gets a line of JSON a step, and a last one with the loss of the validation set.
 """
 
+import argparse
 import gc
 import json
 import pathlib
 import shutil
-import sys
 import time
 
 import torch
@@ -51,11 +52,11 @@ class GPT(nn.Module):
 
 
 @torch.no_grad()
-def validate(model):
+def validate(model, socket):
     """The mean loss over the tokens of the validation set, of all ranks."""
-    sums = torch.zeros(2)
     # tokend: another stream of the same daemon. It is finite, so the loop ends.
-    with Loader("valid", micro_batch=GLOBAL_BATCH // dist.get_world_size()) as valid:
+    sums = torch.zeros(2)
+    with Loader("valid", micro_batch=GLOBAL_BATCH // dist.get_world_size(), socket=socket) as valid:
         for batch in valid:
             if real := int((batch["labels"] >= 0).sum()):
                 loss = model(batch["input_ids"], batch["labels"])
@@ -64,33 +65,42 @@ def validate(model):
     return (sums[0] / sums[1]).item()
 
 
-def train(directory, steps):
+def train(given):
     rank, world = dist.get_rank(), dist.get_world_size()
+    log = open(given.notes, "w", buffering=1) if rank == 0 else None
     torch.manual_seed(42)
     # In a batch without rare tokens, their part of the output layer has no gradient.
     model = DistributedDataParallel(GPT(), find_unused_parameters=True)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     # tokend: with record=, the loader notes each row that it takes, for the proof at the end.
-    records, checkpoints = directory / "records", directory / "checkpoints"
-    loader = Loader("train", micro_batch=GLOBAL_BATCH // world, run="gpt", record=str(records))
+    loader = Loader(
+        "train",
+        micro_batch=GLOBAL_BATCH // world,
+        socket=given.socket,
+        slots=given.slots,
+        run="gpt",
+        record=str(given.directory / "records"),
+    )
 
     def state():
         weights, moments = get_state_dict(model, optimizer)
         # tokend: the loader is part of the checkpoint, and adds a few hundred bytes.
         return {"model": weights, "optimizer": moments, "loader": loader}
 
+    checkpoints = given.directory / "checkpoints"
     done = sorted(checkpoints.glob("*/.metadata"))  # DCP writes this file last
     first = int(done[-1].parent.name) + 1 if done else 1
     if done:
         saved = state()
         dcp.load(saved, checkpoint_id=done[-1].parent)
-        weights, moments = saved["model"], saved["optimizer"]
-        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+        set_state_dict(
+            model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"]
+        )
 
     began = time.perf_counter()
     # tokend: needs no workers, sampler or set_epoch()
-    for step, batch in zip(range(first, steps + 1), loader):
+    for step, batch in zip(range(first, given.until + 1), loader):
         waited = time.perf_counter() - began
         for group in optimizer.param_groups:
             group["lr"] = 2e-3 * min(1.0, step / 30)
@@ -100,26 +110,34 @@ def train(directory, steps):
         optimizer.zero_grad()
         sums = torch.tensor([loss.item(), waited]) / world
         dist.all_reduce(sums)
-        if rank == 0:
-            note = {"step": step, "loss": sums[0].item(), "waited": sums[1].item()}
-            note |= {"took": time.perf_counter() - began, "at": time.time()}
-            print(json.dumps(note), flush=True)
-        if step % 40 == 0 or step == steps:
+        if log:
+            told = {"step": step, "loss": sums[0].item(), "waited": sums[1].item()}
+            told |= {"took": time.perf_counter() - began, "at": time.time()}
+            log.write(json.dumps(told) + "\n")
+        if step % 40 == 0 or step == given.until:
             dcp.save(state(), checkpoint_id=checkpoints / f"{step:06}")
             if rank == 0:
                 for old in sorted(checkpoints.iterdir())[:-2]:
                     shutil.rmtree(old)
         began = time.perf_counter()
 
-    loss = validate(model.module)
-    if rank == 0:
-        print(json.dumps({"valid": loss}), flush=True)
+    loss = validate(model.module, given.socket)
+    if log:
+        log.write(json.dumps({"valid": loss}) + "\n")
     loader.close()
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket")
+    parser.add_argument(
+        "--directory", type=pathlib.Path, help="directory of checkpoints and records"
+    )
+    parser.add_argument("--notes")
+    parser.add_argument("--until", type=int)
+    parser.add_argument("--slots", type=int, default=0, help="batches in the ring; 0: as usual")
     dist.init_process_group("gloo")
-    train(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
+    train(parser.parse_args())
     gc.collect()  # frees DDP, which keeps the process group alive
     # joins gloo's threads: otherwise a process that exits right after a gather may abort
     dist.destroy_process_group()
