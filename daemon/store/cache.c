@@ -78,7 +78,9 @@ static bool refuse_errno(struct fault *fault, const char *path, const char *what
 
 static bool judge(int dir, const char *path, uint64_t size, struct fault *fault)
 {
+	char name[24];
 	struct stat st;
+	int fd;
 
 	fstat(dir, &st);
 	if (st.st_uid != geteuid())
@@ -93,8 +95,13 @@ static bool judge(int dir, const char *path, uint64_t size, struct fault *fault)
 	if (size < (uint64_t)CACHE_LEAST_PIECES * CACHE_BLOCK)
 		return fault_set(fault, FAULT_ARGUMENT, "cache.size",
 			"%" PRIu64 " bytes are fewer than %d pieces", size, CACHE_LEAST_PIECES);
-	if (faccessat(dir, ".", W_OK | X_OK, AT_EACCESS) != 0)
+	/* Its disk must answer, too: a thread that it does not answer would hold up an execve(). */
+	snprintf(name, sizeof(name), "try.%d", (int)getpid());
+	fd = openat(dir, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
 		return refuse_errno(fault, path, "cannot be written to");
+	close(fd);
+	unlinkat(dir, name, 0);
 	return true;
 }
 

@@ -208,9 +208,7 @@ OPENING = r"""
 
 static int opening(const char *call, const char *path)
 {
-	size_t n = strlen(path);
-
-	while (n > 6 && strcmp(path + n - 6, "/cache") == 0 && words[HANGS])
+	while (strncmp(path, "try.", 4) == 0 && words[HANGS])
 		usleep(10000);
 	if (!strstr(path, "/web/"))
 		return 0;
