@@ -205,7 +205,7 @@ def test_a_mistyped_command_is_recognized():
     for command, said in (
         (["inti"], "(did you mean init?)"),
         (["init", "--tokeniser", "x"], "unknown option --tokeniser (did you mean --tokenizer?)"),
-        (["run"], "required: -c/--config"),
+        (["run"], "needs -c FILE"),
     ):
         assert said in refused(*command, program=(), code=2)
 

@@ -458,8 +458,8 @@ static bool format_lost(const struct dataset *first, struct inspected *f)
 		problem(f, PHRASE_FORMAT_LOST "; %s", name, first->format->name, remedy);
 	else
 		problem(f,
-			"format is %s, but that of the first shard, %s, is unknown: its index is "
-			"lost or its header is damaged; %s",
+			"is %s, but the format of another shard, %s, is unknown: its index is lost "
+			"or its header is damaged; %s",
 			format->name, name, remedy);
 	return true;
 }
