@@ -101,8 +101,8 @@ def test_hosts(place):
             proxy.settimeout(20)
             with proxy.accept()[0] as asked:
                 assert asked.recv(4096).startswith(f"CONNECT {host} ".encode()), (url, more)
-            reader.kill()
-            reader.wait()
+                reader.kill()  # before it connects again
+                reader.wait()
 
 
 @pytest.mark.parametrize(

@@ -363,7 +363,8 @@ def test_a_pack_of_a_store_heals_continues_and_sees_changes(scene):
     )
     env = {k: v for k, v in {**scene.env, **environment}.items() if v}
     child = scene.place.spawn([TOKCTL, *command], env=env)
-    assert wait_for(lambda: os.path.exists(os.path.join(out, "shard-00001.bin")))
+    both = [os.path.join(out, f"shard-0000{i}.bin") for i in range(2)]
+    assert wait_for(lambda: all(map(os.path.exists, both)))
     child.kill()
     child.wait()
     scene.proxy.clear()
