@@ -230,6 +230,6 @@ def smaller(socket):
 
 
 if __name__ == "__main__":
-    empty = torch.empty  # torch pins memory only where there is a GPU
-    torch.empty = lambda *shape, pin_memory=False, **more: empty(*shape, **more)
+    like = torch.empty_like  # torch pins memory only where there is a GPU
+    torch.empty_like = lambda *array, pin_memory=False, **more: like(*array, **more)
     print(json.dumps(globals()[sys.argv[2]](sys.argv[1])))

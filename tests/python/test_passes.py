@@ -102,8 +102,10 @@ def test_len_is_what_one_pass_gives(served):
     with make(served, "finite", 5, start=state) as loader:
         assert loader.batches_per_pass == WHOLE
         assert (given(), given()) == ((2, 2), (WHOLE, WHOLE))
-    with make(served) as loader, pytest.raises(TypeError, match="no end"):
-        len(loader)
+    with make(served) as loader:
+        for name, ask in (("len", len), ("batches_per_pass", lambda of: of.batches_per_pass)):
+            with pytest.raises(TypeError, match=f"^{name}: the stream has no end"):
+                ask(loader)
 
 
 def test_a_pass_ends_with_its_last_batch(served):

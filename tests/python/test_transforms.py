@@ -108,12 +108,12 @@ def test_a_transform_that_raises_names_the_row_and_stops(served, workers):
     [
         (transforms.shortens, "int64", r"returned shape \[64\] instead of \[65\]"),
         (transforms.halves, "int64", "returned float64 instead of integers"),
-        (transforms.grows, "int32", "outside of 0 … 2147483647"),
+        (transforms.grows, "int32", "returned a token outside of 0 … 2147483647"),
     ],
 )
 def test_a_result_that_is_not_a_row_is_refused(served, function, dtype, text):
     with make(served, transform=function, dtype=dtype) as loader:
-        with pytest.raises(tokend.TransformError, match=text):
+        with pytest.raises(tokend.TransformError, match=f"^transform: {text}"):
             next(loader)
 
 

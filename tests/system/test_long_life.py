@@ -7,7 +7,7 @@ import pytest
 from lib.long_life import LongLife
 
 pytestmark = pytest.mark.nightly
-BATCHES = {"compressed": 10_000_000, "plain": 2_000_000}
+BATCHES = {"compressed": 30_000_000, "plain": 4_000_000}
 
 
 @pytest.mark.parametrize("kind", BATCHES)

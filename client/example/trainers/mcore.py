@@ -112,7 +112,8 @@ def main(steps, tp, pp, chunks):
         )
         optimizer.step()
         if losses:  # on the last stage
-            print(f"step {step} loss {losses[-1]['loss']:.3f}", flush=True)
+            loss = sum(part["loss"] for part in losses) / len(losses)
+            print(f"step {step} loss {loss:.3f}", flush=True)
         request = control()  # tokend: from tokctl
         if step % 5 == 0 or (request and request.save):  # tokend
             Path(f"checkpoint/{step:08}").mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@
   Request  an operator's request, returned by Loader.control()
   Error    the base of all errors
 
-Modules with more: tokend.parallel (ranks and meshes), tokend.transform,
+Modules with more: tokend.parallel (ranks and meshes), tokend.transform, tokend.device (GPU),
 tokend.throughput (metrics), tokend.integrations (adapters). Programs: python -m tokend --help.
 """
 

@@ -49,7 +49,7 @@ def where(start: Any) -> dict[str, Any]:
     if is_cursor(start):
         return {"cursor": bytes(start)}
     if isinstance(start, Mapping):
-        return {"cursor": cursor_of(start, "start")}
+        return {"cursor": cursor_of(start, "start", "pass start=SAMPLES IT CONSUMED")}
     if isinstance(start, bool) or not hasattr(start, "__index__"):
         what = "'begin', a position, the tag of a checkpoint, a cursor or a state_dict()"
         raise TypeError(phrases.kind_is_not("start", start, what))

@@ -46,7 +46,7 @@ class Batch(TypedDict):
     With documents, the last label of a document is the first token of the next. With cp, [b, s]
     becomes [b, s / size] and position_ids are added; cu_seqlens and max_seqlen describe full rows.
     "zigzag" gives chunks rank and 2·size − 1 − rank of 2·size. With device="cuda", all with an s,
-    and cu_seqlens, are copied to the GPU, in the order of the current stream; next() does not wait.
+    and cu_seqlens, are on the GPU, in order with its current stream: see tokend.device.
     Each batch has arrays of its own, contiguous, that are never overwritten.
     """
 
@@ -209,8 +209,7 @@ class Batches:
         self.stale = True
         shape, wanted, make = self._client.shape(), self.wanted, self.wanted.make
         # pinned, if it is copied to a device: otherwise the copy could wait for the step
-        on_gpu = wanted.device is not None and wanted.device.type == "cuda"
-        new = functools.partial(make.maker, pinned=on_gpu)
+        new = functools.partial(make.maker, pinned=wanted.device is not None)
         self.micro, self.seq, window = shape["rows"], shape["seq_len"], shape["window_tokens"]
         self.first = self._client.taken
         self.end = Cursor(self._client.cursor).end  # of the stream
@@ -235,14 +234,14 @@ class Batches:
         masked = self._annotations & LOSS_MASK
         self._writes_labels = self._feed is None or masked or window <= self.seq
         self._fields = self._shown if self._source is None else FIELDS
-        self._new_tokens = new((self.micro, width), kind)
-        self._new_labels = new((self.micro, self.seq), labels)
+        if self._feed is None:
+            self._new_tokens = new((self.micro, width), kind)
+        if self._writes_labels:
+            self._new_labels = new((self.micro, self.seq), labels)
         self._new_field = make.maker((self.micro,), "int64")
         if wanted.documents:
             self._new_position_ids = new((self.micro, self.seq), "int64")
             self._new_starts = new((self.micro * self.seq + 1,), "int32")
-        if wanted.loss_mask:
-            self._new_mask = new((self.micro, self.seq), "float32")
         if self._source is not None:
             self._new_ids = new((self.micro, self.seq), ids)
             self._source.begin()
@@ -312,8 +311,9 @@ class Batches:
                 labels[valid:] = IGNORE
         batch = {"input_ids": self._there(tokens), "labels": self._there(labels)}
         if wanted.loss_mask:
-            mask = batch["loss_mask"] = self._there(self._new_mask())
+            mask = module.empty_like(batch["labels"], dtype=module.float32)
             mask[:] = batch["labels"] != IGNORE
+            batch["loss_mask"] = mask
         if wanted.shift_labels:
             batch["shift_labels"] = batch["labels"]
             batch["labels"] = unshifted(batch["labels"], module)

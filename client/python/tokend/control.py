@@ -197,10 +197,10 @@ class Control:
         """Fetches the request: (number, kind, args); number 0: it was taken back, or cannot be
         fetched. It is handled then, in any case.
         """
-        self._handled = number
         try:
             fetched, kind, args = self.client.request()
         except Error as error:
+            self._handled = number
             phrases.warn(f"request {number}: cannot fetch it: {error}")
             return 0, "", ""
         self._handled = fetched or number

@@ -50,8 +50,10 @@ def is_cursor(value: Any) -> bool:
     return isinstance(value, (Cursor, bytes, bytearray, memoryview))
 
 
-def cursor_of(state: Any, what: str = "state") -> bytes:
-    """The bytes in a state of Loader.state_dict(). @what: for an error."""
+def cursor_of(
+    state: Any, what: str = "state", instead: str = "seek(position=SAMPLES IT CONSUMED)"
+) -> bytes:
+    """The bytes in a state of Loader.state_dict(). @what, @instead: for an error."""
     cursor = state.get("cursor") if isinstance(state, Mapping) else None
     if is_cursor(cursor):
         return bytes(cursor)  # type: ignore[arg-type]
@@ -62,7 +64,7 @@ def cursor_of(state: Any, what: str = "state") -> bytes:
         has = f"its cursor is a {type(cursor).__name__}"
     raise _tokend.ArgumentError(
         f"{what}: not from a tokend.Loader's state_dict(), it has no cursor of bytes: {has}; to "
-        "continue after another loader, pass Loader(start=SAMPLES IT CONSUMED)"
+        f"continue after another loader, {instead}"
     )
 
 

@@ -23,7 +23,7 @@ from .cursor import SEEK, Cursor, cursor_of, edited, integer, is_cursor, named_w
 
 COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes")
 MOST_32 = (1 << 32) - 1
-SAME: Any = "same"  # seek(group=): not given
+SAME: Any = object()  # seek(group=): not given
 
 
 class Loader:
@@ -72,7 +72,7 @@ class Loader:
       documents, loss_mask, shift_labels, provenance    True: add these keys
       cp           "zigzag" or "contiguous": give only this context-parallel rank's slice of each
                    row, by the mesh's dim cp; without a mesh (rank, size, kind)
-      device       "cpu" (default) or "cuda[:N]"
+      device       "cpu" (default) or "cuda[:N]": see tokend.device
       transform    f(tokens, position, rng), a pure function of one row: see tokend.transform
       workers      number of processes that run it ahead of the trainer; 0 (default): this one
 
@@ -88,8 +88,8 @@ class Loader:
     position 0, in the same order. A `for` that was left is continued by the next: call reset() to
     begin again. One thread takes batches; others may call state_dict() meanwhile.
 
-    All errors are tokend.Error, of one line: what is wrong, and what to do. The constructor raises
-    ArgumentError, TypeError or ImportError: an argument is impossible; ConnectError: no daemon
+    Errors are of one line: what is wrong, and what to do. The constructor raises ValueError (mostly
+    ArgumentError), TypeError or ImportError: an argument is impossible; ConnectError: no daemon
     answers; RefusedError: the daemon refuses; DisagreementError: the processes of the group do not
     fit, raised by all of them; ResourceError: no memory or file descriptors are left.
     """
@@ -184,8 +184,14 @@ class Loader:
                 seed = self.cursor.to_dict()["seed"]
                 made = transforms.Transform(transform, seed, transforms.greatest(types))
                 if workers:
-                    from .workers import Workers  # imports torch
-
+                    try:
+                        from .workers import Workers  # imports torch
+                    except ModuleNotFoundError as error:
+                        if error.name != "torch":
+                            raise
+                        raise ImportError(
+                            "workers: torch is not installed; pip install torch, or pass workers=0"
+                        ) from None
                     self._source = Workers(self._client, workers, made, session, wait)
                 else:
                     self._source = transforms.InProcess(self._client, made)
@@ -270,8 +276,8 @@ class Loader:
         Raises StopIteration at the end; DataError: a shard cannot be read; ConnectError: a lost
         daemon did not come back; RefusedError: its config no longer fits; WaitError: no batch came
         within `deadline`; ArgumentError: a token does not fit dtype, or the record cannot be
-        written; TransformError. state_dict() still works. next() may be called again; after a
-        DataError or a RefusedError batches follow after a seek().
+        written; TransformError. state_dict() still works. After a WaitError or an ArgumentError
+        next() may be called again; after others batches follow after a seek().
         """
         while True:
             batch, takes = self._look()
@@ -321,12 +327,14 @@ class Loader:
         self._control.finish()
         self._go_alone(edited(SEEK, self._client.cursor, 0), self._place, True)
 
-    def _count(self, begin: int | None) -> int:
-        """The batches of this rank from @begin, or from where the next `for` begins, to the end."""
+    def _count(self, what: str, begin: int | None) -> int:
+        """The batches of this rank from @begin, or from where the next `for` begins, to the end.
+        @what: was asked, for an error.
+        """
         end = self._batches.end
         if end is None:
             raise TypeError(
-                "len: the stream has no end; set epochs: or samples: in its config; a Loader "
+                f"{what}: the stream has no end; set epochs: or samples: in its config; a Loader "
                 "replaces a DataLoader, and is not a dataset for one"
             )
         if begin is None:
@@ -338,12 +346,14 @@ class Loader:
         outside, from where the next begins. TypeError if the stream has no end.
         """
         within = self._pass is not None and self._pass() is not None and not self._ended
-        return self._count(self._pass_begin if within else None)
+        return self._count("len", self._pass_begin if within else None)
 
     @property
     def batches_per_pass(self) -> int:
-        """How many batches of this rank a pass from position 0 has, for schedules."""
-        return self._count(0)
+        """How many batches of this rank a pass from position 0 has, for schedules. TypeError if the
+        stream has no end.
+        """
+        return self._count("batches_per_pass", 0)
 
     def __bool__(self) -> bool:
         """True, because bool() would otherwise call len()."""

@@ -43,6 +43,10 @@ class TransformError(_tokend.Error):
     """Its first token in the shard."""
 
 
+class NotARow(Exception):
+    """The result of a transform is not a row."""
+
+
 class Transform:
     """Applies @function. @greatest: the largest token that may come out."""
 
@@ -62,22 +66,22 @@ class Transform:
         self._state = self._bits.state
 
     def _apply(self, tokens: Any, position: int) -> None:
-        """Transforms a row in place."""
+        """Transforms a row in place. Raises what the function raises, or NotARow."""
         numpy = self.numpy
         self._state["state"]["key"][0] = _tokend.derive(self._seed, TAG, position)
         self._bits.state = self._state
         made = self._function(tokens, position, self._rng)
         if made is None:
-            raise ValueError("returned None instead of the row")
+            raise NotARow("returned None instead of the row")
         made = numpy.asarray(made)
         if made.shape != tokens.shape:
-            raise ValueError(f"returned shape {list(made.shape)} instead of {list(tokens.shape)}")
+            raise NotARow(f"returned shape {list(made.shape)} instead of {list(tokens.shape)}")
         if made.dtype.kind not in "iu":
-            raise ValueError(f"returned {made.dtype} instead of integers")
+            raise NotARow(f"returned {made.dtype} instead of integers")
         made = made.astype(numpy.int64, copy=False)
         # as unsigned, numbers below 0 are too great as well
         if int(numpy.maximum.reduce(made.view(numpy.uint64))) > self._greatest:
-            raise ValueError(f"returned a token outside of 0 … {self._greatest}")
+            raise NotARow(f"returned a token outside of 0 … {self._greatest}")
         if made is not tokens:
             tokens[:] = made
 
@@ -90,7 +94,8 @@ class Transform:
             try:
                 self._apply(tokens[i], position)
             except (Exception, SystemExit) as error:
-                why = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+                kind = "" if isinstance(error, NotARow) else f"{type(error).__name__}: "
+                why = (kind + " ".join(str(error).split())).removesuffix(": ")
                 dataset, shard, offset = names[datasets[i]], shards[i], offsets[i]
                 failed = TransformError(
                     f"transform: {why} (position {position}, dataset {dataset}, shard {shard} of "

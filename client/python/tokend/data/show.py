@@ -19,17 +19,19 @@ TOKENIZER_HELP = (
 )
 
 
-_load = functools.cache(tokenizer.load)
+@functools.cache
+def _load(name):
+    """None, after a line about it: it cannot be loaded."""
+    try:
+        return name and tokenizer.load(name)
+    except Error as error:
+        print(f"tokend: {error}; printing numbers", file=sys.stderr)
+        return None
 
 
 @functools.cache
 def _noted(directory):
-    name = tokenize.noted_tokenizer(directory)
-    try:
-        return name and _load(name)
-    except Error as error:
-        print(f"tokend: {error}; printing numbers", file=sys.stderr)
-        return None
+    return _load(tokenize.noted_tokenizer(directory))
 
 
 def text_of(given, path, tokens):

@@ -329,18 +329,22 @@ class Made:
 
 
 def _convert(workers, given, sources, output, made, most):
-    begin, done = time.monotonic(), output.done.pieces
+    begin = shown = time.monotonic()
+    done = output.done.pieces
     total = min(sum(source.size for source in sources), most)
     pending = collections.deque()  # (piece's end, its result)
 
     def write_first():
+        nonlocal shown
         made.read, future = pending.popleft()
         *result, characters = future.result()
         output.write(*result)
         made.characters += characters
-        left = (total - made.read) * (time.monotonic() - begin) / max(made.read, 1)
-        count = output.count
-        progress(f"{count.documents} documents, {count.tokens} tokens, {left:.0f} s left")
+        now, count = time.monotonic(), output.count
+        if now - shown > 0.2:
+            shown = now
+            left = (total - made.read) * (now - begin) / max(made.read, 1)
+            progress(f"{count.documents} documents, {count.tokens} tokens, {left:.0f} s left")
 
     for number, piece in enumerate(documents.pieces(sources, made.how.field)):
         if number >= done:

@@ -126,8 +126,17 @@ class TokendIterator:
             peers = groups.get_context_parallel_world_size()
             peer = groups.get_pipeline_model_parallel_rank() * peers
             peer += groups.get_context_parallel_rank()
-        options |= {"rank": rank, "world": world, "peer": peer, "documents": documents}
-        self._make = functools.partial(Loader, stream, micro_batch, framework="torch", **options)
+        self._make = functools.partial(
+            Loader,
+            stream,
+            micro_batch,
+            rank=rank,
+            world=world,
+            peer=peer,
+            documents=documents,
+            framework="torch",
+            **options,
+        )
         self._seq, self._mask, self._documents = seq_len, attention_mask, documents
         self._loader: Loader | None = None
 
@@ -220,8 +229,8 @@ class TokendControl:
     iterators reads.
     """
 
-    def __init__(self, iterators: list[TokendIterator]) -> None:
-        self._iterators = iterators
+    def __init__(self, iterators: TokendIterator | list[TokendIterator]) -> None:
+        self._iterators = iterators if isinstance(iterators, list) else [iterators]
         self._group: Any = None  # of all processes
         self._source = 0  # the first process that reads
         self._loader: Loader | None = None
