@@ -7,7 +7,7 @@ resumes.
 import os
 
 from tokend import Loader
-from tokend.integrations.transformers import TokendTrainer
+from tokend.integrations.transformers import TokendCallback, TokendTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -22,11 +22,19 @@ args = TrainingArguments(
     use_cpu=True,
 )
 set_seed(0)
-config = LlamaConfig(vocab_size=2048, hidden_size=64, intermediate_size=64, num_hidden_layers=2)
-model = LlamaForCausalLM(config)
-# rank and world come from torch.distributed, which TrainingArguments() has initialized
+model = LlamaForCausalLM(
+    LlamaConfig(
+        vocab_size=2048,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+    )
+)
+# rank and world come from torch.distributed
 data = Loader("train", micro_batch=args.per_device_train_batch_size)  # tokend
-trainer = TokendTrainer(model, args, data=data)  # tokend
+# the callback carries out tokctl's requests
+trainer = TokendTrainer(model, args, data=data, callbacks=[TokendCallback()])
 trainer.train(
     resume_from_checkpoint=os.path.isdir(args.output_dir) and get_last_checkpoint(args.output_dir)
 )

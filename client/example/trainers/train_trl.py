@@ -8,7 +8,7 @@ import os
 import torch
 from datasets import Dataset
 from tokend import Loader
-from tokend.integrations.transformers import TokendFeed
+from tokend.integrations.transformers import TokendCallback, TokendFeed
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.trainer_utils import get_last_checkpoint
@@ -42,15 +42,26 @@ args = SFTConfig(
     report_to=[],
     use_cpu=True,
 )
-config = LlamaConfig(vocab_size=2048, hidden_size=64, intermediate_size=64, num_hidden_layers=2)
-words = Tokenizer(models.WordLevel({"<eos>": 0}, "<eos>"))
+model = LlamaForCausalLM(
+    LlamaConfig(
+        vocab_size=2048,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+    )
+)
+tokenizer = PreTrainedTokenizerFast(
+    tokenizer_object=Tokenizer(models.WordLevel({"<eos>": 0}, "<eos>")), eos_token="<eos>"
+)
 # rank and world come from torch.distributed
 data = Loader("train", micro_batch=args.per_device_train_batch_size)  # tokend
 trainer = TokendSFT(
-    LlamaForCausalLM(config),
+    model,
     args,
     data=data,  # tokend: instead of train_dataset
-    processing_class=PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>"),
+    processing_class=tokenizer,
+    callbacks=[TokendCallback()],  # carries out tokctl's requests
 )
 trainer.train(
     resume_from_checkpoint=os.path.isdir(args.output_dir) and get_last_checkpoint(args.output_dir)

@@ -3,8 +3,7 @@
 
 The cursor is stored in the checkpoint's trainer_state.json, so
 trainer.train(resume_from_checkpoint=True) continues exactly after the model's last step, in any
-world. Operators' requests (tokctl) are carried out after each step. For your own subclass of
-Trainer: `class Mine(TokendFeed, TheirTrainer)`.
+world. For your own subclass of Trainer: `class Mine(TokendFeed, TheirTrainer)`.
 """
 
 import math
@@ -29,10 +28,13 @@ class Batches:
     """A loader as a Trainer's dataloader, with batches as transformers' models take them.
 
     It has no length: max_steps ends the training. A finite stream is an epoch.
+
+    Raises:
+        ValueError: the loader's micro_batch is not per_device_train_batch_size.
     """
 
-    def __init__(self, loader, rows, shifts):
-        self.loader, self._rows, self._shifts = loader, rows, shifts
+    def __init__(self, loader, rows, shifted):
+        self.loader, self._rows, self._shifted = loader, rows, shifted
         self.over = False  # the run is at max_steps; a Trainer notices only after a step
         self.handed = Handed(loader)
 
@@ -47,14 +49,17 @@ class Batches:
                     f"per_device_train_batch_size, {self._rows}; make the two equal"
                 )
             self.handed.add()
-            targets = shifted(batch)
-            made = {"input_ids": batch["input_ids"], "labels": unshifted(targets, torch)}
-            if self._shifts:
-                made["shift_labels"] = targets.contiguous()  # losses flatten it with view()
-            if "position_ids" in batch:
-                # a mask would hide from the model that documents end where these restart
-                made["position_ids"] = batch["position_ids"]
-            yield made
+            yield self._made(batch)
+
+    def _made(self, batch):
+        targets = shifted(batch)
+        made = {"input_ids": batch["input_ids"], "labels": unshifted(targets, torch)}
+        if self._shifted:
+            made["shift_labels"] = targets.contiguous()  # losses flatten it with view()
+        if "position_ids" in batch:
+            # a mask would hide from the model that documents end where these restart
+            made["position_ids"] = batch["position_ids"]
+        return made
 
     def begin(self, cursor):
         """Begins at @cursor; None: where the loader is."""
@@ -65,25 +70,34 @@ class Batches:
             self.loader.reset()  # a Trainer would end at an epoch without batches
         self.handed.restart()
 
+    def cursor(self):
+        return self.loader.state_dict()["cursor"]
+
 
 class TokendCursor(TrainerCallback, ExportableState):
-    """Stores the cursor in a checkpoint's trainer_state.json, under this class's name, and loads
-    it. Carries out operators' requests after each step.
+    """Stores the cursor in a checkpoint's trainer_state.json, and loads it. The key is this class's
+    name.
+
+    Raises:
+        TypeError: the Trainer reads from another dataloader.
+        ValueError: the checkpoint has no tokend cursor.
     """
 
     def __init__(self):
-        self._batches = self._asked = None
+        self.cursor = self._batches = None
 
     def state(self):
-        cursor = self._batches and self._batches.loader.state_dict()["cursor"].hex()
-        return {"args": {}, "attributes": {"cursor": cursor}}
+        if self._batches is not None:
+            self.cursor = self._batches.cursor().hex()
+        return {"args": {}, "attributes": {"cursor": self.cursor}}
 
     def on_train_begin(self, args, state, control, train_dataloader=None, **_):
         if not isinstance(train_dataloader, Batches):
+            other = type(train_dataloader).__name__
             raise TypeError(
-                f"TokendTrainer: training would read from a {type(train_dataloader).__name__}, "
-                "around the loader or instead of it; keep TokendFeed's get_train_dataloader(), and "
-                "turn deepspeed's sequence parallelism off"
+                f"TokendTrainer: training would read from a {other}, around the loader or instead "
+                "of it; keep TokendFeed's get_train_dataloader(), and turn deepspeed's sequence "
+                "parallelism off"
             )
         self._batches = train_dataloader
         self._batches.over = state.global_step >= state.max_steps
@@ -95,18 +109,29 @@ class TokendCursor(TrainerCallback, ExportableState):
             )
         cursor = found["attributes"]["cursor"] if found else None
         self._batches.begin(bytes.fromhex(cursor) if cursor else None)
-        # the Trainer only updates existing keys
-        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        if found is None:
+            # the Trainer only updates existing keys
+            state.stateful_callbacks[type(self).__name__] = self.state()
 
     def on_optimizer_step(self, args, state, control, **_):
         # Not at the end of the step: another callback may save before it is this one's turn.
         self._batches.handed.trained(args.gradient_accumulation_steps)
 
-    def on_step_end(self, args, state, control, **_):
-        request = self._batches.loader.control()
+
+class TokendCallback(TrainerCallback):
+    """Carries out operators' requests (tokctl mix, skip, checkpoint, drain, rescale) after each
+    step: callbacks=[TokendCallback()]. Raises what tokend.Loader.control() raises.
+    """
+
+    def __init__(self):
+        self._asked = None
+
+    def on_step_end(self, args, state, control, train_dataloader=None, **_):
+        loader = train_dataloader.loader
+        request = loader.control()
         if request:
             self._asked, control.should_save = request, True
-        control.should_training_stop |= self._batches.loader.should_stop
+        control.should_training_stop |= loader.should_stop
 
     def on_save(self, args, state, control, **_):
         asked, self._asked = self._asked, None
@@ -122,11 +147,8 @@ class TokendFeed:
     an overridden compute_loss) shifts labels itself, so it loses the last one of each row.
 
     Raises:
-        ValueError: one process has several devices; the loader's world is not the number of the
-            Trainer's data-parallel ranks, or its micro_batch not per_device_train_batch_size; the
-            checkpoint has no tokend cursor.
-        TypeError: training would read from another dataloader.
-        As tokend.Loader.control(), if the loader has no group of all processes.
+        ValueError: one process has several devices, or the loader's world is not the number of
+            the Trainer's data-parallel ranks.
     """
 
     models_loss = Trainer.compute_loss  # returns the loss that the model computes
@@ -145,8 +167,10 @@ class TokendFeed:
                 "per device, with torchrun"
             )
         # transformers 4 has only the first of these
-        sizes = (getattr(self, f"get_{kind}_size", lambda: 1) for kind in ("tp", "cp", "sp"))
-        ranks = args.world_size // math.prod(size() for size in sizes)
+        sizes = [
+            getattr(self, name, None) for name in ("get_tp_size", "get_cp_size", "get_sp_size")
+        ]
+        ranks = args.world_size // math.prod(size() for size in sizes if size)
         if self.data.world != ranks:
             raise ValueError(
                 f"TokendTrainer: the loader's world, {self.data.world}, is not the number of the "
