@@ -99,6 +99,14 @@ def test_a_job_is_changed(bench, ranks):
     assert code == 1 and has(err, "rank 1 (pid", "not at the same position")
 
 
+def test_a_mix_that_begins_where_the_run_is(bench, ranks):
+    for t in ranks:
+        t.step(16)
+    _, _, result, _ = carried_out(bench, ranks, "mix", "train", "web=1", "code=3")
+    assert (result["from"], result["acts_from"]) == (1024, 1024)
+    assert [(d["before"], d["after"]) for d in result["mix"]] == [(0.5, 0.25), (0.5, 0.75)]
+
+
 def test_invalid_edits_change_nothing(bench):
     t = Trainer(bench)
     t.step(3)

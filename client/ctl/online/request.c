@@ -180,7 +180,9 @@ static const struct order_segment *mix_at(const struct cursor *c, uint64_t posit
 /* Each dataset's share before and after. */
 static void put_mix(struct request *r)
 {
-	const struct order_segment *before = mix_at(&r->cursor, r->from),
+	/* The new mix may begin where the run is. */
+	uint64_t old = r->from < r->acts_from || r->acts_from == 0 ? r->from : r->acts_from - 1;
+	const struct order_segment *before = mix_at(&r->cursor, old),
 				   *after = mix_at(&r->cursor, r->acts_from);
 
 	emit_open(&r->e, "mix", '[');
