@@ -122,20 +122,24 @@ static char *mix_text(const struct cursor *c, const struct order_segment *s, cha
 }
 
 /* The state that two mixes from the same position on inherited: how often each dataset was served
- * before, and the roundings. */
-static void compare_inherited(struct diff *d, const struct cursor *names,
+ * before, and the roundings. True if it differs. */
+static bool compare_inherited(struct diff *d, const struct cursor *names,
 	const struct order_segment *a, const struct order_segment *b)
 {
-	numbers(d, a->datasets, b->datasets, "mix from %" PRIu64 ": datasets", a->start);
+	bool differ =
+		numbers(d, a->datasets, b->datasets, "mix from %" PRIu64 ": datasets", a->start);
+
 	for (uint32_t i = 0; i < a->datasets && i < b->datasets; i++) {
-		numbers(d, a->units[i], b->units[i], "mix from %" PRIu64 ": %s: units", a->start,
-			names->dataset[i].name);
-		numbers(d, a->base[i], b->base[i], "mix from %" PRIu64 ": %s: served before",
+		differ |= numbers(d, a->units[i], b->units[i], "mix from %" PRIu64 ": %s: units",
 			a->start, names->dataset[i].name);
+		differ |= numbers(d, a->base[i], b->base[i],
+			"mix from %" PRIu64 ": %s: served before", a->start,
+			names->dataset[i].name);
 	}
 	for (uint32_t i = 0; i < a->padded && i < b->padded; i++)
-		numbers(d, a->phase[i], b->phase[i], "mix from %" PRIu64 ": rounding[%" PRIu32 "]",
-			a->start, i);
+		differ |= numbers(d, a->phase[i], b->phase[i],
+			"mix from %" PRIu64 ": rounding[%" PRIu32 "]", a->start, i);
+	return differ;
 }
 
 static void compare_mixes(struct diff *d, const struct cursor *a, const struct cursor *b)
@@ -150,13 +154,15 @@ static void compare_mixes(struct diff *d, const struct cursor *a, const struct c
 
 		if (x && y && x->start != y->start)
 			*(x->start < y->start ? &y : &x) = NULL;
-		differed |= texts(d, x ? mix_text(a, x, left) : "absent",
+		bool differs = texts(d, x ? mix_text(a, x, left) : "absent",
 			y ? mix_text(b, y, right) : "absent", "mix from %" PRIu64,
 			(x ? x : y)->start);
-		if (x && y && !differed) {
-			compare_inherited(d, names, x, y);
-			differed = !ctl_same_segment(x, y);
-		}
+
+		if (x && y && !differs && !differed)
+			differs = compare_inherited(d, names, x, y);
+		/* A cursor may have had a mix of the other one's, before its first one. */
+		differed |= differs && (x || y->start > a->segment[0]->start) &&
+			    (y || x->start > b->segment[0]->start);
 		i += x != NULL;
 		j += y != NULL;
 	}
