@@ -61,7 +61,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	scratch_put("a.bin", tokens, sizeof(tokens));
 	atexit(leave);
 	if (!ctl_stream_open(&stream, scratch_put("t.yaml", text, strlen(text)), "train") ||
-		!ctl_history_open(&history, &stream, NULL, NULL))
+		!ctl_history_open(&history, &stream, NULL, 0, NULL))
 		exit(2);
 	sum_rows(tokens);
 	cursor_bytes = cursor_encode(&history.cursor, cursor, sizeof(cursor));

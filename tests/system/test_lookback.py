@@ -125,7 +125,7 @@ def scene(shared):
 
 def test_one_cursor_gives_the_order_of_the_run(scene):
     """Also of a run that was restarted from an older checkpoint, with other weights."""
-    for by in ("--run job", "--cursor @at6000"):
+    for by in ("--run job", "--cursor @at6000", "--cursor @mixed @at6000 --cursor @begin"):
         scene.check(scene.order, 6100, by)
     scene.ctl("cursor seek @at6000 --to 100 -o @back")
     scene.check(scene.order, 6100, "--cursor @back")
@@ -133,6 +133,9 @@ def test_one_cursor_gives_the_order_of_the_run(scene):
     scene.ctl("cursor seek @fork --to 4200 -o @fork4200")
     scene.attach("job", "fork", "fork4200")
     scene.check(order_of((3072, [0, 1])), 5000, "--run job")
+    for command in ("plan -c CONFIG train --from 0 --count 1", "cost -c CONFIG train"):
+        both = f"{command} --cursor @at6000 @fork4200"
+        assert has(scene.ctl(both, code=1)[1], "fork4200 is not on the past of", "at6000; leave")
     scene.attach("job", "at4000")  # the older mix again
     scene.check(scene.order.with_segments(scene.order.segments[:2]), 5000, "--run job")
 
@@ -152,8 +155,9 @@ def test_replaced_mixes_are_not_in_the_order(scene):
     order = order_of((2048, [0.1, 0.9]), (3072, [1, 0]))
     scene.attach("replaced", "begin", "p1", "p2", "p4", "p5")
     scene.check(order, 6000, "--run replaced")
-    scene.check(order, 6000, "--cursor @p5")
-    scene.check(order_of((5120, [0, 1])), 6000, "--cursor @p7")
+    scene.check(order, 6000, "--cursor @p5 @p1 @p4 @begin @p2")
+    for by in ("@p1 @p7", "@p7 @p1"):  # the later announcement counts
+        scene.check(order_of((5120, [0, 1])), 6000, f"--cursor {by}")
 
 
 def ramp(scene, name, start, steps):
@@ -286,6 +290,7 @@ WHEN = "when -c CONFIG train --dataset web --shard a.bin"
         (PLAN, ["--from and --count", "--step"], 2),
         (f"{PLAN} --from 0 --count 1 --world 2", ["need --step"], 2),
         (f"{STEP} --world 2 --micro 0", ["--micro: '0'", "from 1 to 65536"], 2),
+        (f"{STEP} --world 2 --micro 1 --cursor f g", ["several cursors needs --from"], 2),
         (f"{STEP} --world 2 --micro 1 --rank 2", ["--rank 2", "below the world, 2"], 2),
         (f"{PLAN} --from 0 --count 1 --run r --cursor f", ["exclude each other"], 2),
         (f"{PLAN} --from 0 --count 1 --run nobody", ["--run nobody", "no cursor of it"], 1),

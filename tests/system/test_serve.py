@@ -29,7 +29,7 @@ def served(shared):
     shared.shard("web/a.bin", 60_000)
     stream = {"seed": 3, "seq_len": 64, "datasets": datasets("web")}
     daemon = Daemon(shared, shared.config(streams={"train": stream}))
-    daemon.web = Web(shared, daemon.socket, "--host", "node7.example")
+    daemon.web = Web(shared, daemon.socket, "--host", "a.example", "--host", "node7.example")
     yield daemon
     assert daemon.stop() == 0
 
@@ -67,6 +67,7 @@ def test_requests(web, pieces, statuses):
     headers, _, body = reply.partition(b"\r\n\r\n")
     assert int(re.search(rb"Content-Length: (\d+)", headers)[1]) == len(body)
     assert b"Connection: close" in headers
+    assert re.search(rb"\r\nDate: \w{3}, \d\d \w{3} \d{4} [\d:]{8} GMT\r\n", headers)
 
 
 @pytest.mark.asan
@@ -118,6 +119,7 @@ def test_slow_and_rude_clients(web):
         ("LOCALHOST", 200),
         (socket.gethostname(), 200),
         ("node7.example:80", 200),
+        ("a.example", 200),
         ("evil.example:9464", 421),
         ("127.0.0.1.evil.example", 421),
         ("[::1].evil.example", 421),

@@ -135,7 +135,9 @@ static int take(struct ctl_arguments *a, unsigned i, const char *text)
 	const struct ctl_option *o = &a->command->options[i];
 	struct ctl_value *value = &a->value[i];
 
-	if (o->kind != CTL_FLAG && value->text)
+	if (o->kind == CTL_LIST)
+		a->list[a->listed++] = text;
+	else if (o->kind != CTL_FLAG && value->text)
 		return ctl_usage(a->command, "--%s " PHRASE_TWICE, o->name);
 	value->text = text ? text : o->optional ? o->preset : "";
 	return convert(a->command, o, value->text, value);
@@ -268,6 +270,8 @@ static int check(struct ctl_arguments *a)
 	count_arguments(c, &least, &most);
 	if (a->arguments < least)
 		return ctl_usage(c, "needs %s", c->arguments);
+	while (a->listed > 0 && a->arguments > most) /* "--cursor *.cursor" gives several */
+		a->list[a->listed++] = a->argument[--a->arguments];
 	if (a->arguments > most)
 		return ctl_usage(c, "unexpected argument '%s'", a->argument[most]);
 	return CTL_OK;
@@ -292,13 +296,19 @@ int ctl_run(const struct ctl_command *command, int argc, char **argv)
 			    : ctl_usage(command, "needs a subcommand");
 	}
 	assert(command->count <= CTL_OPTIONS);
-	int status = help ? CTL_OK : parse(&a, argc, argv, &help);
+	a.list = calloc((size_t)argc + 1, sizeof(*a.list));
+	int status = a.list ? CTL_OK : ctl_fail(PHRASE_MEMORY);
 
+	if (status == CTL_OK && !help)
+		status = parse(&a, argc, argv, &help);
 	if (help)
 		ctl_help(stdout, command);
 	else if (status == CTL_OK)
 		status = check(&a);
-	return status == CTL_OK && !help ? command->run(&a) : status;
+	if (status == CTL_OK && !help)
+		status = command->run(&a);
+	free(a.list);
+	return status;
 }
 
 /* ---- synopses and help ---- */
@@ -332,7 +342,8 @@ char *ctl_synopsis(const struct ctl_command *command)
 				continue;
 			fprintf(to, required ? " -" : " [-");
 			o->letter ? fprintf(to, "%c", o->letter) : fprintf(to, "-%s", o->name);
-			fprintf(to, "%s%s", value_of(o, value), required ? "" : "]");
+			fprintf(to, "%s%s%s", value_of(o, value), o->kind == CTL_LIST ? "..." : "",
+				required ? "" : "]");
 		}
 	for (unsigned i = 0; command->subcommands && command->subcommands[i]; i++)
 		fprintf(to, "%s%s", i ? "|" : " ", ctl_last_word(command->subcommands[i]));
@@ -351,6 +362,8 @@ void ctl_range(const struct ctl_option *o, char *text, size_t bytes)
 		n = snprintf(text, bytes, "%" PRIu64 " or more", o->least);
 	else if (o->kind == CTL_DECIMAL)
 		n = snprintf(text, bytes, "%g to %g", o->low, o->high);
+	else if (o->kind == CTL_LIST)
+		n = snprintf(text, bytes, "may be repeated");
 	if (o->preset)
 		snprintf(text + n, bytes - (size_t)n, "%sdefault: %s", n ? "; " : "", o->preset);
 }

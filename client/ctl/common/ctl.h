@@ -50,6 +50,7 @@ enum ctl_kind {
 	CTL_NUMBER,  /* decimal digits, `least` to `most` */
 	CTL_DECIMAL, /* a decimal number, `low` to `high` */
 	CTL_CHOICE,  /* one of the words in `value`, separated by '|' */
+	CTL_LIST,    /* a text; may be repeated, and gets arguments that are too many */
 };
 
 /*
@@ -77,6 +78,7 @@ struct ctl_option {
  * Further members may follow: {OPTION_TEXT(…), .preset = "window"}.
  */
 #define OPTION_TEXT(n, unit, phrase) .name = n, .value = unit, .help = phrase
+#define OPTION_LIST(n, unit, phrase) .kind = CTL_LIST, OPTION_TEXT(n, unit, phrase)
 #define OPTION_FLAG(n, phrase)	     .kind = CTL_FLAG, .name = n, .help = phrase
 #define OPTION_NUMBER(n, unit, lowest, highest, phrase)                                            \
 	.kind = CTL_NUMBER, .least = lowest, .most = highest, OPTION_TEXT(n, unit, phrase)
@@ -127,6 +129,8 @@ struct ctl_arguments {
 	struct ctl_value value[CTL_OPTIONS];
 	char **argument; /* [arguments] */
 	int arguments;
+	const char **list; /* [listed] of the option of kind CTL_LIST; a command has one at most */
+	unsigned listed;   /* room: for all arguments, too */
 };
 
 /* Parses argv[1] …, with options anywhere, and runs the command. With --help, prints its help

@@ -234,7 +234,7 @@ static int answer(
 	const struct ctl_arguments *a, const struct ctl_stream *s, const struct ctl_history *h)
 {
 	const struct cursor *cursor = &h->cursor;
-	uint64_t from = ctl_number(a, FROM, ctl_given(a, CTL_HISTORY_FILE) ? cursor->next : 0);
+	uint64_t from = ctl_number(a, FROM, a->listed == 1 ? cursor->next : 0);
 	double wanted = ceil(a->value[FOR].decimal / (double)cursor->seq_len);
 	struct cost cost[MODES], sum[MODES] = {{.exact = true}, {.exact = true}};
 	struct emit e = {.json = ctl_given(a, JSON)};
@@ -263,7 +263,7 @@ static int run(const struct ctl_arguments *a)
 static const struct ctl_option options[] = {
 	CTL_HISTORY,
 	[FROM] = {OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
-		"first position; default: that of --cursor, otherwise 0")},
+		"first position; default: that of a single --cursor, otherwise 0")},
 	[FOR] = {OPTION_DECIMAL("for", "TOKENS", 1, 1e18,
 			 "number of tokens to train on; a finite stream ends before"),
 		.preset = "1e12"},

@@ -36,23 +36,24 @@ struct ctl_history {
 };
 
 /*
- * Takes the mixes from the cursor file @path; or from the cursor that tokend keeps of run @run,
- * which may also be the name of a cursor's file; or, if both are NULL, from the config.
+ * Takes the mixes from the cursor file that reaches furthest of @n @paths; or from the cursor that
+ * tokend keeps of run @run, which may also be the name of a cursor's file; or from the config.
+ * Paths and @run exclude each other. It fails if one of @paths is not on the past of that cursor.
  * ctl_history_close() is needed only after success.
  */
-bool ctl_history_open(
-	struct ctl_history *h, const struct ctl_stream *s, const char *path, const char *run);
+bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
+	unsigned n, const char *run);
 void ctl_history_close(struct ctl_history *h);
 /* Is @from between the first known mix and the stream's end? Prints an error otherwise. */
 bool ctl_history_has(const struct ctl_history *h, uint64_t from);
 /* Have two cursors the same mix from the same position on, with the same past? */
 bool ctl_same_segment(const struct order_segment *a, const struct order_segment *b);
 
-/* The options that give the config, @path and @run, which are the first of a command. */
-enum { CTL_HISTORY_CONFIG, CTL_HISTORY_FILE, CTL_HISTORY_NAME, CTL_HISTORY_OPTIONS };
+/* The options that give the config, @paths and @run, which are the first of a command. */
+enum { CTL_HISTORY_CONFIG, CTL_HISTORY_FILES, CTL_HISTORY_NAME, CTL_HISTORY_OPTIONS };
 #define CTL_HISTORY                                                                                \
 	{CTL_CONFIG_NEEDED},                                                                       \
-		{OPTION_TEXT("cursor", "FILE",                                                     \
+		{OPTION_LIST("cursor", "FILE",                                                     \
 			"cursor of the run, to take its mixes from; default: the config's mixes, " \
 			"as if `tokctl mix` had changed none")},                                   \
 	{                                                                                          \

@@ -156,8 +156,8 @@ static bool put_step(struct plan *p, const struct ctl_arguments *a, uint64_t fro
 static int answer_plan(
 	const struct ctl_arguments *a, const struct ctl_stream *s, const struct ctl_history *h)
 {
-	/* Steps are counted from the cursor's position. */
-	uint64_t from = ctl_number(a, FROM, ctl_given(a, CTL_HISTORY_FILE) ? h->cursor.next : 0);
+	/* Steps are counted from the position of the only cursor. */
+	uint64_t from = ctl_number(a, FROM, a->listed == 1 ? h->cursor.next : 0);
 	struct plan p = {.h = h,
 		.ranks = ctl_given(a, STEP),
 		.window_tokens = h->cursor.seq_len + h->cursor.extra,
@@ -189,6 +189,9 @@ static int check_options(const struct ctl_arguments *a)
 		return ctl_usage(c, "--step and --count exclude each other");
 	if (step && (!world || !micro))
 		return ctl_usage(c, "--step needs --world and --micro");
+	if (step && !ctl_given(a, FROM) && a->listed > 1)
+		return ctl_usage(
+			c, "--step with several cursors needs --from, the position of step 0");
 	if (ctl_given(a, RANK) && ctl_number(a, RANK, 0) >= ctl_number(a, WORLD, 0))
 		return ctl_usage(c, "--rank %s: must be below the world, %s", ctl_text(a, RANK),
 			ctl_text(a, WORLD));
@@ -206,7 +209,7 @@ static const struct ctl_option plan_options[] = {
 	CTL_HISTORY,
 	[FROM] = {OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
 		"first position to print; with --step, the position of step 0; by default that of "
-		"--cursor, otherwise 0")},
+		"a single --cursor, otherwise 0")},
 	[COUNT] = {OPTION_NUMBER("count", "N", 0, UINT64_MAX, "number of positions to print")},
 	[STEP] = {OPTION_NUMBER("step", "N", 0, UINT64_MAX,
 		"print the batch of each rank at this step, counted from 0, instead of a range")},
@@ -261,7 +264,7 @@ static int put_windows(const struct ctl_history *h, const struct ctl_arguments *
 	if (h->order.segment[0]->start > 0)
 		return ctl_fail(
 			"never served from position %" PRIu64
-			" on; the mixes before it are unknown: use a --cursor saved earlier",
+			" on; the mixes before it are unknown: add a --cursor saved earlier",
 			h->order.segment[0]->start);
 	return ctl_fail("never served: dataset %s does not reach epoch %" PRIu64
 			" of these windows",

@@ -66,6 +66,47 @@ bool ctl_same_segment(const struct order_segment *a, const struct order_segment 
 	       memcmp(a->phase, b->phase, a->padded * sizeof(*a->phase)) == 0;
 }
 
+/* Is the mix that is current in @early, one that @late has had? */
+static bool is_past(const struct cursor *early, const struct cursor *late)
+{
+	const struct order_segment *now = cursor_now(early);
+
+	for (uint32_t i = 0; i < late->segments; i++)
+		if (ctl_same_segment(late->segment[i], now))
+			return true;
+	return now->start < late->segment[0]->start;
+}
+
+/* Reads the cursor of @paths that reaches furthest, the last of several. */
+static bool read_furthest(
+	struct cursor *furthest, const char *const *paths, unsigned n, const struct cursor *begin)
+{
+	struct cursor *c = calloc(n, sizeof(*c));
+	bool good = c || ctl_error(PHRASE_MEMORY);
+	unsigned at = 0;
+
+	for (unsigned i = 0; i < n && good; i++) {
+		good = ctl_cursor_read(&c[i], paths[i], begin);
+		if (good && c[i].next >= c[at].next)
+			at = i;
+	}
+	for (unsigned i = 0; i < n && good; i++)
+		if (!is_past(&c[i], &c[at]))
+			good = ctl_error(
+				"%s is not on the past of %s; leave out cursors of another "
+				"run, and those from before a restart that gave it another "
+				"mix",
+				paths[i], paths[at]);
+	if (good) {
+		*furthest = c[at];
+		c[at] = (struct cursor){0};
+	}
+	for (unsigned i = 0; c && i < n; i++)
+		cursor_free(&c[i]);
+	free(c);
+	return good;
+}
+
 /* Looks for the cursor that tokend keeps of @run in each place of state. The first one counts. */
 static bool read_run(struct cursor *cursor, const struct ctl_stream *s, const char *run)
 {
@@ -96,16 +137,16 @@ static bool read_run(struct cursor *cursor, const struct ctl_stream *s, const ch
 	return false;
 }
 
-bool ctl_history_open(
-	struct ctl_history *h, const struct ctl_stream *s, const char *path, const char *run)
+bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
+	unsigned n, const char *run)
 {
 	bool good;
 
 	*h = (struct ctl_history){0};
 	if (run)
 		good = read_run(&h->cursor, s, run);
-	else if (path)
-		good = ctl_cursor_read(&h->cursor, path, &s->stream->begin);
+	else if (n > 0)
+		good = read_furthest(&h->cursor, paths, n, &s->stream->begin);
 	else
 		good = cursor_copy(&h->cursor, &s->stream->begin) || ctl_error(PHRASE_MEMORY);
 	if (good)
@@ -132,7 +173,7 @@ bool ctl_history_has(const struct ctl_history *h, uint64_t from)
 
 	if (from < first)
 		ctl_fail("--from %" PRIu64 ": the mixes before position %" PRIu64
-			 " are unknown; use a --cursor saved earlier",
+			 " are unknown; give a --cursor saved earlier",
 			from, first);
 	else if (from > end)
 		ctl_fail("--from %" PRIu64 ": stream %s ends at position %" PRIu64, from,
@@ -146,14 +187,14 @@ int ctl_with_history(const struct ctl_arguments *a, bool all,
 {
 	struct ctl_stream s;
 	struct ctl_history h;
-	const char *file = ctl_text(a, CTL_HISTORY_FILE), *name = ctl_text(a, CTL_HISTORY_NAME);
+	const char *name = ctl_text(a, CTL_HISTORY_NAME);
 	int status = CTL_FAILED;
 
-	if (file && name)
+	if (name && a->listed > 0)
 		return ctl_usage(a->command, "--run and --cursor exclude each other");
 	if (!open_stream(&s, ctl_text(a, CTL_HISTORY_CONFIG), a->argument[0], all))
 		return CTL_FAILED;
-	if (ctl_history_open(&h, &s, file, name)) {
+	if (ctl_history_open(&h, &s, a->list, a->listed, name)) {
 		status = run(a, &s, &h);
 		ctl_history_close(&h);
 	}

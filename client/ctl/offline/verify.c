@@ -5,6 +5,7 @@
 #include "client/ctl/offline/offline.h"
 
 #include <inttypes.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { CONFIG, FROM, TO, CURSOR, RUN, JSON };
@@ -85,23 +86,36 @@ static int prove(const struct ctl_arguments *a, const struct records *r)
 	return emit_end(&e, status);
 }
 
+static bool is_cursor(const char *path)
+{
+	size_t length = strlen(path);
+
+	return length > 7 && strcmp(path + length - 7, ".cursor") == 0;
+}
+
 static int verify(const struct ctl_arguments *a)
 {
-	const char *cursor = ctl_text(a, CURSOR), *run = ctl_text(a, RUN);
+	const char *run = ctl_text(a, RUN);
+	unsigned cursors = a->listed;
 	struct ctl_history history = {0};
 	struct records records = {0};
 	struct ctl_stream s;
 	int status = CTL_FAILED;
-	bool given = run || cursor, good = true;
+	bool given = run || cursors > 0, good = true;
 
-	if (run && cursor)
+	if (run && cursors > 0)
 		return ctl_usage(a->command, "--run and --cursor exclude each other");
 	if (!ctl_stream_open(&s, ctl_text(a, CONFIG), a->argument[0]))
 		return CTL_FAILED;
 	for (int i = 1; i < a->arguments && good; i++)
-		good = records_add(&records, a->argument[i]);
-	if (good && (!given || ctl_history_open(&history, &s, cursor, run)) &&
-		records_read(&records, &s, given ? &history.cursor : NULL))
+		if (cursors > 0 && is_cursor(a->argument[i])) /* "--cursor *.cursor" */
+			a->list[cursors++] = a->argument[i];
+		else
+			good = records_add(&records, a->argument[i]);
+	if (good && records.files == 0)
+		status = ctl_usage(a->command, "needs STREAM RECORD...");
+	else if (good && (!given || ctl_history_open(&history, &s, a->list, cursors, run)) &&
+		 records_read(&records, &s, given ? &history.cursor : NULL))
 		status = prove(a, &records);
 	records_free(&records);
 	ctl_history_close(&history);
@@ -115,7 +129,7 @@ static const struct ctl_option options[] = {
 		"first position of the range; default: the first recorded")},
 	[TO] = {OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX,
 		"end of the range, not included; default: the end of the records")},
-	[CURSOR] = {OPTION_TEXT("cursor", "FILE",
+	[CURSOR] = {OPTION_LIST("cursor", "FILE",
 		"cursor that counts for all rows; default: those in the records")},
 	[RUN] = {OPTION_TEXT("run", "RUN",
 		"run, or a cursor's file: its last cursor in state_dir counts for all "

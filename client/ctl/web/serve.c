@@ -21,6 +21,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SOCKET, CONFIG, LISTEN, HOST, SESSIONS };
@@ -210,7 +211,6 @@ static void leave(struct client *c)
  */
 static bool is_served(const struct served *s, const char *host, size_t n)
 {
-	const char *hosts = ctl_text(s->a, HOST);
 	char name[256], ours[256] = "";
 	unsigned char number[sizeof(struct in6_addr)];
 
@@ -225,11 +225,9 @@ static bool is_served(const struct served *s, const char *host, size_t n)
 		name[n - 1] = 0;
 		return inet_pton(AF_INET6, name + 1, number) == 1;
 	}
-	for (size_t k; hosts && *hosts; hosts += k + (hosts[k] == ',')) {
-		k = strcspn(hosts, ",");
-		if (strlen(name) == k && strncasecmp(name, hosts, k) == 0)
-			return k > 0;
-	}
+	for (unsigned i = 0; i < s->a->listed; i++)
+		if (strcasecmp(name, s->a->list[i]) == 0)
+			return true;
 	gethostname(ours, sizeof(ours) - 1);
 	return inet_pton(AF_INET, name, number) == 1 || strcasecmp(name, "localhost") == 0 ||
 	       (ours[0] && strcasecmp(name, ours) == 0);
@@ -311,23 +309,25 @@ static unsigned answer_to(
 static void answer(struct client *c, struct served *s)
 {
 	const char *type = "text/plain; charset=utf-8";
-	char *body = NULL;
+	char *body = NULL, date[32];
 	size_t bytes = 0;
 	llhttp_t parser = {0};
 	FILE *to = open_memstream(&body, &bytes);
 	unsigned status = to ? answer_to(c, s, to, &parser, &type) : 0;
 	bool made = to && fclose(to) == 0;
+	time_t now = time(NULL);
 	int n = 0;
 
+	strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S GMT", gmtime(&now));
 	if (made && status > 0)
 		n = asprintf(&c->answer,
-			"HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Type: %s\r\n"
+			"HTTP/1.1 %u %s\r\nDate: %s\r\nConnection: close\r\nContent-Type: %s\r\n"
 			"Content-Length: %zu\r\n%sCache-Control: no-store\r\n"
 			"X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
 			"Content-Security-Policy: default-src 'none'; script-src 'self'; "
 			"style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
 			"form-action 'none'; frame-ancestors 'none'\r\n\r\n%s",
-			status, status == 200 ? "OK" : "Error", type, bytes,
+			status, status == 200 ? "OK" : "Error", date, type, bytes,
 			status == 405 ? "Allow: GET, HEAD\r\n" : "",
 			parser.method == HTTP_HEAD ? "" : body);
 	free(body);
@@ -466,8 +466,7 @@ static const struct ctl_option options[] = {
 	[CONFIG] = {CTL_CONFIG_OPTION},
 	[LISTEN] = {OPTION_TEXT(
 		"listen", "ADDRESS", "HOST:PORT with a numeric host; default: 127.0.0.1:9464")},
-	[HOST] = {OPTION_TEXT(
-		"host", "NAMES", "names under which clients know this node, separated by commas")},
+	[HOST] = {OPTION_LIST("host", "NAME", "a name under which clients know this node")},
 	[SESSIONS] = {OPTION_FLAG(
 		"sessions", "metrics have series for each session, with its run and rank")},
 };
