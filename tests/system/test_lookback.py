@@ -8,6 +8,7 @@ import json
 
 import numpy
 import pytest
+from verifying import begin
 
 from lib import TOKCTL, Client, Daemon, has, run, wait_for
 from lib import order_reference as ref
@@ -211,6 +212,15 @@ def test_a_dataset_of_the_past_may_leave_the_config(scene):
     cost = f"cost -c {config} train --cursor @without"
     assert has(scene.ctl(f"{cost} --from 0", code=1)[1], "dataset web is no longer in the config")
     assert all(line["gets"] for line in scene.lines(cost) if line["dataset"] != "web")
+    at = next(i for i in range(100) if scene.order.place(i).dataset == "web")
+    with open(scene.file("without"), "rb") as file, open(scene.file("a.record"), "wb") as record:
+        record.write(begin(1, 8000, 8000, 0, 1, 4, 0, file.read(), 1).tobytes())
+        record.write(numpy.array([8000, 0], "<u8").tobytes())  # a row
+    lost = f"verify -c {config} train @a.record --from {at} --to {at + 1}"
+    (fault,) = json.loads(scene.ctl(f"{lost} --json", code=1)[0])["faults"]
+    assert fault == {"fault": "lost", "position": at, "count": 1}
+    words = f"lost: position {at}  dataset web, which is no longer in the config\n"
+    assert words in scene.ctl(lost, code=1)[0]
     assert daemon.stop() == 0
 
 

@@ -21,7 +21,8 @@ SUM = 18062606576434556466  # of the checksums of the first MADE positions
 def scene(shared):
     scene = Scene(shared)
     scene.plan = scene.planned(MADE)
-    run(TOKCTL, "cursor", "new", "-c", scene.config, "train", "-o", scene.cursor("begin"))
+    for name in ("begin", "begin.cursor"):
+        run(TOKCTL, "cursor", "new", "-c", scene.config, "train", "-o", scene.cursor(name))
     yield scene
     assert scene.daemon.stop() == 0, "exit 0"
 
@@ -73,8 +74,14 @@ def flip(files, name, *positions):
         files[name][index(files[name], position), 1] ^= numpy.uint64(1 << 40)
 
 
-def late_clock(files):
-    files["1-0"][1, 0] -= numpy.uint64(1000 * 10**9)
+def late_clock(files, name="1-0"):
+    files[name][1, 0] -= numpy.uint64(1000 * 10**9)
+
+
+def flip_both(files):
+    flip(files, "0-0", 126)
+    flip(files, "0-1", 3)
+    late_clock(files, "0-1")
 
 
 # ---- the table ----
@@ -128,9 +135,9 @@ CASES = {
         first="lost 130 1",
     ),
     "a rank": case(
-        SOUND, "to=300 lost=150", "no record of rank 1 of 2 from position 0 on was given",
-        "; give the records of all ranks and nodes", edit=(dict.pop, "0-1"),
-        args="--from 0 --to 300", first="lost 3 3",
+        SOUND, "to=300 lost=150", "no record of rank 1 of 2 from position 0 on was given: of the "
+        "samples from 0 to 299, 0 repeated, 150 lost, 0 altered; give the records of all ranks and "
+        "nodes", edit=(dict.pop, "0-1"), args="--from 0 --to 300", first="lost 3 3",
     ),
     "the end of a step": case(
         STOPPED, "to=116 lost=2 whole_to=108", "rank 1 of 3 recorded nothing from position 110 on",
@@ -145,9 +152,12 @@ CASES = {
         SOUND, "to=300 altered=1", "tokens in", "0-1.record are not those of the shards",
         "1 altered", edit=(flip, "0-1", 130), first="altered 130 1",
     ),
-    "other checksums, a cursor given": case(
+    "findings are in the order of files": case(
+        SOUND, "to=300 altered=2", edit=(flip_both,), first="altered 126 1"
+    ),
+    "other checksums, cursors given": case(
         SOUND, "to=300 altered=150", "0-1.record has other tokens: another mix, or other shards",
-        edit=(flip, "0-1", *odd), args="--cursor begin",
+        edit=(flip, "0-1", *odd), args="--cursor begin begin.cursor",
     ),
 }  # fmt: skip
 
@@ -166,7 +176,7 @@ def test_the_verdict_is_as_expected(scene, name, together):
         act, *where = a.edit
         act(files, *where)
     directory = scene.write(f"{name} {together}", files)
-    options = [scene.cursor(word) if word == "begin" else word for word in a.args.split()]
+    options = [scene.cursor(w) if w.startswith("begin") else w for w in a.args.split()]
     want = dict(a.want)
     found = bool({"repeated", "lost", "altered"} & set(want))
     said = scene.verify(directory, *options, code=int(found))
@@ -175,10 +185,17 @@ def test_the_verdict_is_as_expected(scene, name, together):
     assert has(said["verdict"], *a.says)
     faults = [f"{f['fault']} {f['position']} {f['count']}" for f in said["faults"]]
     _, text, _ = run(TOKCTL, "verify", "-c", scene.config, "train", directory, *options)
-    assert text.decode().splitlines()[0] == said["verdict"]
+    lines = text.decode().splitlines()
+    assert lines[0] == said["verdict"] and list(said)[-1] == "verdict"
     assert faults[:1] == [a.first] or not a.first
     for fault in said["faults"]:
         assert scene.plan[fault["position"]].items() <= fault.items()
+        words = "{fault}: position {position}  dataset {dataset}  shard {shard}  offset {offset}  "
+        more = f"  and {fault['count'] - 1} more after it" if fault["count"] > 1 else ""
+        assert any(has(x, words.format(**fault)) and x.endswith(more) for x in lines), lines
+    for kind in ("repeated", "lost", "altered"):
+        more = said[kind] - sum(f["count"] for f in said["faults"] if f["fault"] == kind)
+        assert (f"{kind}: and {more} more" in lines) == (more > 0)
 
 
 def test_files_and_directories_of_several_nodes(scene):

@@ -165,7 +165,7 @@ struct record_life {
 /* One pass of one peer. The arrays below have its sections, generations and lives only. */
 struct record_peer {
 	uint64_t peer, pass;
-	struct record_section *section; /* ascending in time */
+	struct record_section *section; /* by file and entry */
 	size_t sections;
 	struct record_generation *generation; /* ascending in time */
 	size_t generations;

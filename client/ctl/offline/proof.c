@@ -90,21 +90,32 @@ static void count_served(
 		served->epochs = place->epoch + 1;
 }
 
-/* A row of the range that counts. @tokens: NULL if the order does not have it. */
+static bool is_past(const struct record_order *o, const struct row *row)
+{
+	return o->order.end && row->position >= o->order.end;
+}
+
+/* A row that counts: of the range, or past the end of the stream. @tokens: NULL if the order does
+ * not have it. */
 static bool judge_row(void *context, const void *item, const void *tokens)
 {
 	const struct row *row = item;
 	struct work *w = context;
 	struct proof *p = w->p;
+	const struct record_order *order = order_of(p, row->section);
 	const struct finding here = {row->position, 1, row->section->file};
 
+	if (is_past(order, row)) {
+		add_finding(p, ALTERED, here);
+		return true;
+	}
 	if (!take(p, row->position)) {
 		add_finding(p, REPEATED, here);
 	} else {
 		p->samples++;
 		p->sum += row->checksum;
 		if (tokens)
-			count_served(p, order_of(p, row->section), &row->place);
+			count_served(p, order, &row->place);
 	}
 	if (!tokens || !has_tokens(w, row, tokens) || !in_force(p, row))
 		add_finding(p, ALTERED, here);
@@ -119,18 +130,18 @@ static bool see_row(struct work *w, struct row *row)
 
 	if (row->position >= row->section->limit) {
 		p->voided++;
-	} else if (order->order.end && row->position >= order->order.end) {
-		add_finding(p, ALTERED, (struct finding){row->position, 1, row->section->file});
-	} else if (row->position < p->from || row->position >= p->to) {
-		p->outside++;
-	} else if (order_at(&order->order, row->position, &row->place)) {
-		window.dataset = order->map[row->place.dataset];
-		window.place = row->place;
-		return ctl_windows_add(w->reader, row, &window);
-	} else {
-		return ctl_windows_add(w->reader, row, NULL);
+		return true;
 	}
-	return true;
+	if (!is_past(order, row) && (row->position < p->from || row->position >= p->to)) {
+		p->outside++;
+		return true;
+	}
+	/* Findings stay in order. */
+	if (is_past(order, row) || !order_at(&order->order, row->position, &row->place))
+		return ctl_windows_add(w->reader, row, NULL);
+	window.dataset = order->map[row->place.dataset];
+	window.place = row->place;
+	return ctl_windows_add(w->reader, row, &window);
 }
 
 static bool see_section(struct work *w, const struct record_section *s)

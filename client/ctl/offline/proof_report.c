@@ -92,21 +92,26 @@ uint64_t proof_findings(const struct proof *p)
 
 /* ---- the verdict ---- */
 
-struct verdict {
-	char text[1400];
+struct text {
+	char at[1400];
 	size_t n;
 };
 
-/* Adds to the verdict. Always true. */
-__attribute__((format(printf, 2, 3))) static bool say(struct verdict *v, const char *format, ...)
+/* Why, and what to do. */
+struct cause {
+	struct text why, advice;
+};
+
+/* Adds to @t. Always true. */
+__attribute__((format(printf, 2, 3))) static bool say(struct text *t, const char *format, ...)
 {
 	va_list args;
 
 	va_start(args, format);
-	v->n += (size_t)vsnprintf(v->text + v->n, sizeof(v->text) - v->n, format, args);
+	t->n += (size_t)vsnprintf(t->at + t->n, sizeof(t->at) - t->n, format, args);
 	va_end(args);
-	if (v->n >= sizeof(v->text))
-		v->n = sizeof(v->text) - 1;
+	if (t->n >= sizeof(t->at))
+		t->n = sizeof(t->at) - 1;
 	return true;
 }
 
@@ -124,22 +129,24 @@ static const char *only_file(const struct proof *p, enum finding_kind kind)
 	return path_of(p, &p->finding[kind][0]);
 }
 
-/* Probable causes, with what to do. False: it is another one. */
+/* Probable causes. False: it is another one. */
 
 /* Only clocks tell which of two restarts was first. */
-static bool clock_was_set(const struct proof *p, struct verdict *v)
+static bool clock_was_set(const struct proof *p, struct cause *c)
 {
 	const struct record_peer *peer = p->peer;
 
 	return peer->rewound &&
-	       say(v,
+	       say(&c->why,
 		       "%s begins after %s by its clock, but at an earlier position, so rows of "
-		       "that file are void; if the clock was set back, verify the records before "
-		       "and after that moment separately",
-		       p->records->file[peer->rewinding].path, p->records->file[peer->voided].path);
+		       "that file are void",
+		       p->records->file[peer->rewinding].path,
+		       p->records->file[peer->voided].path) &&
+	       say(&c->advice, "if the clock was set back, verify the records before and after "
+			       "that moment separately");
 }
 
-static bool rank_is_missing(const struct proof *p, struct verdict *v)
+static bool rank_is_missing(const struct proof *p, struct cause *c)
 {
 	uint64_t first = p->finding[LOST][0].position, whole = whole_to(p);
 	const struct record_generation *g = p->found[LOST] ? generation_of(p, first) : NULL;
@@ -149,27 +156,32 @@ static bool rank_is_missing(const struct proof *p, struct verdict *v)
 		return false;
 	last_of(p, g, rank_of(g, first), &any);
 	if (!any)
-		return say(v,
-			"no record of rank %" PRIu64 " of %" PRIu64 " from position %" PRIu64
-			" on was given; give the records of all ranks%s",
-			rank_of(g, first), g->world, g->position,
-			whole > p->from ? "" : " and nodes");
+		return say(&c->why,
+			       "no record of rank %" PRIu64 " of %" PRIu64 " from position %" PRIu64
+			       " on was given",
+			       rank_of(g, first), g->world, g->position) &&
+		       say(&c->advice, "give the records of all ranks%s",
+			       whole > p->from ? "" : " and nodes");
 	return whole > p->from &&
-	       say(v,
+	       say(&c->why,
 		       "rank %" PRIu64 " of %" PRIu64 " recorded nothing from position %" PRIu64
-		       " on; if the run was stopped there, add --to %" PRIu64
+		       " on",
+		       rank_of(g, first), g->world, first) &&
+	       say(&c->advice,
+		       "if the run was stopped there, add --to %" PRIu64
 		       " to end the range at the last complete step",
-		       rank_of(g, first), g->world, first, whole);
+		       whole);
 }
 
-static bool orders_differ(const struct proof *p, struct verdict *v)
+static bool orders_differ(const struct proof *p, struct cause *c)
 {
 	return p->files[0] &&
-	       say(v,
+	       say(&c->why,
 		       "%s and %s were served different mixes: position %" PRIu64
-		       " has other samples in them; all ranks must load the same checkpoint, and "
-		       "carry out each request at one step",
-		       p->files[0], p->files[1], p->differ_at);
+		       " has other samples in them",
+		       p->files[0], p->files[1], p->differ_at) &&
+	       say(&c->advice, "all ranks must load the same checkpoint, and carry out each "
+			       "request at one step");
 }
 
 /* True if the altered rows that were kept are all of one shard. */
@@ -186,7 +198,7 @@ static bool one_shard(const struct proof *p, struct source *source)
 	return source->shard && p->found[ALTERED] > 1;
 }
 
-static bool tokens_differ(const struct proof *p, struct verdict *v)
+static bool tokens_differ(const struct proof *p, struct cause *c)
 {
 	const struct finding *first = &p->finding[ALTERED][0];
 	struct source source;
@@ -196,25 +208,25 @@ static bool tokens_differ(const struct proof *p, struct verdict *v)
 		return false;
 	file = only_file(p, ALTERED);
 	if (one_shard(p, &source))
-		return say(v,
-			"shard %s of dataset %s is not what the run was served; restore that shard",
-			source.shard, source.dataset);
+		return say(&c->why, "shard %s of dataset %s is not what the run was served",
+			       source.shard, source.dataset) &&
+		       say(&c->advice, "restore that shard");
 	if (!source.dataset)
-		return say(v, "%s has rows past the end of the stream", path_of(p, first));
+		return say(&c->why, "%s has rows past the end of the stream", path_of(p, first));
 	if (file && p->found[ALTERED] > 1)
-		return say(v, "%s has other tokens: another mix, or other shards", file);
-	return say(v, "tokens in %s are not those of the shards", path_of(p, first));
+		return say(&c->why, "%s has other tokens: another mix, or other shards", file);
+	return say(&c->why, "tokens in %s are not those of the shards", path_of(p, first));
 }
 
-static bool taken_twice(const struct proof *p, struct verdict *v)
+static bool taken_twice(const struct proof *p, struct cause *c)
 {
 	const char *file = p->found[REPEATED] ? only_file(p, REPEATED) : NULL;
 
 	if (file)
-		return say(v, "%s has rows that were taken before", file);
+		return say(&c->why, "%s has rows that were taken before", file);
 	return p->found[REPEATED] > 0 &&
-	       say(v, "two processes took the same rows: a job that ran twice, or a restart "
-		      "without its checkpoint");
+	       say(&c->why, "two processes took the same rows: a job that ran twice, or a restart "
+			    "without its checkpoint");
 }
 
 /* Sets @run to the run of a file that a Loader named, RUN.RANK-PEER.PID-TIME.record. Returns the
@@ -231,7 +243,7 @@ static int run_of(const struct record_file *file, const char **run)
 }
 
 /* Several runs may be taken for one by mistake. */
-static void name_runs(const struct records *r, struct verdict *v)
+static void name_runs(const struct records *r, struct text *v)
 {
 	const char *first, *other;
 	int n = run_of(&r->file[0], &first);
@@ -249,25 +261,26 @@ static void name_runs(const struct records *r, struct verdict *v)
 	}
 }
 
-/* "OK: …", or "NOT EXACT: " with the probable cause, what to do, and what was found. */
-static void judge(const struct proof *p, struct verdict *v)
+/* "OK: …", or "NOT EXACT: " with the probable cause, what was found, and what to do. */
+static void judge(const struct proof *p, struct text *v)
 {
+	struct cause c = {0};
+
 	if (proof_findings(p) > 0) {
-		say(v, "NOT EXACT: ");
-		if (!(clock_was_set(p, v) || rank_is_missing(p, v) || orders_differ(p, v) ||
-			    tokens_differ(p, v) || taken_twice(p, v)))
-			say(v, "positions were never taken, or their records were not given");
+		if (!(clock_was_set(p, &c) || rank_is_missing(p, &c) || orders_differ(p, &c) ||
+			    tokens_differ(p, &c) || taken_twice(p, &c)))
+			say(&c.why, "positions were never taken, or their records were not given");
 		say(v,
-			" (samples %" PRIu64 " to %" PRIu64 ": %" PRIu64 " repeated, %" PRIu64
-			" lost, %" PRIu64 " altered)",
-			p->from, p->to - 1, p->found[REPEATED], p->found[LOST], p->found[ALTERED]);
+			"NOT EXACT: %.600s: of the samples from %" PRIu64 " to %" PRIu64
+			", %" PRIu64 " repeated, %" PRIu64 " lost, %" PRIu64 " altered%s%s",
+			c.why.at, p->from, p->to - 1, p->found[REPEATED], p->found[LOST],
+			p->found[ALTERED], c.advice.n > 0 ? "; " : "", c.advice.at);
 	} else {
 		say(v, "OK: every sample from %" PRIu64 " to %" PRIu64 " once", p->from, p->to - 1);
 		if (p->skipped > 0)
 			say(v, ", but %" PRIu64 " skipped by request", p->skipped);
-		if (p->peer->rewound)
-			say(v, "; ");
-		clock_was_set(p, v);
+		if (clock_was_set(p, &c))
+			say(v, "; %.600s; %s", c.why.at, c.advice.at);
 	}
 	name_runs(p->records, v);
 }
@@ -279,6 +292,7 @@ static const char *const finding_name[FINDINGS] = {"repeated", "lost", "altered"
 static void put_numbers(struct emit *e, const struct proof *p)
 {
 	const struct records *r = p->records;
+	uint64_t whole = whole_to(p);
 	const struct {
 		const char *key;
 		uint64_t value;
@@ -309,8 +323,8 @@ static void put_numbers(struct emit *e, const struct proof *p)
 		if (numbers[i].about)
 			emit_more(e, "  %s", numbers[i].about);
 	}
-	if (whole_to(p) > p->from)
-		emit_number(e, "whole_to", NULL, whole_to(p));
+	if (whole > p->from)
+		emit_number(e, "whole_to", NULL, whole);
 	emit_table(e);
 }
 
@@ -328,51 +342,63 @@ static void put_skips(struct emit *e, const struct proof *p)
 	emit_close(e, ']');
 }
 
-static void put_number(struct emit *e, const char *key, uint64_t value)
+/* Where the tokens should have been taken from. */
+static void put_source(struct emit *e, const struct proof *p, uint64_t position)
 {
-	emit_number(e, key, NULL, value);
-	emit_more(e, "  %s %" PRIu64, key, value);
+	struct source source = source_of(p, position);
+
+	if (source.shard) {
+		emit_text(e, "dataset", NULL, source.dataset);
+		emit_text(e, "shard", NULL, source.shard);
+		emit_number(e, "offset", NULL, source.offset);
+		emit_more(e, "  dataset %s  shard %s  offset %" PRIu64, source.dataset,
+			source.shard, source.offset);
+	} else if (source.dataset) {
+		emit_more(e, "  dataset %s, which is no longer in the config", source.dataset);
+	} else {
+		emit_more(e, "  past the end of the stream");
+	}
 }
 
-static void put_text(struct emit *e, const char *key, const char *text)
-{
-	emit_text(e, key, NULL, text);
-	emit_more(e, "  %s %s", key, text);
-}
-
-/* With the place where the tokens should have been taken from, and who took them or should have. */
 static void put_finding(
 	struct emit *e, const struct proof *p, enum finding_kind kind, const struct finding *f)
 {
 	const struct record_generation *g = generation_of(p, f->position);
-	struct source source = source_of(p, f->position);
 
-	emit_line(e, "%s:", finding_name[kind]);
+	emit_line(e, "%s: position %" PRIu64, finding_name[kind], f->position);
 	emit_open(e, "", '{');
 	emit_text(e, "fault", NULL, finding_name[kind]);
-	put_number(e, "position", f->position);
-	put_number(e, "count", f->count);
-	if (source.dataset)
-		put_text(e, "dataset", source.dataset);
-	if (source.shard) {
-		put_text(e, "shard", source.shard);
-		put_number(e, "offset", source.offset);
-	}
+	emit_number(e, "position", NULL, f->position);
+	emit_number(e, "count", NULL, f->count);
+	put_source(e, p, f->position);
 	if (kind != LOST) {
-		put_text(e, "record", p->records->file[f->file].path);
+		emit_text(e, "record", NULL, p->records->file[f->file].path);
+		emit_more(e, "  in %s", p->records->file[f->file].path);
 	} else if (g) {
-		put_number(e, "rank", rank_of(g, f->position));
-		put_number(e, "world", g->world);
+		emit_number(e, "rank", NULL, rank_of(g, f->position));
+		emit_number(e, "world", NULL, g->world);
+		emit_more(
+			e, "  of rank %" PRIu64 " of %" PRIu64, rank_of(g, f->position), g->world);
 	}
+	if (f->count > 1)
+		emit_more(e, "  and %" PRIu64 " more after it", f->count - 1);
 	emit_close(e, '}');
 }
 
 static void put_findings(struct emit *e, const struct proof *p)
 {
 	emit_open(e, "faults", '[');
-	for (int kind = 0; kind < FINDINGS; kind++)
-		for (unsigned i = 0; i < p->shown[kind]; i++)
+	for (int kind = 0; kind < FINDINGS; kind++) {
+		uint64_t shown = 0;
+
+		for (unsigned i = 0; i < p->shown[kind]; i++) {
 			put_finding(e, p, (enum finding_kind)kind, &p->finding[kind][i]);
+			shown += p->finding[kind][i].count;
+		}
+		if (p->found[kind] > shown)
+			emit_line(e, "%s: and %" PRIu64 " more", finding_name[kind],
+				p->found[kind] - shown);
+	}
 	emit_close(e, ']');
 }
 
@@ -451,16 +477,16 @@ static void put_lives(struct emit *e, const struct proof *p)
 
 void proof_put(struct emit *e, const struct proof *p)
 {
-	struct verdict v = {.n = 0};
+	struct text v = {.n = 0};
 
 	judge(p, &v);
-	emit_line(e, "%s", v.text);
-	emit_text(e, "verdict", NULL, v.text);
+	emit_line(e, "%s", v.at);
 	put_numbers(e, p);
 	put_skips(e, p);
 	put_findings(e, p);
 	put_datasets(e, p);
 	put_mixes(e, p);
 	put_lives(e, p);
+	emit_text(e, "verdict", NULL, v.at);
 	emit_row(e);
 }

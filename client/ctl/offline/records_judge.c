@@ -34,6 +34,13 @@ static int by_rank(const void *a, const void *b)
 	return order ? order : by_time(a, b);
 }
 
+static int by_place(const void *a, const void *b)
+{
+	const struct record_section *x = a, *y = b;
+
+	return compare((uint64_t[]){x->file, x->entry}, (uint64_t[]){y->file, y->entry}, 2);
+}
+
 /* ---- generations ---- */
 
 static bool on_grid(const struct record_generation *g, const struct record_begin *b)
@@ -149,7 +156,7 @@ static void set_limits(struct record_peer *p)
 
 		s->last = s->top < s->limit ? s->top : s->limit;
 	}
-	qsort(p->section, p->sections, sizeof(*p->section), by_time);
+	qsort(p->section, p->sections, sizeof(*p->section), by_place);
 }
 
 /* ---- what the sections of a peer tell, by time ---- */
