@@ -44,6 +44,9 @@ def test_deep_finds_the_largest_token_and_the_first_beyond_vocab(place):
         "token 700003 is 50257; must be below the vocab of stream train, 50257, "
         "or this is not a file of tokens"
     ]
+    numpy.save(place.file("v/b.npy"), tokens[2_500_000:])
+    _, seen = problems("-c", config, "--deep", place.file("v"))
+    assert len(seen) == 2 and has(seen[0], "token 1 is 99999") and has(seen[1], "is npy, but")
 
 
 def test_deep_names_the_damaged_frame(place):

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 /* ---- stores ---- */
@@ -129,6 +130,13 @@ struct shard *ctl_input_open(
 		strncat(fault->text, "; " PHRASE_NOT_SHARD,
 			sizeof(fault->text) - strlen(fault->text) - 1);
 	return shard;
+}
+
+void ctl_input_close(struct shard *shard, int fd)
+{
+	shard_close(shard);
+	if (fd >= 0)
+		close(fd);
 }
 
 const char *ctl_input_text(const char *path, const char *text)

@@ -18,10 +18,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum {
 	SAMPLED_MOST = 64, /* shards of a place */
+	PROBLEMS = 4,	   /* of a shard; further ones are dropped */
 };
 
 /* A shard. */
@@ -44,8 +44,9 @@ struct inspected {
 	bool has_mask; /* there is a loss mask, or a list of bounds that leaves tokens out */
 	bool scanned;
 	struct ctl_scan scan;
-	uint64_t windows, unserved;   /* of the stream; unserved: tokens in no window */
-	char problem[PATH_MAX + 512]; /* the first that was found, or "" */
+	uint64_t windows, unserved; /* of the stream; unserved: tokens in no window */
+	unsigned problems;
+	char problem[PROBLEMS][PATH_MAX + 512];
 };
 
 /* ---- the report ---- */
@@ -55,12 +56,14 @@ __attribute__((format(printf, 2, 3))) static void problem(
 {
 	va_list args;
 
-	if (f->problem[0])
+	if (f->problems == PROBLEMS)
 		return;
+	char *text = f->problem[f->problems++];
+
 	va_start(args, format);
-	vsnprintf(f->problem, sizeof(f->problem), format, args);
+	vsnprintf(text, sizeof(f->problem[0]), format, args);
 	va_end(args);
-	fault_line(f->problem);
+	fault_line(text);
 }
 
 static double percent(uint64_t part, uint64_t whole)
@@ -88,6 +91,8 @@ static void put_more(struct emit *e, const struct inspected *f)
 	}
 	if (facts->sample_tokens > 0)
 		emit_number(e, "sample_tokens", NULL, facts->sample_tokens);
+	if (facts->padding > 0)
+		emit_number(e, "padding", NULL, facts->padding);
 	if (f->listed) {
 		emit_number(e, "windows", NULL, f->windows);
 		emit_number(e, "unserved", NULL, f->unserved);
@@ -95,11 +100,9 @@ static void put_more(struct emit *e, const struct inspected *f)
 			"  %" PRIu64 " windows of stream %s, %.3f %% of the tokens never served",
 			f->windows, f->listed->stream->name, percent(f->unserved, facts->tokens));
 	}
-	if (facts->padding > 0) {
-		emit_number(e, "padding", NULL, facts->padding);
+	if (facts->padding > 0)
 		emit_more(e, "  %.3f %% padding in rows of %" PRIu64,
 			percent(facts->padding, facts->tokens), facts->sample_tokens);
-	}
 	if (f->scanned && facts->tokens > 0) {
 		emit_number(e, "max_token", NULL, f->scan.most);
 		emit_more(e, "  largest token %" PRIu64, f->scan.most);
@@ -118,7 +121,7 @@ static void print(struct inspect *in, const struct inspected *f)
 	const char *format = read ? f->shard->format->name : NULL,
 		   *dtype = read ? shard_type_name(facts->type) : NULL;
 
-	in->faults |= f->problem[0] != 0;
+	in->faults |= f->problems > 0;
 	emit_text(e, "path", NULL, f->path);
 	emit_text(e, "format", NULL, format);
 	emit_text(e, NULL, "", read ? format : "unreadable");
@@ -136,9 +139,9 @@ static void print(struct inspect *in, const struct inspected *f)
 	}
 	emit_close(e, ']');
 	emit_open(e, "problems", '[');
-	if (f->problem[0]) {
-		emit_text(e, "", NULL, f->problem);
-		emit_more(e, ": %s", f->problem);
+	for (unsigned i = 0; i < f->problems; i++) {
+		emit_text(e, "", NULL, f->problem[i]);
+		emit_more(e, "%s%s", i ? "; " : ": ", f->problem[i]);
 	}
 	emit_close(e, ']');
 	emit_row(e);
@@ -387,9 +390,7 @@ static bool has_windows(const struct parallel *p, struct fault *fault)
 		shard = ctl_input_open(&j->input, path, &fd, fault);
 	bool fine = !shard || shard->facts.sample_tokens == j->input.hint.window_tokens;
 
-	shard_close(shard);
-	if (fd >= 0)
-		close(fd);
+	ctl_input_close(shard, fd);
 	return fine;
 }
 
@@ -470,13 +471,12 @@ static void compare_with_first(struct inspect *in, struct inspected *f)
 {
 	static const char *const names[] = {"loss mask", "list of document bounds (.csv.gz)"};
 	const bool has[] = {f->facts.mask, f->facts.bounds};
-	struct dataset *first = &in->first;
+	bool *first_has = f->listed ? f->listed->first.has : in->first.has;
+	struct dataset *first = f->listed ? &f->listed->first.of : &in->first.of;
 	struct fault fault;
 
-	if (first->list.count == 0 || in->first_of != f->listed) {
-		dataset_close(first);
-		in->first_of = f->listed;
-		memcpy(in->first_has, has, sizeof(has));
+	if (first->list.count == 0) {
+		memcpy(first_has, has, sizeof(has));
 		if (!shard_list_add(&first->list, ctl_place_name(&in->place, f->i), &fault) ||
 			!dataset_resize(first, 1, &fault)) {
 			problem(f, "%s", fault.text);
@@ -486,7 +486,7 @@ static void compare_with_first(struct inspect *in, struct inspected *f)
 	if (!dataset_keep(first, 0, f->shard->format, &f->facts, &fault) && !format_lost(first, f))
 		problem(f, "%s", fault.text);
 	for (unsigned i = 0; i < 2 && f->listed && f->listed->stream->loss_mask; i++)
-		if (in->first_has[i] != has[i])
+		if (first_has[i] != has[i])
 			problem(f,
 				"has %s %s, but the first shard, %s, has %s; " PHRASE_ALL_OR_NONE,
 				has[i] ? "a" : "no", names[i], shard_list_name(&first->list, 0),
@@ -501,7 +501,7 @@ static void compare(
 
 	if (!manifest_agrees(m, (uint64_t)s, f->shard->format, &f->facts, f->size, &fault))
 		problem(f, "%s", fault.text);
-	else if (f->scanned && !f->problem[0] && m->entry[s].digest &&
+	else if (f->scanned && f->problems == 0 && m->entry[s].digest &&
 		 f->scan.digest != m->entry[s].digest)
 		problem(f,
 			"digest is %016" PRIx64 " in the manifest and %016" PRIx64
@@ -524,16 +524,16 @@ static void end_shard(struct inspect *in, struct inspected *f)
 		print(in, f);
 		return;
 	}
-	compare_with_first(in, f);
 	if (l)
 		count_windows(in, f);
+	compare_with_first(in, f);
 	if (in->from)
 		line = shard_list_find(&in->from->list, ctl_place_name(&in->place, f->i));
 	if (line >= 0)
 		compare(in, f, in->from, line);
 	else if (l && l->shards.entry)
 		compare(in, f, &l->shards, f->number);
-	if (in->manifest && !f->problem[0] &&
+	if (in->manifest && f->problems == 0 &&
 		!manifest_add(in, f->i, f->shard->format, &f->facts, f->size,
 			f->scanned ? &f->scan.digest : NULL, &fault))
 		problem(f, "%s", fault.text);
@@ -560,9 +560,7 @@ static bool inspect_shard(const struct parallel *p, struct fault *fault)
 		if (fine)
 			parallel_pass(p);
 	}
-	shard_close(f->shard);
-	if (f->fd >= 0)
-		close(f->fd);
+	ctl_input_close(f->shard, f->fd);
 	free(f);
 	fault->code = FAULT_NONE; /* the report failed, which emit_end() says */
 	return fine;
@@ -574,8 +572,7 @@ void inspect_place(struct inspect *in)
 	unsigned threads = p->remote || in->deep ? ctl_place_threads(p) : parallel_reads(p->shards);
 	struct fault fault = {.code = FAULT_NONE};
 
-	if (!in->first_of)
-		dataset_close(&in->first);
+	dataset_close(&in->first.of);
 	ctl_progress_begin(
 		&in->progress, p->path, in->deep ? "tokens" : "shards", in->deep ? 0 : p->shards);
 	if (parallel_for(p->shards, threads, inspect_shard, in, &fault) < p->shards &&
@@ -642,11 +639,12 @@ int inspect_end(struct inspect *in, int status)
 		status = emit_end(&in->emit, in->faults ? CTL_FAILED : CTL_OK);
 	for (unsigned i = 0; i < in->lists; i++) {
 		dataset_close(&in->listed[i].shards);
+		dataset_close(&in->listed[i].first.of);
 		free(in->listed[i].root);
 		free(in->listed[i].mask);
 	}
 	free(in->listed);
-	dataset_close(&in->first);
+	dataset_close(&in->first.of);
 	ctl_input_end(&in->input);
 	return status;
 }

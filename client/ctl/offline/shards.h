@@ -113,12 +113,11 @@ void ctl_input_end(struct ctl_input *input);
 int ctl_input_paths(char **path, int n);
 /* @input for the shards of the place. */
 struct ctl_input ctl_input_at(const struct ctl_place *p, const struct ctl_input *input);
-/*
- * Recognises and opens a shard. The caller closes *@fd after the shard, unless it is -1. NULL: the
- * fault does not name the path.
- */
+/* Recognises and opens a shard. ctl_input_close() is needed either way. NULL: the fault does not
+ * name the path. */
 struct shard *ctl_input_open(
 	const struct ctl_input *input, const char *path, int *fd, struct fault *fault);
+void ctl_input_close(struct shard *shard, int fd);
 /* Puts @path before the fault's text, unless it begins with it, or with another URL as a store's
  * faults do. Always false. */
 bool ctl_input_fault(const char *path, struct fault *fault);
@@ -159,6 +158,12 @@ bool ctl_scan(struct ctl_scan *scan, const struct shard *shard, struct fault *fa
  * reported, and counted in inspect.faults.
  */
 
+/* The first shard of a dataset, or of a path. */
+struct first_shard {
+	struct dataset of; /* a list of its name, and its facts; or empty */
+	bool has[2];	   /* a loss mask, a list of document bounds */
+};
+
 /* A dataset of the config, to find how a file is configured. */
 struct listed {
 	const struct config_stream *stream;
@@ -168,6 +173,7 @@ struct listed {
 	char *mask;	       /* its label_mask, absolute or a URL; or NULL */
 	bool unlisted;	       /* in a store, without a manifest: all below @root */
 	bool judged, joined;   /* its samples are joined; known once it is judged */
+	struct first_shard first;
 };
 
 /* The command, and what was seen so far. */
@@ -185,11 +191,7 @@ struct inspect {
 	struct ctl_place masks; /* of the dataset of the path, if they are in a store */
 	char masks_url[PATH_MAX];
 	const struct dataset *from; /* that the shards must agree with; NULL: their dataset's */
-
-	/* the first shard of a dataset, or of the path; or empty */
-	struct dataset first;
-	const struct listed *first_of; /* NULL: of the path */
-	bool first_has[2];	       /* a loss mask, a list of document bounds */
+	struct first_shard first;   /* of those in no dataset */
 };
 
 /* The first options of both commands. */
