@@ -92,7 +92,7 @@ def lognormal(n, seed=1):
 
 @pytest.mark.asan
 def test_one_file_is_restored_by_zstd(place):
-    data, a, packed = flat(place, "a.bin", 3_333_333, 1), place.file("a.bin"), place.file("b.zst")
+    data, a, packed = flat(place, "a.bin", 3_333_333, 1), place.file("a.bin"), place.file("b.zstd")
     (line,) = pack(a, packed, *ZSTD, "--frame", 65536)
     facts = ["zstd", "u16", len(data), os.path.getsize(packed)]
     assert [line[k] for k in ("format", "dtype", "tokens", "size")] == facts
@@ -357,6 +357,20 @@ def test_files_that_are_there_are_compared(place):
     os.rename(out + "/shard-00002.bin", out + "/shard-00001.idx")
     assert "is not empty: shard-00001.idx is none of" in pack(*command, code=1)
     assert "shard-00001.idx: exists" in pack(*command[:2], *MEGATRON, code=1)
+
+
+@pytest.mark.parametrize(
+    "options, again", [(MEGATRON, []), ([*ZSTD, "--fit", 64], ["--level", 9, "--frame", 4096])]
+)
+def test_bounds_of_files_that_are_there_are_compared(place, options, again):
+    """The tokens and the number of documents are the same. Frames may differ."""
+    command = [place.file("in.bin"), place.file("out"), *options]
+    for lengths, code in (([10, 20, 30], 0), ([10, 20, 30], 0), ([20, 10, 30], 1)):
+        documents(place, "in.bin", lengths, listed=True)
+        said = pack(*command, code=code)
+        command += again
+        again = []
+    assert has(said, "exists, and nothing is overwritten", "has other document bounds")
 
 
 def test_a_second_pack_and_inputs_that_change_meanwhile_are_refused(place):

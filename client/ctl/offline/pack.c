@@ -431,7 +431,8 @@ static int take_target(struct pack *p, const struct ctl_command *command, const 
 	bool directory = stat(to, &st) == 0 && S_ISDIR(st.st_mode);
 
 	p->out = to;
-	p->single = !directory && ends_in(to, formats[p->how.format].file);
+	p->single = !directory && (ends_in(to, formats[p->how.format].file) ||
+					  (p->how.format == PACK_ZSTD && ends_in(to, ".zstd")));
 	for (size_t i = 0; !directory && !p->single && i < sizeof(files) / sizeof(files[0]); i++)
 		if (ends_in(to, files[i]))
 			return ctl_usage(command,

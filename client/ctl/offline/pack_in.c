@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 /* ---- one source ---- */
@@ -40,9 +39,7 @@ static void close_source(struct pack_reader *r)
 {
 	if (!r->source)
 		return;
-	shard_close(r->shard);
-	if (r->fd >= 0)
-		close(r->fd);
+	ctl_input_close(r->shard, r->fd);
 	r->source = NULL;
 }
 
@@ -291,6 +288,14 @@ bool pack_boundary(struct pack_reader *r, uint64_t token, uint64_t *boundary, st
 	*boundary = token;
 	if (token == 0 || token == tokens)
 		return true;
+	const struct pack_source *s = source_at(r->in, from);
+
+	if (!s->has[PACK_UNINDEXED]) {
+		if (!use(r, s, fault))
+			return false;
+		*boundary = s->begin + shard_boundary(r->shard, from - s->begin);
+		return true;
+	}
 	for (; count == 0; from += n) { /* the end of the last source is one */
 		n = tokens - from < 4096 ? tokens - from : 4096;
 		if (!pack_read(r, from, n, read, at, &count, fault))

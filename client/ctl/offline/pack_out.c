@@ -442,6 +442,33 @@ static bool put_all(struct out *o, uint64_t begin, uint64_t end, struct fault *f
 
 /* ---- reading back ---- */
 
+/* Whether what begins at *@at in the file ends at @end. Moves *@at there. */
+static bool ends_at(const struct shard *shard, uint64_t *at, uint64_t end)
+{
+	bool same = *at < end && end <= shard->facts.tokens && shard_boundary(shard, *at) == end;
+
+	*at = end;
+	return same;
+}
+
+/* Whether the file's documents, and its padding, end where they should. */
+static bool same_bounds(const struct out *o, const struct shard *shard)
+{
+	uint64_t at = 0, row = o->how->row_tokens;
+	bool same = true;
+
+	for (size_t i = 0; same && i < o->sequences; i++)
+		same = ends_at(shard, &at, at + (uint64_t)o->length[i]);
+	for (size_t i = 0; same && i < o->pieces; i++) {
+		const struct pack_piece *p = &o->row_piece[i];
+
+		same = ends_at(shard, &at, at + p->tokens);
+		if (same && p->last && at % row > 0)
+			same = ends_at(shard, &at, at + row - at % row);
+	}
+	return same;
+}
+
 /* Compares the file's contents with what was written. The fault does not name the file. */
 static bool compare(const struct out *o, const struct shard *shard, struct fault *fault)
 {
@@ -456,9 +483,12 @@ static bool compare(const struct out *o, const struct shard *shard, struct fault
 		return fault_set(fault, FAULT_DATA, "",
 			"has tokens with digest %016" PRIx64 "; must be %016" PRIx64, scan.digest,
 			o->digest);
-	return shard->facts.documents == documents ||
-	       fault_set(fault, FAULT_DATA, "", "has %" PRIu64 " documents; must be %" PRIu64,
-		       shard->facts.documents, documents);
+	if (shard->facts.documents != documents)
+		return fault_set(fault, FAULT_DATA, "",
+			"has %" PRIu64 " documents; must be %" PRIu64, shard->facts.documents,
+			documents);
+	return same_bounds(o, shard) ||
+	       fault_set(fault, FAULT_DATA, "", "has other document bounds");
 }
 
 /* Whether the file has @tokens, and with @all, what was written. Sets o->bytes to its size. */
@@ -468,7 +498,7 @@ static bool verify(struct out *o, uint64_t tokens, bool all, struct fault *fault
 		.format = shard_format(o->how->format == PACK_MEGATRON ? "megatron" : "flat"),
 		.hint = {.type = o->how->token_bytes == 2 ? SHARD_U16 : SHARD_U32,
 			.has_type = true,
-			.documents = o->how->row_tokens,
+			.documents = o->how->row_tokens || o->ends,
 			.loss_mask = o->how->row_tokens,
 			.frames = o->reader.in->input.hint.frames}};
 	int fd;
@@ -485,9 +515,7 @@ static bool verify(struct out *o, uint64_t tokens, bool all, struct fault *fault
 	fine = fine && (!all || compare(o, shard, fault));
 	if (fine && fstat(fd, &st) == 0)
 		o->bytes = (uint64_t)st.st_size;
-	shard_close(shard);
-	if (fd >= 0)
-		close(fd);
+	ctl_input_close(shard, fd);
 	return fine || (o->file ? fault_prefix(fault, "%s: reading it back failed: ", o->part)
 				: fault_prefix(fault,
 					  "%s: exists, and nothing is overwritten; give another "
