@@ -153,6 +153,10 @@ def test_status_lists_all_daemons_and_requests_choose_by_run(scene):
     assert lines(scene.ctl(*mix, "--run", "pretrain"))[-1]["run"] == "pretrain"
     assert lines(scene.ctl(*mix, "-c", configs[1]))[-1]["run"] == "decay"
     assert has(scene.ctl("metrics", code=1), "2 daemons run", *sockets.values())
+    start_job(scene, scene.write("c.yaml"), "pretrain")
+    said = scene.ctl(*mix, "--run", "pretrain", code=1)
+    assert has(said, "several daemons serve run pretrain of stream train; add --socket ", "c.yaml")
+    assert sockets[configs[0]] in said and sockets[configs[1]] not in said
 
 
 def test_an_edited_or_broken_config_still_names_its_daemon(scene):

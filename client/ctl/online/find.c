@@ -130,13 +130,13 @@ void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struc
 	places_list(&places, &unnamed);
 	add_places(found, &found->named);
 	found->usual = found->n > 0;
-	l->absent = found->n == 0;
-	for (unsigned i = 0; i < found->named.n; i++)
-		l->absent &= access(found->named.place[i].path, F_OK) < 0 && errno == ENOENT;
 	if (whole) {
 		add_places(found, &of_config);
 		add_places(found, &places);
 	}
+	l->absent = found->n == 0;
+	for (unsigned i = 0; i < found->named.n; i++)
+		l->absent &= access(found->named.place[i].path, F_OK) < 0 && errno == ENOENT;
 	found->shared = found->n;
 	if (!whole && environment_names())
 		return;
@@ -230,6 +230,26 @@ static void put_runs(FILE *t, const json_t *status)
 		fputs(", …", t);
 }
 
+/* Puts "--socket PATH (serves FILE: run A of stream B), or …" of all daemons, or of those with the
+ * run. */
+static void put_daemons(
+	FILE *t, struct ctl_link *l, struct ctl_daemons *found, const struct wanted *only)
+{
+	const char *before = "";
+
+	for (unsigned i = 0; i < found->n; i++) {
+		const json_t *status = status_of(l, &found->daemon[i]);
+
+		if (only && !has_run(status, only))
+			continue;
+		fprintf(t, "%s--socket %s (%s%s", before, found->daemon[i].path,
+			status ? "serves " : "does not answer", config_of(status));
+		put_runs(t, status);
+		fputs(")", t);
+		before = ", or ";
+	}
+}
+
 /* No daemon is the one that is meant, or too many are: @fit have the request's run. */
 static bool refuse(
 	struct ctl_link *l, struct ctl_daemons *found, const struct wanted *wanted, unsigned fit)
@@ -247,22 +267,17 @@ static bool refuse(
 	if (found->n == 0)
 		fprintf(t, "no daemon at %s%s%s; " PHRASE_START, tried, meant[0] ? ", for " : "",
 			meant);
+	else if (fit > 0)
+		fprintf(t, "several daemons serve %s; add ", meant);
 	else if (wanted->config)
 		fprintf(t, "no daemon serves %s%s%s; start one with tokend -c FILE, or add ",
 			wanted->config, meant[0] ? ", for " : "", meant);
 	else if (wanted->stream)
-		fprintf(t, "%s of the %u daemons here %s a session of %s; add -c FILE, or ",
-			fit ? "several" : "none", found->n, fit ? "have" : "has", meant);
+		fprintf(t, "none of the %u daemons here has a session of %s; add -c FILE, or ",
+			found->n, meant);
 	else
 		fprintf(t, "%u daemons run; add -c FILE, or ", found->n);
-	for (unsigned i = 0; i < found->n; i++) {
-		const json_t *status = status_of(l, &found->daemon[i]);
-
-		fprintf(t, "%s--socket %s (%s%s", i ? ", or " : "", found->daemon[i].path,
-			status ? "serves " : "does not answer", config_of(status));
-		put_runs(t, status);
-		fputs(")", t);
-	}
+	put_daemons(t, l, found, fit > 0 ? wanted : NULL);
 	fclose(t);
 	ctl_link_fail(l, "%s", text);
 	free(text);
