@@ -258,7 +258,6 @@ void emit_share(struct emit *e, const char *key, const char *head, double value)
 void emit_bytes(struct emit *e, const char *key, const char *head, uint64_t value);
 /* true or false; "yes" or "no". */
 void emit_bool(struct emit *e, const char *key, const char *head, bool value);
-void emit_null(struct emit *e, const char *key, const char *head);
 
 /* Only in the text: a cell that is aligned right. */
 __attribute__((format(printf, 3, 4))) void emit_cell(

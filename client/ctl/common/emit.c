@@ -282,18 +282,14 @@ void emit_number(struct emit *e, const char *key, const char *head, uint64_t val
 		show(e, RIGHT, head, text);
 }
 
-void emit_null(struct emit *e, const char *key, const char *head)
-{
-	emit_json(e, key, "null");
-	show(e, RIGHT, head, "-");
-}
-
 void emit_optional(struct emit *e, const char *key, const char *head, uint64_t value, bool present)
 {
-	if (present)
+	if (present) {
 		emit_number(e, key, head, value);
-	else
-		emit_null(e, key, head);
+		return;
+	}
+	emit_json(e, key, "null");
+	show(e, RIGHT, head, "-");
 }
 
 /* A number whose JSON is not its text. */

@@ -187,7 +187,7 @@ static void put(struct emit *e, const struct ctl_arguments *a, const char *datas
 		emit_decimal(
 			e, "gets_per_second", "GET/s", tokens > 0 ? c->gets * rate / tokens : 0, 2);
 	else
-		emit_null(e, "gets_per_second", "GET/s");
+		emit_optional(e, "gets_per_second", "GET/s", 0, false);
 	emit_bytes(e, "bytes", "bytes", (uint64_t)c->bytes);
 	emit_decimal(e, "read_per_used", "read/used", c->used > 0 ? c->bytes / c->used : 1, 2);
 	emit_decimal(e, "dollars", "dollars", dollars, 2);

@@ -1,7 +1,7 @@
 /*
- * tokctl manifest: lists the shards of a dataset, as daemon/catalog/manifest.c says. Each line is
- * written by inspect_file.c after the shard was read; or with --from it is copied, which is a join
- * of the lines of a manifest with the objects that were uploaded.
+ * tokctl manifest: lists the shards of a dataset, as daemon/catalog/manifest.c says. inspect.c adds
+ * the line of each shard that it has read; or with --from lines are copied, which is a join of the
+ * lines of a manifest with the objects that were uploaded.
  */
 #include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"

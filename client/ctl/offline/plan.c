@@ -37,7 +37,7 @@ static void put_tokens(struct plan *p, const struct row *r, const char *path, co
 
 	emit_text(&p->e, "path", NULL, r->padding ? NULL : path);
 	if (r->padding) {
-		emit_null(&p->e, "tokens", "tokens");
+		emit_optional(&p->e, "tokens", "tokens", 0, false);
 		return;
 	}
 	emit_open(&p->e, "tokens", '[');
