@@ -162,7 +162,7 @@ enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 /* Index of the kind, or -1. */
 static int kind_of(const char *name)
 {
-	const char *base = strrchr(name, '/'), *at = name, *open;
+	const char *base = bytes_name(name), *at = name, *open;
 	char word[16] = " "; /* longer than all of them */
 	size_t n = 1;
 
@@ -179,7 +179,6 @@ static int kind_of(const char *name)
 				return k;
 		n = 1;
 	} while (*at++);
-	base = base ? base + 1 : name;
 	if (strstr(base, ".part.")) /* "part" alone is a word in many names of shards */
 		return 1;
 	open = strstr(base, " ("); /* "x (1).bin" */

@@ -565,7 +565,6 @@ static void put_document(struct page *p, const struct control *control)
 void status_reply(struct connection *c, const struct wire *w)
 {
 	const struct config *config = c->control->config;
-	const char *slash = strrchr(config->path, '/');
 	struct page p = {.after = wire_number(w, WIRE_AFTER),
 		.public = c->uid == c->user->all->web_uid || wire_has(w, WIRE_PUBLIC)};
 	struct wire reply = {.op = WIRE_STATUS};
@@ -575,7 +574,7 @@ void status_reply(struct connection *c, const struct wire *w)
 	if (!p.public) { /* absolute; not in the document, because its bytes need not be UTF-8 */
 		snprintf(path, sizeof(path), "%s/%s",
 			strcmp(config->directory, "/") == 0 ? "" : config->directory,
-			slash ? slash + 1 : config->path);
+			bytes_name(config->path));
 		wire_set_text(&reply, WIRE_PATH, path);
 	}
 	if (p.n == 0)

@@ -149,7 +149,7 @@ const char *bytes_open_fault(int error)
 
 static bool open_side_file(const char *path, struct bytes **b, struct fault *fault)
 {
-	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	const char *name = bytes_name(path);
 	/* O_NONBLOCK: open() would wait for the writer of a FIFO. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = errno;
 	struct stat st;
@@ -439,6 +439,13 @@ static bool ends(const char *path, size_t n, const char *ending)
 	return n >= m && memcmp(path + n - m, ending, m) == 0;
 }
 
+const char *bytes_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
 bool bytes_ends_in(const char *path, const char *ending)
 {
 	return ends(path, strlen(path), ending);
@@ -463,9 +470,5 @@ bool bytes_side_path(
 		return false;
 	int n = snprintf(to, to_bytes, "%.*s%s", (int)(at - path), path, other);
 
-	if (n < 0 || (size_t)n >= to_bytes)
-		return false;
-	const char *slash = strrchr(to, '/');
-
-	return strlen(slash ? slash + 1 : to) <= NAME_MAX;
+	return n >= 0 && (size_t)n < to_bytes && strlen(bytes_name(to)) <= NAME_MAX;
 }

@@ -178,6 +178,8 @@ void reread_tell(reread_receiver *receiver, void *context);
 
 /* ---- names ---- */
 
+/* The name in @path: what follows its last slash. */
+const char *bytes_name(const char *path);
 /* Whether @path ends in @ending. */
 bool bytes_ends_in(const char *path, const char *ending);
 /* Where @path's @ending begins, which .zst or .zstd may follow. NULL: it does not end so. */

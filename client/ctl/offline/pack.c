@@ -185,13 +185,6 @@ static bool name_shard(const struct pack *p, uint64_t i, char path[PATH_MAX], st
 	return (n >= 0 && n < PATH_MAX) || pack_fail(fault, p->out, ENAMETOOLONG);
 }
 
-static bool is_name_of(const char *path, const char *name)
-{
-	const char *slash = strrchr(path, '/');
-
-	return strcmp(slash ? slash + 1 : path, name) == 0;
-}
-
 /* Is @name that of a shard to be written, or of its side file, complete or not? */
 static bool is_planned(const struct pack *p, const char *name)
 {
@@ -203,8 +196,9 @@ static bool is_planned(const struct pack *p, const char *name)
 		name += strlen(PACK_PART);
 	return sscanf(name, "shard-%" SCNu64, &i) == 1 && i < p->shards &&
 	       name_shard(p, i, path, &fault) &&
-	       (is_name_of(path, name) ||
-		       (pack_side_path(&p->how, path, side) && is_name_of(side, name)));
+	       (strcmp(bytes_name(path), name) == 0 ||
+		       (pack_side_path(&p->how, path, side) &&
+			       strcmp(bytes_name(side), name) == 0));
 }
 
 /* Creates or opens the directory. */

@@ -527,7 +527,7 @@ static bool verify(struct out *o, uint64_t tokens, bool all, struct fault *fault
 
 static bool name_part(struct out *o, struct fault *fault)
 {
-	const char *slash = strrchr(o->path, '/'), *name = slash ? slash + 1 : o->path;
+	const char *name = bytes_name(o->path);
 	int n = snprintf(
 		o->part, PATH_MAX, "%.*s" PACK_PART "%s", (int)(name - o->path), o->path, name);
 
