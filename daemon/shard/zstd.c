@@ -31,10 +31,14 @@ enum {
 	FOOTER_BYTES = 9,
 	HEAD_FROM = 1 << 20, /* bytes; of larger frames the first bytes are decoded by themselves */
 	HEAD_INPUT = 4096,
+	SMALL = 1 << 16, /* bytes; files up to this size are decoded when they are opened, */
+	SMALL_CONTENT = 1 << 20,   /* if their contents are at most this large */
 	OWN_ROOM = 2 << 20,	   /* for the decoder, in a cache of one frame */
 	DECODER_BYTES = 160 << 10, /* what zstd allocates to decode a frame */
 	BUDGET = 256 << 20,	   /* the default */
-	BUCKETS = 1 << 14,
+	BUCKET_BYTES = 64 << 10,   /* of a cache's budget, for each bucket */
+	BUCKETS_LEAST = 64,
+	BUCKETS_MOST = 1 << 18,
 	CANCEL_MS = 20, /* how often a thread that waits asks whether it is cancelled */
 };
 
@@ -92,10 +96,13 @@ static bool decode(
 		return fault_data(fault,
 			"zstd frame %" PRIu64 " decodes to %zu bytes; the seek table says %" PRIu64,
 			frame, got, size);
-	return !s->has_checksums || (uint32_t)XXH64(to, size, 0) == f->checksum ||
+	uint32_t sum = s->has_checksums ? (uint32_t)XXH64(to, size, 0) : f->checksum;
+
+	return sum == f->checksum ||
 	       fault_data(fault,
-		       "zstd frame %" PRIu64 " is damaged: the seek table has another checksum",
-		       frame);
+		       "zstd frame %" PRIu64 " is damaged: its checksum is %08" PRIx32
+		       "; the seek table says %08" PRIx32,
+		       frame, sum, f->checksum);
 }
 
 /* Decodes a frame; once more if it is damaged, because a bit may have flipped on the way. */
@@ -145,17 +152,23 @@ struct frames {
 	uint64_t budget, used;
 	TAILQ_HEAD(, slot) unused; /* the oldest first */
 	struct slots dropped;	   /* to be freed without the lock */
-	struct slots bucket[];	   /* [BUCKETS], of the cache only */
+	uint64_t buckets;	   /* a power of two; of the cache only */
+	struct slots bucket[];
 };
 
 struct frames *frames_new(uint64_t budget_bytes)
 {
-	struct frames *cache = calloc(1, sizeof(*cache) + BUCKETS * sizeof(cache->bucket[0]));
+	uint64_t buckets = BUCKETS_LEAST;
+
+	while (buckets < budget_bytes / BUCKET_BYTES && buckets < BUCKETS_MOST)
+		buckets *= 2;
+	struct frames *cache = calloc(1, sizeof(*cache) + buckets * sizeof(cache->bucket[0]));
 
 	if (!cache)
 		return NULL;
 	cache->cache = cache;
 	cache->budget = budget_bytes;
+	cache->buckets = buckets;
 	TAILQ_INIT(&cache->unused);
 	pthread_mutex_init(&cache->lock, NULL);
 	pthread_cond_init(&cache->changed, NULL);
@@ -217,7 +230,7 @@ static struct slots *bucket_of(struct frames *cache, uint64_t version, uint64_t 
 {
 	uint64_t hash = version + frame * UINT64_C(0x9e3779b97f4a7c15);
 
-	return &cache->bucket[hash >> 32 & (BUCKETS - 1)];
+	return &cache->bucket[hash >> 32 & (cache->buckets - 1)];
 }
 
 static void drop(struct frames *cache, struct slot *slot)
@@ -424,8 +437,12 @@ static bool find_table(
 	const struct source *s, struct bytes_array *table, uint64_t *end, struct fault *fault)
 {
 	uint8_t footer[FOOTER_BYTES], head[SKIPPABLE_BYTES] = {0};
-	uint64_t size = s->file->size;
+	uint64_t size = s->file->size, least = SKIPPABLE_BYTES + FOOTER_BYTES;
 
+	if (size < least)
+		return fault_data(fault,
+			"seek table: the file has %" PRIu64 " bytes; a table alone has %" PRIu64,
+			size, least);
 	if (!bytes_read(s->file, size - sizeof(footer), footer, sizeof(footer), fault))
 		return false;
 	table->b = s->file;
@@ -497,9 +514,10 @@ static bool read_header(struct source *s, struct fault *fault)
 
 	if (n < 4 || bytes_u32(head) != frame_magic || size == ZSTD_CONTENTSIZE_ERROR)
 		return fault_data(fault,
-			"no zstd frame begins at byte 0 of %" PRIu64
-			": it is damaged or truncated, or has no seek table",
-			s->file->size);
+			"no zstd frame begins at byte 0 of %" PRIu64 " (magic %08" PRIx32
+			"; must be %08" PRIx32
+			"): it is damaged or truncated, or has no seek table",
+			s->file->size, n >= 4 ? bytes_u32(head) : 0, frame_magic);
 	if (size == ZSTD_CONTENTSIZE_UNKNOWN)
 		return fault_data(fault,
 			"has no seek table, and its frame does not state its size, as when zstd "
@@ -592,6 +610,20 @@ static bool source_head(const struct bytes *b, void *to, size_t n)
 	return fine;
 }
 
+/* Decodes all of a small file, so that its damage is found now and not later. */
+static bool decode_small(const struct source *s, struct fault *fault)
+{
+	char byte;
+
+	if (s->file->size > SMALL || s->bytes.size > SMALL_CONTENT)
+		return true;
+	for (uint64_t i = 0; i < s->count; i++)
+		if (s->frame[i + 1].begin > s->frame[i].begin &&
+			!frames_read(s, i, 0, &byte, 1, fault))
+			return false;
+	return true;
+}
+
 static const struct bytes_ops source_ops = {source_read, source_close, source_try, source_head};
 
 bool zstd_recognise(const struct bytes *file)
@@ -643,9 +675,10 @@ struct bytes *zstd_open(
 	s->bytes.size = s->frame[s->count].begin;
 	s->own = !frames;
 	s->frames = frames ? frames : frames_new(s->bytes.frame_bytes + OWN_ROOM);
-	if (s->frames)
+	if (!s->frames)
+		fault_memory(fault);
+	else if (decode_small(s, fault))
 		return &s->bytes;
-	fault_memory(fault);
 fail:
 	source_close(&s->bytes);
 	return NULL;

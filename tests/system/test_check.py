@@ -11,6 +11,7 @@ import struct
 
 import numpy
 import pytest
+import pyzstd
 import zstandard
 
 from lib import TOKCTL, TOKEND, child_environment, has, run
@@ -27,6 +28,14 @@ def npy(array, damaged=False):
     file = io.BytesIO()
     numpy.save(file, array)
     return bytes(128) + file.getvalue()[128:] if damaged else file.getvalue()
+
+
+def frames(array):
+    """Two, with a table."""
+    file = io.BytesIO()
+    with pyzstd.SeekableZstdFile(file, "w", max_frame_content_size=array.nbytes // 2) as zstd:
+        zstd.write(array.tobytes())
+    return file.getvalue()
 
 
 def with_token(n, at, token, dtype="<u2"):
@@ -53,6 +62,8 @@ NPY = {f"{i}.npy": npy(ids(10_000)) for i in range(3)}
 MANY = {f"{i:03}.bin": ids(2 * (SEQ_LEN + 1)) for i in range(200)}
 NOT_SAMPLED = MANY | {"100.bin": ids(SEQ_LEN + 1, dtype="<u4")}
 NO_INDEX = THREE | {f"{k}.idx": megatron(THREE[f"{k}.bin"]) for k in (0, 2)}
+FRAMES = {f"{i:03}.bin.zst": frames(ids(5000)) for i in range(200)}
+FRAMES["100.bin.zst"] = bytes(4).join(FRAMES["100.bin.zst"].rsplit(b"\x28\xb5\x2f\xfd", 1))
 WIDTH = "a.bin looks like u32 (every second u16 is 0)"
 
 REFUSED = {  # shards, keys of the dataset or the stream or the whole, words of the line
@@ -75,6 +86,7 @@ REFUSED = {  # shards, keys of the dataset or the stream or the whole, words of 
     "index is lost": (NO_INDEX, {}, "1.bin: unknown format", "is megatron", "index is lost"),
     "header is lost": (NPY | {"0.npy": npy(ids(10_000), True)}, {}, "0.npy: unknown format",
                        "is npy", "header is damaged"),
+    "a frame is damaged, not sampled": (FRAMES, {}, "100.bin.zst: zstd frame 1 is damaged"),
     "README.md": (WEB | {"README.md": b"# The shards\n\nof web.\n"}, {}, "README.md: is text",
                   "set a pattern"),
     "hf": (WEB, {"path": "hf://datasets/web/"}, "path: hf:// is unknown", "gs"),

@@ -307,7 +307,8 @@ FOREIGN = [  # file, its bytes, what is said, options
     # It has a claim of 200 MiB, and no content.
     ("a.bin.zst", bytes.fromhex("28b52ffda0") + struct.pack("<I", 200 << 20) + b"\x41\0\0abcdefgh",
      "decompressed size is 209715200; its 20 compressed bytes hold at most"),
-    ("a.bin.zst", b"abcdef", "no zstd frame begins at byte 0 of 6"),
+    ("a.bin.zst", b"abcdef", "no zstd frame begins at byte 0 of 6 (magic 64636261; must be fd2fb"),
+    ("a.bin.zst", bytes.fromhex("00b1ea928f"), "the file has 5 bytes; a table alone has 17"),
 ]  # fmt: skip
 
 
