@@ -7,8 +7,8 @@
  */
 #include "daemon/shard/format.h"
 
+#include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,45 +39,88 @@ static bool is_npy(const struct bytes *b)
 /* ---- the header ---- */
 
 struct header {
-	char descr[64]; /* printable */
+	char descr[64]; /* printable; "" if it is not a string */
 	bool fortran;
 	uint64_t shape[2];
-	unsigned dimensions; /* 1 or 2 */
+	unsigned dimensions; /* may be more than those in shape */
 	uint64_t data_at;    /* offset of the values */
 };
 
-/* A tuple of one or two numbers: "(5,)", "(3, 4)". */
-static bool take_shape(const char *text, struct header *h)
+/* The value of @key, which must be there once. NULL: @fault. */
+static const char *value_of(const char *text, const char *key, struct fault *fault)
 {
-	int end = 0;
+	const char *at = strstr(text, key);
 
-	h->dimensions = 1;
-	sscanf(text, "(%" SCNu64 ",)%n", &h->shape[0], &end);
-	if (end == 0) {
-		h->dimensions = 2;
-		sscanf(text, "(%" SCNu64 ", %" SCNu64 ")%n", &h->shape[0], &h->shape[1], &end);
+	if (at && !strstr(at + 1, key)) {
+		at += strlen(key);
+		at += *at == '\'' || *at == '"';
+		at += strspn(at, " ");
+		if (*at == ':')
+			return at + 1 + strspn(at + 1, " ");
 	}
-	return end > 0 && !memchr(text, '-', (size_t)end);
+	fault_data(fault,
+		"NumPy header: %s is missing or there twice; must have descr, fortran_order and "
+		"shape",
+		key);
+	return NULL;
 }
 
-/* NumPy, and all who write its format, write the entries in this order. */
+static bool refuse(const char *field, const char *value, const char *wanted, struct fault *fault)
+{
+	char shown[32];
+
+	return fault_data(fault, "NumPy header: %s is \"%s\"; must be %s", field,
+		bytes_shown(value, strlen(value), shown, sizeof(shown)), wanted);
+}
+
+static void take_descr(const char *value, struct header *h)
+{
+	size_t n = strcspn(value + (*value != 0), "'\"");
+
+	if ((*value == '\'' || *value == '"') && value[n + 1] == *value)
+		bytes_shown(value + 1, n, h->descr, sizeof(h->descr));
+}
+
+/* A tuple of numbers: "()", "(5,)", "(3, 4)". Python 2 wrote an L after some of them. */
+static bool take_shape(const char *value, struct header *h)
+{
+	const char *at = value;
+	bool comma = *at == '('; /* or the parenthesis */
+
+	at += comma;
+	for (at += strspn(at, " "); comma && *at >= '0' && *at <= '9'; h->dimensions++) {
+		char *end;
+
+		errno = 0;
+		uint64_t length = strtoull(at, &end, 10);
+
+		if (errno != 0)
+			return false;
+		if (h->dimensions < 2)
+			h->shape[h->dimensions] = length;
+		at = end + (*end == 'L');
+		at += strspn(at, " ");
+		comma = *at == ',';
+		at += comma;
+		at += strspn(at, " ");
+	}
+	return *at == ')' && *value == '(' && (h->dimensions != 1 || comma); /* (5) is a number */
+}
+
 static bool parse(const char *text, struct header *h, struct fault *fault)
 {
-	char order[8] = "", shown[80];
-	int at = 0;
+	const char *descr = value_of(text, "descr", fault);
+	const char *order = descr ? value_of(text, "fortran_order", fault) : NULL;
+	const char *shape = order ? value_of(text, "shape", fault) : NULL;
 
-	sscanf(text, " { 'descr' : '%63[^']' , 'fortran_order' : %5[A-Za-z] , 'shape' : %n",
-		h->descr, order, &at);
-	bytes_shown(h->descr, strlen(h->descr), h->descr, sizeof(h->descr));
-	h->fortran = strcmp(order, "True") == 0;
-	if (at == 0 || (!h->fortran && strcmp(order, "False") != 0))
-		return fault_data(fault,
-			"NumPy header: is \"%s\"; must be descr, fortran_order and shape",
-			bytes_shown(text, strlen(text), shown, sizeof(shown)));
-	return take_shape(text + at, h) ||
-	       fault_data(fault,
-		       "NumPy header: shape is \"%s\"; must be of 1 or 2 dimensions, as (5,)",
-		       bytes_shown(text + at, strcspn(text + at, "}"), shown, sizeof(shown)));
+	if (!shape)
+		return false;
+	take_descr(descr, h);
+	h->fortran = strncmp(order, "True", 4) == 0;
+	if (!h->fortran && strncmp(order, "False", 5) != 0)
+		return refuse("fortran_order", order, "True or False", fault);
+	return take_shape(shape, h) ||
+	       refuse("shape", shape, "a tuple of integers below 2^64, as (5,)", fault);
 }
 
 static bool read_header(const struct bytes *b, struct header *h, struct fault *fault)
@@ -164,6 +207,10 @@ static bool npy_scan(const struct shard_scan *s)
 
 	if (!read_header(b, &h, s->fault) || !type_of(&h, &facts->type, s->fault))
 		return false;
+	if (h.dimensions < 1 || h.dimensions > 2)
+		return fault_data(s->fault,
+			"NumPy header: shape has %u dimensions; must have 1, or 2 (rows of tokens)",
+			h.dimensions);
 	if (h.fortran && h.dimensions > 1)
 		return fault_data(s->fault,
 			"NumPy header: fortran_order is True, so rows are not contiguous; write it "

@@ -173,7 +173,8 @@ TABLES = {
         ("not an integer type", head("<u2", "<f2")),
         *((f'shape is "{shape}', head("(9,)", shape)) for shape in ("[9]", "(-9,)", "(9,,)")),
         ("shape is (4294967296, 4294967296)", head("(9,)", "(4294967296, 4294967296)")),
-        ("must be descr, fortran_order and shape", head(", 'shape': (9,)", "")),
+        ("shape is missing", head(", 'shape': (9,)", "")),
+        ("shape is missing or there twice", head("}", ", 'shape': (9,)}")),
     ],
     ("square", "a.npy"): [("fortran_order is True", head("False", "True"))],
     ("llmc", "a.bin"): [

@@ -73,6 +73,22 @@ def test_numpy(directory, kind):
         check(path, [TOKENS], "-t", hint, documents=None)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'shape': (%d,), 'fortran_order': False, 'descr': '<u2'}",
+        '{"descr": "<u2", "fortran_order": False, "shape": (%d, )}',
+        "{'descr': '<u2', 'fortran_order': False, 'shape': (%dL,), }",
+    ],
+)
+def test_headers_of_numpy_that_others_write(directory, header):
+    """Another order, other quotes, and the long integers of Python 2."""
+    text = (header % len(U16)).ljust(117).encode() + b"\n"
+    path = directory / "a.npy"
+    path.write_bytes(b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + U16.tobytes())
+    check(path, [TOKENS], format="npy", type="u16")
+
+
 # ---- datatrove ----
 
 
