@@ -1,7 +1,8 @@
 /*
  * Megatron's X.bin and X.idx. The .bin is tokens without a header. The .idx has their type, and the
  * length and byte offset of each sequence. Megatron trains on each sequence as a document, so a
- * sequence is a document here. The documents in the index are runs of sequences, and are ignored.
+ * sequence is a document here. The documents in the index are runs of sequences; they are checked
+ * and otherwise ignored.
  *
  * Sequences usually follow one another in the .bin. Otherwise the tokens are those of the
  * sequences, in the order of the index. Bytes outside sequences are not served.
@@ -108,11 +109,16 @@ static bool add_sequence(
 {
 	uint64_t width = m->width, bytes = (uint64_t)length * width, size = m->bin->size;
 
-	if (pointer > size || bytes > size - pointer || pointer % width != 0)
+	if (pointer > size || bytes > size - pointer)
 		return refuse(m,
 			"sequence %" PRIu64 " begins at byte %" PRId64 " and has %" PRId32
 			" tokens of %s; the .bin has %" PRIu64 " bytes",
 			i, (int64_t)pointer, length, shard_type_name(m->type), size);
+	if (pointer % width != 0)
+		return refuse(m,
+			"sequence %" PRIu64 " begins at byte %" PRIu64
+			"; must be a multiple of %" PRIu64 ", the token size",
+			i, pointer, width);
 	if (bytes > 0 && pointer > m->begin && pointer < m->end)
 		return refuse(m,
 			"sequence %" PRIu64 " begins at byte %" PRIu64
@@ -182,6 +188,35 @@ static bool check_width(const struct megatron *m)
 	return true;
 }
 
+/* The boundaries ascend from the first sequence to the last. */
+static bool check_documents(const struct megatron *m)
+{
+	struct bytes_array boundaries = {.b = m->idx,
+		.at = HEADER_BYTES + 12 * m->sequences,
+		.count = m->documents,
+		.width = 8};
+	uint64_t last = 0;
+
+	for (uint64_t i = 0; i < m->documents; i++) {
+		const uint8_t *item = bytes_item(&boundaries, i, m->fault);
+		uint64_t most = i == 0 ? 0 : m->sequences;
+
+		if (!item)
+			return false;
+		if (bytes_u64(item) < last || bytes_u64(item) > most)
+			return refuse(m,
+				"document boundary %" PRIu64 " is sequence %" PRId64
+				"; must be %" PRIu64 " to %" PRIu64,
+				i, (int64_t)bytes_u64(item), last, most);
+		last = bytes_u64(item);
+	}
+	return last == m->sequences ||
+	       refuse(m,
+		       "the last document boundary is sequence %" PRIu64 "; must be %" PRIu64
+		       ", the number of sequences: its writer did not end the last document",
+		       last, m->sequences);
+}
+
 /* ---- the shard ---- */
 
 /*
@@ -209,7 +244,7 @@ static bool megatron_scan(const struct shard_scan *s)
 		return false;
 	if (s->map)
 		s->map->width = m.width;
-	if (!walk_sequences(&m, s->map) || (s->map && !check_width(&m)))
+	if (!walk_sequences(&m, s->map) || (s->map && !(check_documents(&m) && check_width(&m))))
 		return false;
 	facts->type = m.type;
 	facts->tokens = m.tokens;
