@@ -16,6 +16,7 @@
 #include "daemon/shard/json.h"
 #include "proto/phrases.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
@@ -212,7 +213,31 @@ static const struct index *index_in(struct mds_indexes *indexes, const struct by
 	return x;
 }
 
-/* The length of the directory in the first @n bytes of @path, with its slash. */
+/*
+ * Writes the absolute path of the raw shard to @to[PATH_MAX]: the names of its directory and of the
+ * parent are needed. False: @fault.
+ */
+static bool raw_path(const struct bytes *b, char *to, struct fault *fault)
+{
+	const char *name = bytes_name(b->path);
+	const char *end = bytes_ending(b->path, ".mds");
+	bool dots = strstr(b->path, "/./") || strstr(b->path, "/../");
+	char directory[PATH_MAX] = ".";
+
+	if (name > b->path)
+		snprintf(directory, sizeof(directory), "%.*s", (int)(name - 1 - b->path), b->path);
+	if (b->objects || (b->path[0] == '/' && !dots))
+		memcpy(to, directory, sizeof(directory));
+	else if (!realpath(directory, to))
+		return fault_errno(fault, errno, "", "%s", strerror(errno));
+	size_t n = strlen(to);
+
+	return snprintf(to + n, PATH_MAX - n, "/%.*s", end ? (int)(end - name) + 4 : PATH_MAX,
+		       name) < (int)(PATH_MAX - n) ||
+	       fault_errno(fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG));
+}
+
+/* The length of the directory in the first @n bytes of @path, with its slash; 0: there is none. */
 static size_t directory_of(const char *path, size_t n)
 {
 	for (n -= n > 0; n > 0 && path[n - 1] != '/';)
@@ -221,22 +246,21 @@ static size_t directory_of(const char *path, size_t n)
 }
 
 /*
- * Checks the shard by the index in a directory, the first @n bytes of its path. *@absent: there is
- * none.
+ * Checks the shard by the index in a directory, the first @n bytes of raw_path(). *@absent: there
+ * is none.
  */
-static bool check_index(const struct mds *m, struct mds_indexes *indexes, size_t n, bool *absent)
+static bool check_index(
+	const struct mds *m, struct mds_indexes *indexes, const char *path, size_t n, bool *absent)
 {
 	const struct bytes *b = m->b;
-	const char *name = b->path + n, *end = bytes_ending(name, ".mds");
-	const struct index *x = index_in(indexes, b, b->path, n, m->fault);
+	const struct index *x = index_in(indexes, b, path, n, m->fault);
 	json_int_t number, samples, bytes;
-	char raw[PATH_MAX];
 
 	*absent = x && !x->shards;
 	if (!x || !x->shards)
 		return x;
-	snprintf(raw, sizeof(raw), "%.*s", end ? (int)(end - name) + 4 : PATH_MAX, name);
-	if (json_unpack(json_object_get(x->shards, raw), "[III]", &number, &samples, &bytes) != 0)
+	if (json_unpack(json_object_get(x->shards, path + n), "[III]", &number, &samples, &bytes) !=
+		0)
 		return refuse(m,
 			"is not among the %zu shards of %.200s; move it away, or rewrite the index",
 			json_object_size(x->shards), x->path);
@@ -260,17 +284,18 @@ static bool check_index(const struct mds *m, struct mds_indexes *indexes, size_t
 static bool check_listed(const struct mds *m, const struct shard_hint *hint)
 {
 	struct mds_indexes *indexes = hint->indexes ? hint->indexes : mds_indexes_new("");
-	const char *path = m->b->path;
-	size_t n = directory_of(path, strlen(path)), up = directory_of(path, n);
-	bool fine = indexes || fault_memory(m->fault), absent = false;
+	char path[PATH_MAX];
+	bool fine = indexes ? raw_path(m->b, path, m->fault) : fault_memory(m->fault), absent;
 
-	fine = fine && check_index(m, indexes, n, &absent);
-	if (fine && n > 0 && path[up] != '/' && path[up] != '.') { /* the directory has a name */
-		size_t root = indexes->root_bytes;
+	if (fine) {
+		size_t n = directory_of(path, strlen(path)), up = directory_of(path, n),
+		       root = indexes->root_bytes;
 
-		if (absent || (root > 0 && up > root && path[root] == '/' &&
-				      memcmp(path, indexes->root, root) == 0))
-			fine = check_index(m, indexes, up, &absent);
+		fine = check_index(m, indexes, path, n, &absent);
+		if (fine && up > 0 &&
+			(absent || (root > 0 && up > root && path[root] == '/' &&
+					   memcmp(path, indexes->root, root) == 0)))
+			fine = check_index(m, indexes, path, up, &absent);
 	}
 	if (!hint->indexes)
 		mds_indexes_free(indexes);
@@ -354,7 +379,7 @@ static bool choose(struct mds *m, const struct columns *c, const char *name)
 {
 	const char *const wanted[] = {name ? name : "tokens", name ? name : "input_ids"};
 	unsigned columns = m->layout.columns;
-	char all[160] = "", shown[SHOWN];
+	char all[160] = "", shown[SHOWN], encoded[SHOWN];
 	size_t n = 0;
 
 	for (unsigned i = 0; i < 2 * columns; i++) {
@@ -366,8 +391,9 @@ static bool choose(struct mds *m, const struct columns *c, const char *name)
 	if (!name && columns == 1)
 		return true;
 	for (unsigned i = 0; i < columns && n < sizeof(all); i++)
-		n += (size_t)snprintf(all + n, sizeof(all) - n, "%s%s", i ? ", " : "",
-			json_shown(text_of(c->names, i), shown, sizeof(shown)));
+		n += (size_t)snprintf(all + n, sizeof(all) - n, "%s%s: %s", i ? ", " : "",
+			json_shown(text_of(c->names, i), shown, sizeof(shown)),
+			json_shown(text_of(c->encodings, i), encoded, sizeof(encoded)));
 	return refuse(m, "has no column %s; set `column` to the one with the tokens, of: %s",
 		name ? json_shown(name, shown, sizeof(shown)) : "tokens or input_ids", all);
 }
@@ -428,10 +454,12 @@ static bool read_front(struct mds *m)
 	m->samples = bytes_u32(head);
 	uint64_t first = bytes_u32(head + 4), table = 4 + 4 * ((uint64_t)m->samples + 1);
 
-	if (m->samples == 0 || table > size)
+	if (m->samples == 0 && size >= sizeof(head))
+		return refuse(m, "number of samples is 0: it has no tokens; remove it");
+	if (table > size)
 		return refuse(m,
 			"number of samples is %" PRIu32 ", whose offsets end at byte %" PRIu64
-			"; must be at least 1, and the file has %" PRIu64 " bytes",
+			"; the file has %" PRIu64 " bytes",
 			m->samples, table, size);
 	if (first < table || first > size || first - table > CONFIG_MOST)
 		return refuse(m,
@@ -532,7 +560,10 @@ static bool look(struct mds *m, struct sample *s)
 			return false;
 		unsigned dimensions = value[n] >> 2, width = 1u << (value[n] & 3);
 
-		count = dimensions > 0 ? 1 : UINT64_MAX;
+		if (dimensions == 0)
+			return refuse(m,
+				"sample %" PRIu32 ": its shape has 0 dimensions; must have 1 to %d",
+				s->number, DIMENSIONS_MOST);
 		for (n++; dimensions > 0; dimensions--, n += width) {
 			uint64_t dimension = 0;
 

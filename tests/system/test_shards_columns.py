@@ -320,7 +320,7 @@ def in_order(shards, rows):
     assert at == len(rows)
 
 
-def test_a_merged_index_of_mds(directory):
+def test_a_merged_index_of_mds(directory, monkeypatch):
     """Instead of the one in its directory; however the shard is named."""
     rows = RANDOM.integers(0, 1000, (90, 64)).astype("<i4")
     for k in range(3):
@@ -333,6 +333,8 @@ def test_a_merged_index_of_mds(directory):
     in_order([os.path.relpath(shard) for shard in shards], rows)
     shards[-1].unlink()
     assert "there is no such file" in facts(shards[0], refused=True)
+    monkeypatch.chdir(shards[0].parent)
+    assert "there is no such file" in facts(shards[0].name, refused=True)
 
 
 def test_raw_and_compressed_files_of_mds(directory):
