@@ -4,10 +4,10 @@
  * document per list. Either way the tokens of a batch are contiguous.
  *
  * A stream is messages: the schema, then the batches and dictionaries. A file is a stream between
- * a magic and a footer, which is not read. A message has metadata (a flatbuffer) and a body. The
- * metadata of a batch are its number of rows, and where in its body each column's buffers are.
- * Other columns are only counted, to find ours. Metadata is of version 5, which Arrow writes
- * since 1.0.
+ * a magic and a footer, whose number of batches must be that of the stream. A message has metadata
+ * (a flatbuffer) and a body. The metadata of a batch are its number of rows, and where in its body
+ * each column's buffers are. Other columns are only counted, to find ours. Metadata is of version
+ * 5, which Arrow writes since 1.0.
  */
 #include "daemon/shard/format.h"
 #include "proto/phrases.h"
@@ -27,6 +27,7 @@ enum {
 	BEGIN_MOST = 64, /* the same as some writers align it */
 	END_BYTES = 4 + MAGIC_BYTES,
 	PREFIX_BYTES = 8, /* of a message: CONTINUED and the length of its metadata */
+	BLOCK_BYTES = 24, /* of a batch's entry in the footer */
 	NODE_BYTES = 16,
 	BUFFER_BYTES = 16,
 	METADATA_MOST = 256 << 20,
@@ -37,6 +38,7 @@ enum {
 #define CONTINUED UINT32_MAX /* the first word of a message */
 
 /* Numbers of the fields that are read, and values of enumerations. */
+enum { FOOTER_BATCHES = 3 };
 enum { MESSAGE_VERSION, MESSAGE_HEADER_TYPE, MESSAGE_HEADER, MESSAGE_BODY };
 enum { SCHEMA_ENDIANNESS, SCHEMA_FIELDS };
 enum { FIELD_NAME, FIELD_TYPE_TYPE = 2, FIELD_TYPE, FIELD_DICTIONARY, FIELD_CHILDREN };
@@ -212,9 +214,8 @@ struct batch {
 /* Requires that a number of the message is within a range, which is empty if @most < @least. */
 static bool check(struct arrow *a, const char *what, int64_t value, uint64_t least, uint64_t most)
 {
-	return (value >= 0 && (uint64_t)value >= least && (uint64_t)value <= most) ||
-	       refuse(a, "%s is %" PRId64 "; must be %" PRIu64 " to %" PRIu64, what, value, least,
-		       most);
+	return bytes_check(what, value, least, most, a->fault) ||
+	       fault_prefix(a->fault, "%s: ", a->what);
 }
 
 /* ---- the schema ---- */
@@ -376,7 +377,7 @@ static bool read_schema(
 	struct arrow *a, const struct fb_table *schema, const struct shard_hint *hint)
 {
 	unsigned best = NO_RANK;
-	bool text = false;
+	bool text = false, twice = false;
 	char all[120] = "";
 	const struct fb_vector fields = fb_vector(&a->fb, schema, SCHEMA_FIELDS, 4);
 	int64_t endianness = fb_integer(&a->fb, schema, SCHEMA_ENDIANNESS, 2);
@@ -392,9 +393,7 @@ static bool read_schema(
 		const struct column *c = &f.column;
 		unsigned rank = rank_of(c, hint->column, fields.count == 1);
 
-		if (rank == best && rank < NO_RANK)
-			return refuse(
-				a, "two columns are called '%s'; must be exactly one", c->name);
+		twice = rank < best ? false : twice || (rank == best && rank < NO_RANK);
 		if (rank < best) {
 			best = rank;
 			a->column = *c;
@@ -403,10 +402,25 @@ static bool read_schema(
 			c->of == TYPE_STRING_VIEW;
 		snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", c->name);
 	}
+	if (twice)
+		return refuse(
+			a, "two columns are called '%s'; must be exactly one", a->column.name);
 	return check_column(a, best, hint->column, text, all);
 }
 
 /* ---- messages ---- */
+
+/* Reads metadata, or the footer. */
+static bool load(struct arrow *a, uint64_t at, uint64_t n)
+{
+	if (!check(a, "its metadata's length", (int64_t)n, 1, METADATA_MOST))
+		return false;
+	free(a->metadata);
+	a->metadata = malloc(n);
+	a->fb = (struct fb){a->metadata, n, a->what, a->fault, false};
+	return a->metadata ? bytes_read(a->b, at, a->metadata, n, a->fault)
+			   : fault_memory(a->fault);
+}
 
 /* Reads the next message. *@type: of its header; 0: there is none. */
 static bool read_message(
@@ -433,21 +447,14 @@ static bool read_message(
 	a->at += PREFIX_BYTES;
 	if (length == 0) {
 		a->closed = true;
-		return left <= (a->stream ? 0 : PREFIX_BYTES) ||
+		return left == 0 || !a->stream ||
 		       refuse(a,
 			       "%" PRIu64 " bytes follow its end marker at byte %" PRIu64
 			       ", which belong to no batch",
 			       left, a->at - PREFIX_BYTES);
 	}
-	if (!check(a, "its metadata's length", length, 1,
-		    left < METADATA_MOST ? left : METADATA_MOST))
-		return false;
-	free(a->metadata);
-	a->metadata = malloc((size_t)length);
-	*fb = (struct fb){a->metadata, (uint64_t)length, a->what, a->fault, false};
-	if (!a->metadata)
-		return fault_memory(a->fault);
-	if (!bytes_read(a->b, a->at, a->metadata, (size_t)length, a->fault))
+	if (!check(a, "its metadata's length", length, 1, left) ||
+		!load(a, a->at, (uint64_t)length))
 		return false;
 	const struct fb_table message = fb_table_at(fb, 0);
 	int64_t version = fb_integer(fb, &message, MESSAGE_VERSION, 2),
@@ -469,8 +476,8 @@ static bool read_message(
 	return true;
 }
 
-/* Finds the messages of a file. */
-static bool find_messages(struct arrow *a)
+/* Finds the messages of a file. *@batches: number of batches, as its footer says. */
+static bool find_messages(struct arrow *a, uint32_t *batches)
 {
 	const struct bytes *b = a->b;
 	uint8_t head[BEGIN_BYTES], end[END_BYTES];
@@ -495,6 +502,13 @@ static bool find_messages(struct arrow *a)
 	if (!check(a, "footer length", length, 1, b->size - BEGIN_BYTES - END_BYTES))
 		return false;
 	a->end = b->size - END_BYTES - (uint64_t)length;
+	if (!load(a, a->end, (uint64_t)length))
+		return false;
+	const struct fb_table footer = fb_table_at(&a->fb, 0);
+
+	*batches = fb_vector(&a->fb, &footer, FOOTER_BATCHES, BLOCK_BYTES).count;
+	if (a->fb.failed)
+		return false;
 	for (a->at = BEGIN_BYTES; a->at < BEGIN_MOST && a->end - a->at >= BEGIN_BYTES;
 		a->at += BEGIN_BYTES) {
 		if (!bytes_read(b, a->at, head, sizeof(head), a->fault))
@@ -735,7 +749,7 @@ static bool arrow_recognise(const struct bytes *b)
  */
 static bool check_not_cache(const struct bytes *b, struct fault *fault)
 {
-	const char *slash = strrchr(b->path, '/'), *name = slash ? slash + 1 : b->path;
+	const char *name = bytes_name(b->path);
 	int directory = (int)(name - b->path);
 	char state[PATH_MAX];
 	struct object object;
@@ -757,10 +771,11 @@ static bool scan(
 {
 	struct fb_table schema;
 	struct range body;
+	uint32_t batches = 0;
 	int64_t type;
 
 	snprintf(a->what, sizeof(a->what), "Arrow file");
-	if (!a->stream && !find_messages(a))
+	if (!a->stream && !find_messages(a, &batches))
 		return false;
 	snprintf(a->what, sizeof(a->what), "Arrow schema");
 	if (!read_message(a, &type, &schema, &body))
@@ -771,7 +786,13 @@ static bool scan(
 		return false;
 	if (map)
 		map->width = shard_type_bytes(a->column.type);
-	return scan_batches(a, facts, map);
+	if (!scan_batches(a, facts, map))
+		return false;
+	return a->stream || a->batches == batches ||
+	       fault_data(a->fault,
+		       "Arrow footer: recordBatches has %" PRIu32
+		       " items, but the file has %" PRIu32 " batches before its end",
+		       batches, a->batches);
 }
 
 static bool arrow_scan(const struct shard_scan *s)

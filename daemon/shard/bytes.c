@@ -23,9 +23,12 @@
 bool bytes_check(
 	const char *what, int64_t value, uint64_t least, uint64_t most, struct fault *fault)
 {
-	return (value >= 0 && (uint64_t)value >= least && (uint64_t)value <= most) ||
-	       fault_data(fault, "%s is %" PRId64 "; must be %" PRIu64 " to %" PRIu64, what, value,
-		       least, most);
+	if (value >= 0 && (uint64_t)value >= least && (uint64_t)value <= most)
+		return true;
+	if (least == most)
+		return fault_data(fault, "%s is %" PRId64 "; must be %" PRIu64, what, value, least);
+	return fault_data(fault, "%s is %" PRId64 "; must be %" PRIu64 " to %" PRIu64, what, value,
+		least, most);
 }
 
 const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes)

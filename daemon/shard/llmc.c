@@ -13,9 +13,10 @@ enum { HEADER_BYTES = 256 * 4, EVALUATION = 20240522 };
 static const struct kind {
 	uint32_t magic, version;
 	enum shard_type type;
+	const char *name;
 } kinds[] = {
-	{20240520, 1, SHARD_U16},
-	{20240801, 7, SHARD_U32},
+	{20240520, 1, SHARD_U16, "GPT-2"},
+	{20240801, 7, SHARD_U32, "Llama-3"},
 };
 
 static const struct kind *kind_of(uint32_t magic)
@@ -74,8 +75,11 @@ static bool llmc_scan(const struct shard_scan *s)
 			: is_known(__builtin_bswap32(bytes_u32(head))) ? ", which is big-endian"
 								       : "",
 			kinds[0].magic, kinds[1].magic);
-	if (!bytes_check("version", bytes_u32(head + 4), kind->version, kind->version, s->fault) ||
-		!bytes_check("token count", (int32_t)count, 0, INT32_MAX, s->fault))
+	if (bytes_u32(head + 4) != kind->version)
+		return fault_data(s->fault,
+			"version is %" PRIu32 "; must be %" PRIu32 " for llm.c's %s magic",
+			bytes_u32(head + 4), kind->version, kind->name);
+	if (!bytes_check("token count", (int32_t)count, 0, INT32_MAX, s->fault))
 		return false;
 	uint64_t size = HEADER_BYTES + (uint64_t)count * shard_type_bytes(kind->type);
 

@@ -178,7 +178,7 @@ TABLES = {
     ],
     ("square", "a.npy"): [("fortran_order is True", head("False", "True"))],
     ("llmc", "a.bin"): [
-        ("version is 7; must be 1", at(4, 7)),
+        ("version is 7; must be 1 for llm.c's GPT-2 magic", at(4, 7)),
         ("token count is 8 (u16), which makes a file of 1040 bytes", at(8, 8)),
         ("big-endian", lambda d: numpy.frombuffer(d[:1024], ">u4").astype("<u4").tobytes()),
     ],
@@ -224,7 +224,7 @@ TABLES = {
         ("last offset is 6; must be 0 to 5", sub(NODES, number(3, 0, 5, 0))),
         ("ends with 'BRROW1' instead of ARROW1: it is truncated", at(-6, ord("B"), 1)),
         *((f"footer length is {n}; must be 1 to", at(-10, n)) for n in (0, 0x7FFFFFFF)),
-        ("bytes follow its end marker at", ended),
+        ("recordBatches has 2 items, but the file has 1 batches before its end", ended),
     ],
     ("stream", "a.arrow"): [("8 bytes follow its end marker", more(bytes(8)))],
     ("mds", "shard.00000.mds"): [

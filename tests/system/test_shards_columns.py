@@ -153,6 +153,8 @@ def test_the_column_of_arrow(directory):
         ({"what": these}, [], ""),
         ({"a": other, "tokens": these, "input_ids": other}, [], ""),
         ({"a": other, "input_ids": these}, [], ""),
+        (("input_ids", "input_ids", "tokens"), [], ""),
+        (("tokens", "input_ids", "tokens"), [], "two columns are called 'tokens'; must be"),
         ({"a": these, "tokens": other}, ["-c", "a"], ""),
         ({"text": text, "tokens": these}, [], "one number a row, next to text"),
         ({"length": other, "ids": lists}, [], "set `column` to the one"),
@@ -160,11 +162,24 @@ def test_the_column_of_arrow(directory):
         ({'c\n"': text}, ["-c", 'c\n"'], "column 'c?\"' is of type string"),
     ):
         for writer in WRITERS:
-            write(path, [pa.record_batch(columns)], writer)
+            if isinstance(columns, tuple):
+                batch = pa.record_batch([these] * len(columns), names=columns)
+            else:
+                batch = pa.record_batch(columns)
+            write(path, [batch], writer)
             if words:
                 assert words in facts(path, *options, refused=True)
             else:
                 check(path, [[1, 2]], *options)
+
+
+def test_bytes_before_the_footer_of_arrow(directory):
+    """Writers may align it."""
+    data = arrow(directory).read_bytes()
+    end = len(data) - 10 - int.from_bytes(data[-10:-6], "little")  # of the last message
+    for padding in 1, 8, 48:
+        (directory / "a.arrow").write_bytes(data[:end] + bytes(padding) + data[end:])
+        check(directory / "a.arrow", DOCUMENTS)
 
 
 def test_streams_of_arrow(directory):
