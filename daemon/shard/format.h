@@ -278,11 +278,12 @@ bool bounds_read(const struct shard_format *format, const struct bytes *shard,
 	uint32_t *id, struct fault *fault);
 /*
  * Opens the mask of a shard of @tokens tokens. *@mask is NULL if there is none; with a label_mask
- * directory that is a fault. *@data_at: offset of the first token's byte. False: @fault.
+ * directory that is a fault. *@name: for messages; the caller frees it. *@data_at: offset of the
+ * first token's byte. False: @fault.
  */
 bool mask_open(const struct shard_format *format, const struct bytes *shard,
-	const struct shard_hint *hint, uint64_t tokens, struct bytes **mask, uint64_t *data_at,
-	struct fault *fault);
+	const struct shard_hint *hint, uint64_t tokens, struct bytes **mask, char **name,
+	uint64_t *data_at, struct fault *fault);
 /* Whether a file begins with NumPy's magic; and whether it holds an array of @n bools (npy.c). */
 bool npy_recognise(const struct bytes *b);
 bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, struct fault *fault);

@@ -120,7 +120,7 @@ static bool find_mask(struct shard *shard, const struct shard_hint *hint, struct
 	struct shard_facts *facts = &shard->facts;
 
 	if (!mask_open(shard->format, shard->bytes, hint, facts->tokens, &shard->mask,
-		    &shard->mask_at, fault))
+		    &shard->mask_name, &shard->mask_at, fault))
 		return false;
 	if (shard->mask) {
 		facts->mask = shard->mask->id;
@@ -235,6 +235,7 @@ static void release(struct shard *shard)
 	map_free(&shard->map);
 	bytes_close(shard->index);
 	bytes_close(shard->mask);
+	free(shard->mask_name);
 	bytes_close(shard->bytes);
 }
 
@@ -473,23 +474,30 @@ uint32_t shard_documents(
 	return count;
 }
 
-bool shard_loss_mask(
+static bool read_mask(
 	const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault)
 {
 	uint8_t bits = 0;
 
-	if (!shard->mask)
-		memset(to, 1, n);
-	else if (!bytes_read(shard->mask, shard->mask_at + token, to, n, fault))
-		return fault_prefix(fault, "its loss mask: ");
+	if (!bytes_read(shard->mask, shard->mask_at + token, to, n, fault))
+		return fault_prefix(fault, "%s: ", shard->mask_name);
 	for (uint64_t i = 0; i < n; i++)
 		bits |= to[i];
 	for (uint64_t i = 0; bits > 1 && i < n; i++) /* clients can write to @to */
 		if (to[i] > 1 || i == n - 1)
 			return fault_data(fault,
-				"its loss mask: the value of token %" PRIu64
-				" is %u; must be 0 or 1",
-				token + i, to[i]);
+				"%s: the value of token %" PRIu64 " is %u; must be 0 or 1",
+				shard->mask_name, token + i, to[i]);
+	return true;
+}
+
+bool shard_loss_mask(
+	const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault)
+{
+	if (!shard->mask)
+		memset(to, 1, n);
+	else if (!read_mask(shard, token, n, to, fault))
+		return false;
 	if (shard->map.outside > 0)
 		map_mask(&shard->map, token, n, to);
 	return true;

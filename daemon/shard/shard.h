@@ -19,6 +19,7 @@ struct shard {
 	struct bytes *index;	  /* owned; its index, or NULL */
 	struct map map;		  /* of formats with an index, or of a list of document bounds */
 	struct bytes *mask;	  /* owned; loss mask, or NULL */
+	char *mask_name;	  /* owned; for messages */
 	uint64_t mask_at;	  /* offset of its first token's byte */
 	struct shard *next;	  /* for the caller's lists */
 };

@@ -63,19 +63,13 @@ bool side_open(enum side_kind side, const struct shard_format *format, const str
 	       bytes_open_side(shard, path, file, fault);
 }
 
-static const char *name_of(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash ? slash + 1 : path;
-}
-
 bool mask_open(const struct shard_format *format, const struct bytes *shard,
-	const struct shard_hint *hint, uint64_t tokens, struct bytes **mask, uint64_t *data_at,
-	struct fault *fault)
+	const struct shard_hint *hint, uint64_t tokens, struct bytes **mask, char **name,
+	uint64_t *data_at, struct fault *fault)
 {
-	char path[PATH_MAX];
+	char path[PATH_MAX], text[80];
 
+	*name = NULL;
 	*data_at = 0;
 	if (!side_open(SIDE_MASK, format, shard, hint, path, mask, fault))
 		return false;
@@ -94,13 +88,14 @@ bool mask_open(const struct shard_format *format, const struct bytes *shard,
 					      (*mask)->size, tokens);
 
 	(*mask)->path = NULL; /* it is here only */
-	if (fine)
+	/* In label_mask it has the shard's own name, so say that it is the mask. */
+	snprintf(text, sizeof(text), "%s%.60s", hint->label_mask ? "its loss mask " : "",
+		bytes_name(path));
+	if (fine && (*name = strdup(text)))
 		return true;
 	bytes_close(*mask);
 	*mask = NULL;
-	/* In label_mask it has the shard's own name, so say that it is the mask. */
-	return fault_prefix(
-		fault, "%s%.60s: ", hint->label_mask ? "its loss mask " : "", name_of(path));
+	return fine ? fault_memory(fault) : fault_prefix(fault, "%s: ", text);
 }
 
 /* ---- lists of document bounds ---- */
@@ -119,7 +114,7 @@ bool bounds_rows(const struct shard_format *format, const struct bytes *shard,
 		return true;
 	size_t n = file->size < sizeof(head) - 1 ? file->size : sizeof(head) - 1;
 	bool fine = bytes_read(file, 0, head, n, fault) ||
-		    fault_prefix(fault, "%.200s: ", name_of(path));
+		    fault_prefix(fault, "%.200s: ", bytes_name(path));
 
 	bytes_close(file);
 	if (!fine)
@@ -134,7 +129,7 @@ bool bounds_rows(const struct shard_format *format, const struct bytes *shard,
 	       fault_data(fault,
 		       "%.200s: is of another shard: it says rows of %" PRIu64
 		       " tokens and %" PRIu64 " of padding, but the shard has %" PRIu64 " tokens",
-		       name_of(path), *row_tokens, *padding, tokens);
+		       bytes_name(path), *row_tokens, *padding, tokens);
 }
 
 /* The state of reading a list. */
@@ -299,7 +294,7 @@ bool bounds_read(const struct shard_format *format, const struct bytes *shard,
 		return false;
 	if (!file)
 		return true;
-	r.name = name_of(path);
+	r.name = bytes_name(path);
 	map->width = 1;
 	map->joins = false;
 	*id = file->id;

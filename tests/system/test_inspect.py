@@ -158,7 +158,7 @@ def test_masks_next_to_shards_are_checked(place):
     put(place, "lm/b.ds.loss", bytes([1]) * 70_000 + b"\2" + bytes([1]) * 129_999)
     assert masked(root, code=0) == [(None,)] * 3  # its values are not read without --deep
     seen = masked(root, "--deep")
-    value = "its loss mask: the value of token 70000 is 2; must be 0 or 1"
+    value = "b.ds.loss: the value of token 70000 is 2; must be 0 or 1"
     assert [seen[0], seen[1][1:], seen[2]] == [(HIDDEN,), (value,), (None,)]
 
 
