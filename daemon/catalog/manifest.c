@@ -209,6 +209,9 @@ static bool check_numbers(const struct reading *r, const struct line *l)
 		 budget = r->hint->budget_bytes, width = shard_type_bytes(f->type),
 		 bytes = f->tokens * width, most = l->size > bytes ? l->size - bytes : 0;
 
+	if (f->sample_tokens && f->row_tokens)
+		return refuse(r, "row_tokens",
+			"has both row_tokens and sample_tokens; must have only one of them");
 	if (whole && f->tokens % whole)
 		return refuse(r, "tokens",
 			"tokens is %" PRIu64 "; must be a multiple of %s, %" PRIu64, f->tokens,
@@ -218,6 +221,11 @@ static bool check_numbers(const struct reading *r, const struct line *l)
 			"frame_bytes is %" PRIu64 "; must be at most %" PRIu64
 			", a quarter of `memory`",
 			f->frame_bytes, budget);
+	if (l->has_data_at && f->frame_bytes > 0)
+		return refuse(r, "data_at",
+			"data_at is %" PRIu64 ", but the shard is compressed (frame_bytes %" PRIu64
+			"); must be absent",
+			f->data_at, f->frame_bytes);
 	/* The tokens of a plain shard end with its file, or before. */
 	return !l->has_data_at || (bytes <= l->size && f->data_at <= most) ||
 	       refuse(r, "data_at",
@@ -306,7 +314,7 @@ static bool keep(struct reading *r, const struct line *l, const struct shard_for
 	facts.token_bytes = shard_served(facts.type, r->hint);
 	facts.sample_tokens = shard_sample(&facts, r->hint);
 	facts.plain =
-		d->bucket && l->has_data_at && facts.frame_bytes == 0 &&
+		d->bucket && l->has_data_at &&
 		(facts.type == SHARD_U16 || facts.type == SHARD_U32 || facts.type == SHARD_I32) &&
 		facts.token_bytes == shard_type_bytes(facts.type);
 	if (s == r->room) {
