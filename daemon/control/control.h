@@ -418,6 +418,7 @@ struct session {
 	uint64_t attached_ms;
 	uint64_t full_since_ms; /* since when its ring is full, and no slot is released; or 0 */
 	uint64_t full_released; /* slots released by then */
+	time_t cleaned;		/* when its saves last removed files of killed daemons, or 0 */
 	uv_work_t unmap;	/* the job that frees its memory */
 	bool vacating;		/* its memory is being freed while reads are in flight */
 	unsigned leaving_s;	/* how long it has been closed with reads in flight */

@@ -293,27 +293,24 @@ static bool replace_file(int at, const char *name, const char *bytes, size_t n)
 	return false;
 }
 
-/* Removes temporary files of killed daemons from directory @at. */
-static void remove_stale(int at)
+/* Removes temporary files of killed daemons. The run's directory may be large or remote. */
+static void remove_stale(const struct state_run *run)
 {
-	int fd = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	int at = open_run(run, false);
+	DIR *dir = at >= 0 ? fdopendir(at) : NULL;
 	time_t before = time(NULL) - STALE_S;
 	const struct dirent *e;
 	struct stat st;
 
-	if (!dir)
-		close_quietly(fd);
-	while (dir && (e = readdir(dir))) {
-		size_t n = strlen(e->d_name);
-
-		if (e->d_name[0] == '.' && n > 5 && strcmp(e->d_name + n - 4, ".new") == 0 &&
+	while (dir && (e = readdir(dir)))
+		if (e->d_name[0] == '.' && bytes_ends_in(e->d_name + 1, ".new") &&
 			fstatat(at, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
 			st.st_mtime < before)
 			unlinkat(at, e->d_name, 0);
-	}
 	if (dir)
 		closedir(dir);
+	else
+		close_quietly(at);
 }
 
 /* ---- snapshots ---- */
@@ -333,10 +330,8 @@ bool state_save(const struct state_run *run, const char *tag, const void *bytes,
 	bool saved = false;
 
 	snprintf(name, sizeof(name), "%s.cursor", tag);
-	if (at >= 0) {
-		remove_stale(at);
+	if (at >= 0)
 		saved = replace_file(at, name, bytes, n);
-	}
 	close_quietly(at);
 	error = errno;
 	return saved || fault_errno(fault, error, "state_dir", "%s: %s", path_of(run, tag, path),
@@ -405,6 +400,7 @@ struct save {
 	const struct stream *stream;
 	struct state_run run;
 	char tag[LIMIT_NAME_BYTES + 1];
+	bool clean; /* remove temporary files of killed daemons, too */
 	bool ok, written;
 	struct fault fault;
 	size_t n;
@@ -449,6 +445,8 @@ static void checkpoint_work(struct state_job *work)
 		cursor_free(&cursor);
 	}
 	job->ok = job->ok && state_save(&job->run, job->tag, job->bytes, job->n, &job->fault);
+	if (job->ok && job->clean)
+		remove_stale(&job->run);
 	if (!job->ok)
 		job->fault.code = FAULT_CHECKPOINT;
 }
@@ -506,6 +504,9 @@ void state_checkpoint(struct connection *c, const struct wire *w)
 		connection_error(c, wire_number(w, WIRE_SERIAL), &fault);
 		return;
 	}
+	job->clean = time(NULL) - c->session->cleaned >= STALE_S;
+	if (job->clean)
+		c->session->cleaned = time(NULL);
 	job->job.serial = wire_number(w, WIRE_SERIAL);
 	job->job.work = checkpoint_work;
 	job->job.done = checkpoint_done;

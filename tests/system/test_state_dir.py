@@ -168,6 +168,10 @@ def test_files_of_a_killed_daemon_go_after_a_day(place):
         open(path, "w").close()
     os.utime(old, (0, time.time() - 25 * 60 * 60))
     save(client, "second")
+    assert os.path.exists(old), "a session looks for them at its first save, and then once a day"
+    client.close()
+    client = scene.attach("job")
+    save(client, "third")
     assert not os.path.exists(old) and os.path.exists(new)
     client.close()
     assert scene.daemon.stop() == 0
