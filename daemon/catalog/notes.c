@@ -63,8 +63,6 @@ static void note_unserved(const struct teller *t, const struct dataset *d)
 
 static void note_dataset(const struct teller *t, const struct dataset *d)
 {
-	static const char *const fetch[] = {
-		[CONFIG_FETCH_WINDOW] = "fetch is window", [CONFIG_FETCH_PIECE] = "fetch is piece"};
 	const struct config_dataset *mine = d->config, *other = d->overlaps;
 	uint64_t window = d->table.window_tokens * d->token_bytes;
 	char part[ORDER_PART_BYTES], its[ORDER_PART_BYTES];
@@ -96,14 +94,6 @@ static void note_dataset(const struct teller *t, const struct dataset *d)
 			"in both",
 			order_part_text(mine->lo, mine->hi, part),
 			order_part_text(other->lo, other->hi, its), other->name);
-	if (d->piece)
-		note(t, false, "read in pieces of %" PRIu32 " KiB: %s", d->piece >> 10,
-			fetch[mine->fetch] ? fetch[mine->fetch]
-					   : "the cache has space for all of it");
-	else if (d->objects)
-		note(t, false, "read by window: %s",
-			fetch[mine->fetch] ? fetch[mine->fetch]
-					   : "no cache has space for all of it");
 }
 
 static void note_end(const struct teller *t, const struct cursor *c, uint32_t d)

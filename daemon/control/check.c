@@ -21,7 +21,23 @@ static void print_remark(void *none, const struct stream *s, bool doubt, const c
 	printf("  %s\n", text);
 }
 
-static void print_dataset(const struct dataset *d)
+/* How a dataset in a store is read, and why. */
+static void print_fetch(const struct config *config, const struct dataset *d)
+{
+	static const char *const set[] = {
+		[CONFIG_FETCH_WINDOW] = "fetch is window", [CONFIG_FETCH_PIECE] = "fetch is piece"};
+	const char *why = d->config->fetch != CONFIG_FETCH_AUTO ? set[d->config->fetch]
+			  : !config->cache_dir			? "there is no cache"
+			  : d->piece ? "the cache has space for all of it"
+				     : "the cache has no space for all of it";
+
+	if (d->piece)
+		printf("    read in pieces of %" PRIu32 " KiB: %s\n", d->piece >> 10, why);
+	else if (d->objects)
+		printf("    read by window: %s\n", why);
+}
+
+static void print_dataset(const struct config *config, const struct dataset *d)
 {
 	const struct table *t = &d->table;
 	bool slide = d->config->slide;
@@ -41,16 +57,17 @@ static void print_dataset(const struct dataset *d)
 			percent * (double)d->padding);
 	if (d->column[0])
 		printf("    column %s\n", d->column);
+	print_fetch(config, d);
 }
 
-static void print_stream(const struct stream *s)
+static void print_stream(const struct config *config, const struct stream *s)
 {
 	printf("stream %s: windows of %" PRIu64 " + %" PRIu64 " tokens every %" PRIu64 ", %" PRIu32
 	       " bytes a token\n",
 		s->config->name, s->config->seq_len, s->config->extra, s->config->stride,
 		s->token_bytes);
 	for (uint32_t d = 0; d < s->config->datasets; d++)
-		print_dataset(&s->dataset[d]);
+		print_dataset(config, &s->dataset[d]);
 	stream_notes(s, print_remark, NULL);
 }
 
@@ -201,6 +218,27 @@ static bool check_state_dir(const struct config *config)
 	return false;
 }
 
+/* The default socket is systemd's, or the daemon chooses another one. */
+static bool check_socket(const struct config *config)
+{
+	char directory[WIRE_SOCKET_BYTES], text[LIMIT_TEXT_BYTES];
+	int error = 0;
+
+	if (!config->has_socket || strcmp(config->socket, WIRE_SOCKET) == 0)
+		return true;
+	snprintf(directory, sizeof(directory), "%s", config->socket);
+	/* The daemon makes the last directory. */
+	for (int i = 0; i < 2 && (i == 0 || error == ENOENT); i++) {
+		strrchr(directory, '/')[strrchr(directory, '/') == directory] = 0;
+		error = access(directory, W_OK | X_OK) < 0 ? errno : 0;
+	}
+	if (error == 0)
+		return true;
+	listener_explain(config->socket, error, text, sizeof(text));
+	log_line(LOG_ERROR, "%s: %s", config->path, text);
+	return false;
+}
+
 int check_run(const struct catalog *catalog, struct stores *stores)
 {
 	const struct config *config = catalog->config;
@@ -213,7 +251,7 @@ int check_run(const struct catalog *catalog, struct stores *stores)
 	for (uint32_t i = 0; i < config->streams; i++) {
 		const struct stream *s = &catalog->stream[i];
 
-		print_stream(s);
+		print_stream(config, s);
 
 		bool sound = check_samples(s);
 
@@ -222,6 +260,7 @@ int check_run(const struct catalog *catalog, struct stores *stores)
 		fine &= sound && (!open || check_windows(s, reading.reader));
 	}
 	fine &= check_state_dir(config);
+	fine &= check_socket(config);
 	if (!reading_fits_cache(config, &fault)) {
 		log_line(LOG_ERROR, "%s", fault.text);
 		fine = false;

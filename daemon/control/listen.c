@@ -123,17 +123,25 @@ bool listener_take(struct listener *l, const char *path, int lock_fd, struct fau
 	return true;
 }
 
+void listener_explain(const char *path, int error, char *text, size_t room)
+{
+	snprintf(text, room, "socket: uid %u cannot create %s: %s; %s, or choose another socket",
+		(unsigned)geteuid(), path, strerror(error),
+		error == ENOENT ? "create its directory" : "have its owner allow that");
+}
+
 /* Takes the lock next to the socket. Tries again if its former owner unlinks the file meanwhile. */
 static bool take_lock(struct listener *l, struct fault *fault)
 {
 	for (;;) {
 		l->lock_fd = open(l->lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-		if (l->lock_fd < 0)
-			return fault_errno(fault, errno, "socket",
-				"socket: uid %u cannot create %s: %s; %s, or choose another socket",
-				(unsigned)geteuid(), l->lock, strerror(errno),
-				errno == ENOENT ? "create its directory"
-						: "have its owner allow that");
+		if (l->lock_fd < 0) {
+			char text[LIMIT_TEXT_BYTES];
+			int error = errno;
+
+			listener_explain(l->lock, error, text, sizeof(text));
+			return fault_errno(fault, error, "socket", "%s", text);
+		}
 		if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0)
 			return fault_set(fault, FAULT_ARGUMENT, "socket",
 				"socket: another tokend listens at %s; stop it (tokctl stop "
