@@ -44,7 +44,9 @@ void order_give_rest(uint64_t *units, const double *part, uint32_t n)
 static bool refuse_weight(struct fault *fault, uint32_t d, const double *weights, bool tiny)
 {
 	if (tiny)
-		fault_set(fault, FAULT_ARGUMENT, "weight", PHRASE_TINY, weights[d]);
+		fault_set(fault, FAULT_ARGUMENT, "weight",
+			"%g is below 2^-32 of the sum, so it is never served; must be larger, or 0",
+			weights[d]);
 	else
 		fault_set(
 			fault, FAULT_ARGUMENT, "weight", "%g; must be " PHRASE_WEIGHT, weights[d]);

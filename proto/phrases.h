@@ -15,11 +15,8 @@
 #define PHRASE_NOT_FILE	       "is not a regular file"
 #define PHRASE_CHANGED	       "changed while it was being read"
 #define PHRASE_CHANGED_OPENING "changed while the shard was being opened"
-/* A name; the config's path; nearest_list(). */
-#define PHRASE_NO_STREAM "%s is not a stream of %s; must be one of: %s"
 /* The name of the stream. */
 #define PHRASE_EPOCHS "stream %s has epochs, so its datasets have no weights"
-#define PHRASE_FINITE "stream %s is finite: its mix cannot change while it runs"
 /* uint64_t: the run's position; int: LIMIT_BLOCK */
 #define PHRASE_NO_BLOCK                                                                            \
 	"the run is at %" PRIu64 ": no block of %d is left below 2^64 for another mix"
@@ -32,20 +29,16 @@
 #define PHRASE_RANGE "%" PRIu64 "; must be 1 to %" PRIu64 /* uint64_t: the number; the most */
 #define PHRASE_MULTIPLE                                                                            \
 	"%" PRIu64 " is not a multiple of %d; use %" PRIu64 /* uint64_t; int; uint64_t */
-#define PHRASE_TINY                                                                                \
-	"%g is below 2^-32 of the sum, so it is never served; must be larger, or 0" /* double */
 
 /* Corrections, after "must be". */
-#define PHRASE_INTEGER "an integer from %" PRIu64 " to %" PRIu64 /* uint64_t: least; most */
-#define PHRASE_UINT64  "an integer below 2^64"
-#define PHRASE_WEIGHT  "a finite number ≥ 0"
-#define PHRASE_LABEL   "a name of 1 to 64 bytes, without control characters"
-#define PHRASE_NAME    "a name of 1 to 64 bytes, without '/', control characters or a leading dot"
+#define PHRASE_UINT64 "an integer below 2^64"
+#define PHRASE_WEIGHT "a finite number ≥ 0"
+#define PHRASE_LABEL  "a name of 1 to 64 bytes, without control characters"
+#define PHRASE_NAME   "a name of 1 to 64 bytes, without '/', control characters or a leading dot"
 
 /* Corrections, after a semicolon. */
 #define PHRASE_WEIGHTS	   "give at least one dataset a weight above 0"
 #define PHRASE_ALL_OR_NONE "all shards of a dataset must have one, or none"
-#define PHRASE_ONE_FORMAT  "all shards of a dataset must have one format"
 #define PHRASE_RESTORE	   "restore the shard (with cp -p, or reload), then attach at the cursor"
 #define PHRASE_RELEASE	   "install client and daemon of the same release"
 #define PHRASE_START	   "start one with tokend -c FILE, or give its socket"

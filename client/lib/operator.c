@@ -142,7 +142,9 @@ static int check_lines(struct tokend *t, const struct lines *l)
 			t, TOKEND_EARGUMENT, "mix", "no dataset is named; " PHRASE_WEIGHTS);
 	if (cursor_end(&t->origin) != UINT64_MAX)
 		return handle_fail(t, TOKEND_EARGUMENT, "mix",
-			PHRASE_FINITE "; edit its cursor, or use an endless stream", t->stream);
+			"stream %s is finite: its mix cannot change while it runs; edit its "
+			"cursor, or use an endless stream",
+			t->stream);
 	return 0;
 }
 

@@ -67,33 +67,40 @@ bool dataset_resize(struct dataset *d, uint64_t n, struct fault *fault)
 	return (tokens && entry) || fault_memory(fault);
 }
 
+/* The first shard's path, for messages. */
+static const char *first_of(const struct dataset *d, char shown[80])
+{
+	return json_shown(dataset_shard_name(d, 0), shown, 80);
+}
+
 bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *format,
 	const struct shard_facts *f, struct fault *fault)
 {
-	char first[80];
+	char shown[80];
 
 	if (!d->format) {
 		d->format = format;
 		d->token_bytes = f->token_bytes;
 		d->sample_tokens = f->sample_tokens;
 	}
-	json_shown(dataset_shard_name(d, 0), first, sizeof(first));
 	if (format != d->format)
 		return fault_set(fault, FAULT_DATA, "format",
-			"format is %s, but the first shard, %s, is %s; " PHRASE_ONE_FORMAT,
-			format->name, first, d->format->name);
+			"format is %s, but the first shard, %s, is %s; all shards of a dataset "
+			"must have one format",
+			format->name, first_of(d, shown), d->format->name);
 	if (f->token_bytes != d->token_bytes)
 		return fault_set(fault, FAULT_DATA, "dtype",
 			"dtype %s is served in %" PRIu32
 			" bytes, but that of the first shard, %s, in %" PRIu32
 			"; all shards of a dataset must have one width",
-			shard_type_name(f->type), f->token_bytes, first, d->token_bytes);
+			shard_type_name(f->type), f->token_bytes, first_of(d, shown),
+			d->token_bytes);
 	if (f->sample_tokens != d->sample_tokens && !format->mixes_rows)
 		return fault_set(fault, FAULT_DATA, "sample_tokens",
 			"sample_tokens is %" PRIu64
 			" (0: none), but that of the first shard, %s, is %" PRIu64
 			"; all shards of a dataset must have the same",
-			f->sample_tokens, first, d->sample_tokens);
+			f->sample_tokens, first_of(d, shown), d->sample_tokens);
 	if (f->sample_tokens != d->sample_tokens)
 		d->sample_tokens = 0;
 	d->frame_bytes = f->frame_bytes > d->frame_bytes ? f->frame_bytes : d->frame_bytes;

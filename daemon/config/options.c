@@ -104,7 +104,8 @@ static bool take_number(int option, uint64_t *number, int *code)
 
 	if (wire_digits(optarg, number) && *number >= o->least && *number <= o->most)
 		return true;
-	return fail(code, "--%s: '%s' is not " PHRASE_INTEGER, o->name, optarg, o->least, o->most);
+	return fail(code, "--%s: '%s' is not an integer from %" PRIu64 " to %" PRIu64, o->name,
+		optarg, o->least, o->most);
 }
 
 static bool take(struct options *options, int option, int *code)

@@ -258,8 +258,8 @@ const struct stream *connection_stream(
 	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
 		fault_set(fault, code, "stream", "must be " PHRASE_NAME);
 	else if (!(stream = catalog_stream(c->control->catalog, name)))
-		fault_set(fault, code, "stream", PHRASE_NO_STREAM, name, config->path,
-			config_list_streams(config, name, list));
+		fault_set(fault, code, "stream", "%s is not a stream of %s; must be one of: %s",
+			name, config->path, config_list_streams(config, name, list));
 	return stream;
 }
 
