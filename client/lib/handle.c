@@ -99,6 +99,7 @@ const char *tokend_field(const struct tokend *t)
 	return handle_forked(t) ? "fork" : t->fault.field;
 }
 
+/* Of a daemon's refusal query.c first chooses the code. */
 enum tokend_error error_of(enum fault_code code)
 {
 	static const int errors[FAULT_CODES] = {

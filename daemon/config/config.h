@@ -15,7 +15,7 @@
 enum config_io { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_PREAD };
 /* How a dataset in a store is read: one range per window, or pieces through the cache. */
 enum config_fetch { CONFIG_FETCH_AUTO, CONFIG_FETCH_WINDOW, CONFIG_FETCH_PIECE };
-/* Where a bucket's name is written: in the host or in the path. AUTO: see url.h. */
+/* Where a bucket's name is written: in the host or in the path. AUTO: url_text.c. */
 enum config_style { CONFIG_STYLE_AUTO, CONFIG_STYLE_VIRTUAL, CONFIG_STYLE_PATH };
 
 enum { CONFIG_SCHEME_BYTES = 32 };

@@ -147,7 +147,7 @@ void session_end(struct session *s)
 	unmap(s);
 }
 
-/* From now on status_gauges() leaves it out. */
+/* From now on gauges_of() leaves it out. */
 static void count_ended(const struct session *s)
 {
 	struct feed_counters c = feed_counters(s->feed);

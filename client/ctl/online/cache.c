@@ -2,7 +2,7 @@
  * tokctl cache: what a daemon's cache holds, removing a dataset from it, and filling it.
  *
  * The daemon says where its cache is, and which datasets it may hold. The files are counted and
- * removed here: their names say all (daemon/store/cache.h), and who reads a piece that is removed
+ * removed here: their names say all (daemon/store/cache.c), and who reads a piece that is removed
  * reads on. So only those who may read the directory can use these commands.
  *
  * `warm` is a session that reads a stream without training on it. So pieces are fetched in the
