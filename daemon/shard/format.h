@@ -1,8 +1,8 @@
 /*
  * The interface of a shard format. A format recognises its shards, and reads from their headers and
- * indexes what they hold and where. No other code depends on a particular format, except for flat
- * files: they have no header, so sample.c guesses their dtype, and the catalog and tokctl know them
- * by name.
+ * indexes what they hold and where. Other code depends on these only: flat files, whose dtype
+ * sample.c guesses, because they have no header; MDS, whose index.json is that of a dataset; and
+ * the formats that `tokctl pack` writes and `tokctl cost` knows.
  *
  * Headers are untrusted. Compare every count and offset with the size of the file before using it,
  * and allocate memory in proportion to the file, never to a number read from it. Shards are read,
@@ -14,11 +14,11 @@
  *    contiguous, it is `indexed`, and scan() adds spans to a map.
  * 2. Declare it below and add a line to the table in formats.c, whose order is the one in which
  *    formats are tried.
- * 3. Name it in daemon/shard/README.md and config/tokend.yaml.
+ * 3. Name it in daemon/shard/README.md, config/tokend.yaml and help texts (`git grep llmc`).
  * 4. Copy llmc's tests (`git grep llmc tests`).
  *
- * Compression, widths, the config, `inspect` and the input of `pack` then work. pack_format.c
- * lists the formats that `pack` writes.
+ * Compression, widths, the config, `inspect` and the input of `pack` then work. `pack` writes the
+ * formats in the table of client/ctl/offline/pack.c.
  */
 #ifndef TOKEND_SHARD_FORMAT_H
 #define TOKEND_SHARD_FORMAT_H

@@ -89,7 +89,9 @@ struct ctl_option {
 #define OPTIONS_ARE(table) .options = table, .count = sizeof(table) / sizeof((table)[0])
 
 /* Options of several commands: {CTL_JSON_OPTION}. */
-#define CTL_CONFIG_OPTION OPTION_TEXT("config", "FILE", "the config file"), .letter = 'c'
+#define CTL_CONFIG_OPTION                                                                          \
+	OPTION_TEXT("config", "FILE", "the config file; the daemon is the one that serves it"),    \
+		.letter = 'c'
 /* Of commands that need a config. */
 #define CTL_CONFIG_NEEDED                                                                          \
 	OPTION_TEXT("config", "FILE",                                                              \
@@ -99,7 +101,8 @@ struct ctl_option {
 #define CTL_JSON_OPTION OPTION_FLAG("json", "print one JSON object per line")
 #define CTL_SOCKET_OPTION                                                                          \
 	OPTION_TEXT("socket", "PATH",                                                              \
-		"the daemon's socket; default: the first daemon found at the places in tokctl(1)")
+		"the daemon's socket; default: that of -c, otherwise the first at which one "      \
+		"listens: see tokctl(1)")
 
 struct ctl_arguments;
 

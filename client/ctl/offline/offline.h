@@ -58,8 +58,8 @@ enum { CTL_HISTORY_CONFIG, CTL_HISTORY_FILES, CTL_HISTORY_NAME, CTL_HISTORY_OPTI
 			"as if `tokctl mix` had changed none")},                                   \
 	{                                                                                          \
 		OPTION_TEXT("run", "RUN",                                                          \
-			"run to take the mixes of, also those of `tokctl mix`: from its last "     \
-			"cursor in state_dir, or from a cursor's file")                            \
+			"run whose mixes count, also those of `tokctl mix`: its name, if its "     \
+			"last cursor is in state_dir, or the path of a cursor's file")             \
 	}
 
 /*

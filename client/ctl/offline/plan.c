@@ -208,14 +208,16 @@ static int plan(const struct ctl_arguments *a)
 static const struct ctl_option plan_options[] = {
 	CTL_HISTORY,
 	[FROM] = {OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
-		"first position to print; with --step, the position of step 0; by default that of "
-		"a single --cursor, otherwise 0")},
-	[COUNT] = {OPTION_NUMBER("count", "N", 0, UINT64_MAX, "number of positions to print")},
+		"first position to print; with --step, that of step 0, where this world began; "
+		"default: that of a single --cursor, otherwise 0")},
+	[COUNT] = {OPTION_NUMBER(
+		"count", "N", 0, UINT64_MAX, "number of positions to print, without --step")},
 	[STEP] = {OPTION_NUMBER("step", "N", 0, UINT64_MAX,
 		"print the batch of each rank at this step, counted from 0, instead of a range")},
 	[WORLD] = {OPTION_NUMBER("world", "W", 1, LIMIT_WORLD, "number of ranks, for --step")},
 	[MICRO] = {OPTION_NUMBER("micro", "B", 1, LIMIT_MICRO_BATCH, "rows per batch, for --step")},
-	[RANK] = {OPTION_NUMBER("rank", "R", 0, LIMIT_WORLD, "print only this rank, for --step")},
+	[RANK] = {OPTION_NUMBER(
+		"rank", "R", 0, LIMIT_WORLD - 1, "print only this rank, for --step")},
 	[TOKENS] = {OPTION_FLAG("tokens", "print the tokens too: the first 8, or all with --json")},
 	[JSON] = {CTL_JSON_OPTION},
 };
@@ -322,8 +324,8 @@ static const struct ctl_option when_options[] = {
 			    "first token, counted from 0 in the shard"),
 		.required = true},
 	[SOME] = {OPTION_NUMBER("tokens", "N", 1, UINT64_MAX, "number of tokens"), .preset = "1"},
-	[EPOCH] = {OPTION_NUMBER("epoch", "E", 0, UINT64_MAX,
-			   "epoch of the dataset in which they are served"),
+	[EPOCH] = {OPTION_NUMBER(
+			   "epoch", "E", 0, UINT64_MAX, "the epoch of the dataset to look in"),
 		.preset = "0"},
 	[WHEN_JSON] = {CTL_JSON_OPTION},
 };

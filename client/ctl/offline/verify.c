@@ -126,14 +126,14 @@ static int verify(const struct ctl_arguments *a)
 static const struct ctl_option options[] = {
 	[CONFIG] = {CTL_CONFIG_NEEDED},
 	[FROM] = {OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
-		"first position of the range; default: the first recorded")},
+		"first position of the range; default: the first recorded, which proves nothing of "
+		"those before it")},
 	[TO] = {OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX,
 		"end of the range, not included; default: the end of the records")},
 	[CURSOR] = {OPTION_LIST("cursor", "FILE",
-		"cursor that counts for all rows; default: those in the records")},
+		"cursor whose mixes count for all rows; default: those in the records")},
 	[RUN] = {OPTION_TEXT("run", "RUN",
-		"run, or a cursor's file: its last cursor in state_dir counts for all "
-		"rows")},
+		"run whose last cursor in state_dir counts for all rows, or a cursor's file")},
 	[JSON] = {CTL_JSON_OPTION},
 };
 

@@ -474,7 +474,7 @@ static int request(const struct ctl_arguments *a)
 /* ---- the tables ---- */
 
 #define COMMON                                                                                     \
-	[RUN] = {OPTION_TEXT("run", "RUN", "run to change, if the stream has several")},           \
+	[RUN] = {OPTION_TEXT("run", "RUN", "the job's run, if several read the stream")},          \
 	[TIMEOUT] = {OPTION_NUMBER("timeout", "SECONDS", 1, 1000000,                               \
 			     "how long to wait for the ranks' answers"),                           \
 		.preset = "60"},                                                                   \
@@ -501,12 +501,13 @@ static const struct ctl_option rescale_options[OPTIONS] = {TAGGED,
 		"rows per batch of the next job; default: unchanged")}};
 
 const struct ctl_command ctl_mix = {VERB("mix", mix_options),
-	.arguments = "STREAM DATASET=WEIGHT...", .help = "change the mix of a running job"};
+	.arguments = "STREAM DATASET=WEIGHT...",
+	.help = "change a running job's mix; weights are relative, and 0 if not named"};
 const struct ctl_command ctl_skip = {VERB("skip", skip_options), .arguments = "STREAM",
 	.help = "skip the next samples of a running job"};
 const struct ctl_command ctl_checkpoint = {VERB("checkpoint", save_options), .arguments = "STREAM",
-	.help = "let a running job save a checkpoint"};
+	.help = "have a running job save a checkpoint"};
 const struct ctl_command ctl_drain = {VERB("drain", save_options), .arguments = "STREAM",
-	.help = "let a running job save a checkpoint and exit"};
+	.help = "have a running job save a checkpoint and exit"};
 const struct ctl_command ctl_rescale = {VERB("rescale", rescale_options), .arguments = "STREAM",
-	.help = "let a running job save and exit, to go on with another number of ranks"};
+	.help = "have a running job save and exit, to be started with another number of ranks"};

@@ -410,7 +410,9 @@ static bool watch(struct listing *l, uint64_t interval_ms)
 }
 
 static const struct ctl_option options[] = {
-	[SOCKET] = {CTL_SOCKET_OPTION},
+	[SOCKET] = {OPTION_TEXT("socket", "PATH",
+		"the daemon's socket; default: that of -c, otherwise those of all daemons that are "
+		"found")},
 	[CONFIG] = {CTL_CONFIG_OPTION},
 	[WATCH] = {OPTION_DECIMAL("watch", "SECONDS", 0.1, 86400,
 			   "print it again and again, with rates, until Ctrl-C; time between "
@@ -440,7 +442,7 @@ static int status(const struct ctl_arguments *a)
 
 const struct ctl_command ctl_status = {
 	.name = "status",
-	.help = "print where each trainer is and what it waits for, also again and again",
+	.help = "print where each trainer is, how many batches are ready, and what it waits for",
 	OPTIONS_ARE(options),
 	.run = status,
 };
