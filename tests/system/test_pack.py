@@ -330,6 +330,7 @@ def test_an_interrupted_pack_continues(place, how, options):
     assert "exists, and nothing is overwritten" in pack(*command, "--dtype", "u32", code=1)
     swapped = [place.file(f"in/{i}.bin") for i in (1, 0, 2)]
     assert "exists, and nothing is overwritten" in pack(*swapped, *command[1:], code=1)
+    assert made == {path: os.stat(path).st_ino for path in glob.glob(shards)}
     for _ in range(2):  # the second call writes nothing
         lines = [
             {**line, "path": line["path"].replace("/out/", "/want/")} for line in pack(*command)

@@ -42,10 +42,11 @@ struct pack {
 	const char *out;
 	bool single; /* it is a file */
 	uint64_t shards;
-	uint64_t *cut;		/* shard i has tokens [cut[i], cut[i + 1]) of the inputs */
-	uint64_t largest;	/* tokens of a shard, whose documents --fit has in memory */
-	struct pack_result sum; /* of the shards that were printed */
-	DIR *directory;		/* OUT, locked; NULL: it is a file */
+	uint64_t *cut;		    /* shard i has tokens [cut[i], cut[i + 1]) of the inputs */
+	uint64_t largest;	    /* tokens of a shard, whose documents --fit has in memory */
+	struct pack_result *result; /* [shards] no bytes: it is not there yet */
+	struct pack_result sum;	    /* of the shards that were printed */
+	DIR *directory;		    /* OUT, locked; NULL: it is a file */
 	struct ctl_progress progress;
 };
 
@@ -318,20 +319,33 @@ static void report_losses(const struct pack *p)
 	}
 }
 
-/* Writes shard @parallel->i, and reports it in order. */
+/* Compares shard @parallel->i, if it is there already. */
+static bool compare_shard(const struct parallel *parallel, struct fault *fault)
+{
+	struct pack *p = parallel->context;
+	const uint64_t *cut = &p->cut[parallel->i];
+	char path[PATH_MAX];
+	struct stat st;
+
+	return name_shard(p, parallel->i, path, fault) &&
+	       (lstat(path, &st) != 0 || pack_out(&p->in, &p->how, cut[0], cut[1], path,
+						 &p->result[parallel->i], fault));
+}
+
+/* Writes shard @parallel->i, unless it is there, and reports it in order. */
 static bool pack_shard(const struct parallel *parallel, struct fault *fault)
 {
 	struct pack *p = parallel->context;
-	uint64_t begin = p->cut[parallel->i], end = p->cut[parallel->i + 1];
-	struct pack_result r;
+	const uint64_t *cut = &p->cut[parallel->i];
+	struct pack_result *r = &p->result[parallel->i];
 	char path[PATH_MAX];
 
 	if (!name_shard(p, parallel->i, path, fault) ||
-		!pack_out(&p->in, &p->how, begin, end, path, &r, fault))
+		(r->bytes == 0 && !pack_out(&p->in, &p->how, cut[0], cut[1], path, r, fault)))
 		return false;
 	if (!parallel_turn(parallel))
 		return true;
-	print(p, path, end - begin + r.padding, &r);
+	print(p, path, cut[1] - cut[0] + r->padding, r);
 	parallel_pass(parallel);
 	return true;
 }
@@ -349,15 +363,22 @@ static unsigned count_threads(const struct pack *p)
 
 static bool pack_paths(struct pack *p, char *const *path, int n, struct fault *fault)
 {
+	unsigned threads;
 	bool fine;
 
 	if (!pack_in_add(&p->in, path, n, fault) || !is_outside(p, fault) || !plan(p, fault) ||
 		!open_output(p, fault))
 		return false;
+	p->result = calloc(p->shards, sizeof(*p->result));
+	if (!p->result)
+		return fault_memory(fault);
+	threads = count_threads(p);
 	report_losses(p);
 	ctl_progress_begin(&p->progress, "packing", "tokens", p->in.tokens);
 	p->how.progress = &p->progress;
-	fine = parallel_for(p->shards, count_threads(p), pack_shard, p, fault) == p->shards;
+	/* If a file of another pack is there, nothing is written. */
+	fine = parallel_for(p->shards, threads, compare_shard, p, fault) == p->shards &&
+	       parallel_for(p->shards, threads, pack_shard, p, fault) == p->shards;
 	ctl_progress_end(&p->progress);
 	if (fine && p->how.row_tokens)
 		print_rows(p);
@@ -509,6 +530,7 @@ static int pack(const struct ctl_arguments *a)
 	pack_in_end(&p.in);
 	ctl_input_end(&p.in.input);
 	free(p.cut);
+	free(p.result);
 	return status;
 }
 
