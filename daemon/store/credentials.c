@@ -16,6 +16,7 @@ enum {
 	EARLY_S = 600,	/* seconds from the renewal to the expiry */
 	AGAIN_MS = 250, /* after a failure, doubled each time */
 	AGAIN_MOST_MS = 30000,
+	RENEWED_WITHIN_MS = 1000,
 };
 
 /* ---- the entries of `stores:` ---- */
@@ -131,10 +132,10 @@ static bool take(struct wallet *wallet)
 	return true;
 }
 
-/* The search is over: publishes its result, with the lock. True: there is something new. */
+/* The search is over: publishes its result, with the lock. True: it is news for readings. */
 static bool publish(struct wallet *wallet, enum provided provided)
 {
-	bool news = provided != PROVIDED || take(wallet);
+	bool news = provided == PROVIDED ? take(wallet) : wallet->now.serial == 0;
 	int64_t left_s = wallet_left_s(wallet), wait_ms = INT64_MAX / 2;
 	bool good = provided == PROVIDED && left_s > 0;
 
@@ -172,8 +173,10 @@ static void *help(void *argument)
 		enum provided provided = providers_search(&wallet->search);
 
 		pthread_mutex_lock(&stores->lock);
+		/* The first credentials need no jitter: no GET was denied. */
 		if (publish(wallet, provided))
-			readings_hasten(bucket, 1);
+			readings_hasten(bucket, HASTY_CREDENTIALS,
+				wallet->now.serial > 1 ? RENEWED_WITHIN_MS : 1);
 	}
 	pthread_mutex_unlock(&stores->lock);
 	return NULL;

@@ -138,8 +138,8 @@ enum wallet_state {
 	WALLET_NONE,  /* @fault: there are none, or the config is wrong */
 };
 
-/* Whether there are credentials. When that changes, hasty readings are woken. This and the
- * functions below: with the lock. */
+/* Whether there are credentials. Readings that wait for others are woken when they are there. This
+ * and the functions below: with the lock. */
 enum wallet_state wallet_look(struct wallet *wallet, struct fault *fault);
 /* A store rejected the credentials with this serial (expired, or unknown): they are found anew,
  * unless newer ones are there. */
@@ -245,6 +245,13 @@ struct limit {
 	int64_t halved_ms;
 };
 
+/* What ends a reading's pause early. */
+enum hasty {
+	HASTY_NO,
+	HASTY_STORE,	   /* the store answers again */
+	HASTY_CREDENTIALS, /* there are new credentials */
+};
+
 /* A thread that reads an object. It is on that thread's stack. */
 struct reading {
 	struct stores *stores;
@@ -262,8 +269,8 @@ struct reading {
 	bool queued;	 /* waits until another GET ends, or for memory */
 	uint64_t bytes;	 /* of memory that its GET needs */
 	struct get *get; /* in flight */
-	int64_t due_ms;	 /* the end of a pause */
-	bool hasty;	 /* the pause is shorter once the store answers, or for new credentials */
+	int64_t due_ms;	 /* the end of a pause; negative: a fault is final */
+	enum hasty hasty;
 	struct shared *shared; /* that another thread fetches */
 	char reason[160];      /* of the last fault, or what it waits for */
 	TAILQ_ENTRY(reading) link;
@@ -343,10 +350,10 @@ void reading_end(struct reading *reading);
 bool reading_cancelled(const struct reading *reading);
 /* Waits until it is woken, @due_ms the latest. Unlocked meanwhile. */
 void reading_wait(struct reading *reading, int64_t due_ms);
-/* Waits until @due_ms, or until it is cancelled. Ends reading.hasty. */
-void reading_pause(struct reading *reading, int64_t due_ms);
-/* Ends the pauses of hasty readings at random within @within_ms. */
-void readings_hasten(struct store_bucket *bucket, uint32_t within_ms);
+/* Waits until reading.due_ms, or until it is cancelled. Ends reading.hasty. */
+void reading_pause(struct reading *reading);
+/* Ends the pauses that @cause ends, at random within @within_ms. */
+void readings_hasten(struct store_bucket *bucket, enum hasty cause, uint32_t within_ms);
 /* Lets readings begin their GETs, as the limit and memory allow: sessions take turns. */
 void bucket_turns(struct store_bucket *bucket);
 

@@ -105,7 +105,7 @@ static void succeeded(struct store_bucket *bucket, const struct get *get)
 	limit_answered(&bucket->limit, bucket->status.in_flight);
 	bucket->fails_since_ms = 0;
 	if (failed_ms >= RECOVERED_WITHIN_MS)
-		readings_hasten(bucket, RECOVERED_WITHIN_MS);
+		readings_hasten(bucket, HASTY_STORE, RECOVERED_WITHIN_MS);
 	if (failed_ms >= RECOVERED_MS)
 		SAY(bucket, "%s: answers again after %" PRId64 " s", bucket->place.name,
 			failed_ms / 1000);
@@ -170,8 +170,9 @@ static bool wait_for_credentials(struct reading *r, struct fault *fault)
 		if (patience > 0 && now - r->since_ms > patience)
 			return fault_errno(fault, EREMOTEIO, "", "%s: waited %d s for %s",
 				r->bucket->place.name, (int)(patience / 1000), r->reason);
-		r->hasty = true;
-		reading_pause(r, now + TICK_MS);
+		r->hasty = HASTY_CREDENTIALS;
+		r->due_ms = now + TICK_MS;
+		reading_pause(r);
 		r->reason[0] = 0;
 	}
 }
@@ -240,8 +241,10 @@ static int64_t judge(struct reading *r, const struct get *get, struct fault *fau
 	 * Wrong keys do not concern one object: servers may learn a new key one by one. */
 	state.others = r->denied_ms && bucket->success_begun_ms > r->denied_ms && !v->keys;
 	r->tries.timeouts += get->timed_out;
-	r->hasty = v->kind == VERDICT_DENIED || v->kind == VERDICT_EXPIRED ||
-		   (v->kind == VERDICT_HEALS && state.retry_after_s == 0);
+	if (v->kind == VERDICT_DENIED || v->kind == VERDICT_EXPIRED)
+		r->hasty = HASTY_CREDENTIALS;
+	else if (v->kind == VERDICT_HEALS && state.retry_after_s == 0)
+		r->hasty = HASTY_STORE;
 	r->fresh = v->kind == VERDICT_TORN || get->timed_out || get->answer.status == 0;
 	if (get->answer.status == 412)
 		r->no_match = true; /* the next answer names the ETag */
@@ -263,9 +266,8 @@ static int64_t judge(struct reading *r, const struct get *get, struct fault *fau
 static struct get *fetch(struct reading *r, struct fault *fault)
 {
 	struct store_bucket *bucket = r->bucket;
-	int64_t due_ms = 0;
 
-	while (due_ms >= 0 && wait_for_credentials(r, fault) && wait_for_turn(r, fault)) {
+	while (r->due_ms >= 0 && wait_for_credentials(r, fault) && wait_for_turn(r, fault)) {
 		struct get *get = get_make(r);
 
 		if (!get) {
@@ -282,11 +284,10 @@ static struct get *fetch(struct reading *r, struct fault *fault)
 			succeeded(bucket, get);
 			return get;
 		}
-		due_ms = judge(r, get, fault);
-		failed(bucket, due_ms >= 0 ? r->key : NULL, get);
+		r->due_ms = judge(r, get, fault);
+		failed(bucket, r->due_ms >= 0 ? r->key : NULL, get);
 		get_release(get);
-		if (due_ms >= 0)
-			reading_pause(r, due_ms);
+		reading_pause(r);
 	}
 	return NULL;
 }

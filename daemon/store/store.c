@@ -113,23 +113,24 @@ void reading_wait(struct reading *reading, int64_t due_ms)
 		pthread_cond_clockwait(&reading->wake, &stores->lock, CLOCK_MONOTONIC, &due);
 }
 
-void reading_pause(struct reading *reading, int64_t due_ms)
+void reading_pause(struct reading *reading)
 {
-	reading->due_ms = due_ms;
 	while (stores_now_ms() < reading->due_ms && !reading_cancelled(reading))
 		reading_wait(reading, reading->due_ms);
-	reading->hasty = false;
+	reading->hasty = HASTY_NO;
 }
 
-void readings_hasten(struct store_bucket *bucket, uint32_t within_ms)
+void readings_hasten(struct store_bucket *bucket, enum hasty cause, uint32_t within_ms)
 {
 	struct reading *r;
 
 	TAILQ_FOREACH(r, &bucket->stores->readings, link)
 	{
+		if (r->bucket != bucket || r->hasty != cause)
+			continue;
 		int64_t due_ms = stores_now_ms() + stores_random() % within_ms;
 
-		if (r->bucket != bucket || !r->hasty || r->due_ms <= due_ms)
+		if (r->due_ms <= due_ms)
 			continue;
 		r->due_ms = due_ms;
 		pthread_cond_signal(&r->wake);

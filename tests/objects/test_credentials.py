@@ -461,6 +461,16 @@ def test_a_clock_that_is_set_makes_credentials_expire(chain):
     assert os.path.getsize(os.path.join(chain.home, "count")) >= 4, "they were renewed"
 
 
+def test_a_busy_store_is_not_asked_more_often_for_new_keys(chain, moto):
+    """There are new ones every second, and pauses grow to 20 s."""
+    with FaultProxy(moto.port) as proxy:
+        proxy.inject("503", Fault(status=503, code="SlowDown"), times=1 << 30)
+        environment = {**chain.process(chain.json(lives=2)), "AWS_ENDPOINT_URL": proxy.endpoint}
+        done = chain.cat("-w", "10", "load", "s3://corpus/plain", **environment)
+        assert done.returncode == 1 and b"503 SlowDown, for 10 s" in done.stderr, done.stderr
+        assert 4 <= len(proxy.requests) <= 12, [r.at for r in proxy.requests]
+
+
 def test_notes_about_readable_secrets(chain, moto):
     chain.file(".aws/credentials", f"[default]\n{chain.keys()}", mode=0o644)
     done = chain.cat("load", "s3://corpus/plain")
