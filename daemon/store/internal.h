@@ -158,6 +158,7 @@ struct profile {
 	char access[SIGN_ACCESS_BYTES], secret[SIGN_SECRET_BYTES], token[SIGN_TOKEN_BYTES];
 	char region[SIGN_REGION_BYTES];
 	char process[PROFILE_TEXT_BYTES]; /* credential_process */
+	char other[PROFILE_TEXT_BYTES];	  /* SSO, a role or another profile, which are not read */
 };
 
 /*

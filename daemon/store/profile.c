@@ -26,6 +26,10 @@ static const struct setting {
 	SETTING("aws_session_token", token),
 	SETTING("region", region),
 	SETTING("credential_process", process),
+	SETTING("role_arn", other),
+	SETTING("source_profile", other),
+	SETTING("sso_session", other),
+	SETTING("sso_start_url", other),
 };
 
 static const char blanks[] = " \t\r\n\f\v";

@@ -515,8 +515,18 @@ static enum provided from_profile(struct seek *seek)
 			       ? PROVIDED
 			       : WRONG(seek, "its keys have blanks or control characters; write "
 					     "them again");
+	/* A later provider would be another identity than the one that is meant here. */
+	if (p.access[0] || p.secret[0])
+		return WRONG(seek, "it has only one of aws_access_key_id and "
+				   "aws_secret_access_key; set both");
 	if (p.process[0])
 		return ask_process(seek, p.process);
+	if (p.other[0] && seek->place->kind != URL_GS) /* these are AWS's */
+		return WRONG(seek,
+			"it uses SSO, role_arn or source_profile, which are not read; use "
+			"credential_process = aws configure export-credentials --profile %s "
+			"--format process in another profile",
+			p.name);
 	/* One that `stores:` or the environment names must exist. */
 	if (!named && !variable("AWS_PROFILE"))
 		return PROVIDED_NOTHING;

@@ -46,6 +46,7 @@ static void check_profile(char *text, bool prefixed)
 	assert(profile_parse(text, prefixed, &p) >= 0);
 	assert(strlen(p.access) < sizeof(p.access) && strlen(p.secret) < sizeof(p.secret));
 	assert(strlen(p.token) < sizeof(p.token) && strlen(p.process) < sizeof(p.process));
+	assert(strlen(p.other) < sizeof(p.other));
 	assert(strcmp(p.name, "lab") == 0);
 }
 

@@ -245,6 +245,22 @@ def test_shared_files(chain):
 
 
 @pytest.mark.parametrize(
+    "setting, words",
+    [
+        ("aws_access_key_id = a", "only one of"),
+        ("aws_secret_access_key = a", "only one of"),
+        ("role_arn = a\nsource_profile = b", "credential_process"),
+        ("sso_session = a", "credential_process"),
+    ],
+)
+def test_a_profile_of_no_use_is_not_passed_over(chain, metadata, setting, words):
+    """The machine's role would be another identity than the user's."""
+    chain.file(".aws/config", f"[default]\n{setting}\n")
+    error = chain.fault(**instance(metadata))
+    assert "(profile default): " in error and words in error and not metadata.asked
+
+
+@pytest.mark.parametrize(
     "script, words",
     [
         ("echo rubbish", "not a JSON object"),
