@@ -190,7 +190,7 @@ static void hurry(struct wallet *wallet)
 	if (soon >= wallet->due_ms)
 		return;
 	wallet->due_ms = soon;
-	pthread_cond_broadcast(&wallet->search.stores->helpers);
+	pthread_cond_broadcast(&wallet->search.bucket->stores->helpers);
 }
 
 /* ---- wallets ---- */
@@ -202,8 +202,7 @@ bool wallet_open(struct store_bucket *bucket, struct fault *fault)
 	bool anonymous = store && store->anonymous;
 
 	bucket->wallet.last = PROVIDED_NOTHING;
-	bucket->wallet.search.stores = bucket->stores;
-	bucket->wallet.search.place = &bucket->place;
+	bucket->wallet.search.bucket = bucket;
 	if (!anonymous)
 		prctl(PR_SET_DUMPABLE, 0);
 	if (file || (bucket->place.kind != URL_HTTPS && !anonymous))

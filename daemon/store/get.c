@@ -56,11 +56,11 @@ static size_t on_body(char *from, size_t size, size_t n, void *context)
 
 	(void)size;
 	if (!get->judged) {
-		verdict_headers(get->asked, &get->answer, &get->verdict);
+		verdict_headers(&get->reading->asked, &get->answer, &get->verdict);
 		get->judged = true;
 	}
 	bool good = get->verdict.kind == VERDICT_GOOD;
-	size_t left = (good ? get->asked->n : ANSWER_ERROR_BYTES) - get->n;
+	size_t left = (good ? get->reading->asked.n : ANSWER_ERROR_BYTES) - get->n;
 	size_t some = n < left ? n : left;
 
 	if (!grow(get, some))
@@ -171,7 +171,7 @@ static void put_back(struct get *get)
 
 void get_release(struct get *get)
 {
-	uint64_t bytes = get->body ? get->charged : 0;
+	uint64_t bytes = get->body ? get->reading->bytes : 0;
 
 	put_back(get);
 	end_turn(get->bucket, bytes);
@@ -328,7 +328,8 @@ static void judge(struct get *get, CURLcode code)
 		(answered && (code == CURLE_OK || cut_by_us || get->too_long))) {
 		if (cut_by_us)
 			answer_error(&get->answer, get->body, get->n);
-		verdict_answer(get->asked, &get->answer, get->n + get->too_long, &get->verdict);
+		verdict_answer(
+			&get->reading->asked, &get->answer, get->n + get->too_long, &get->verdict);
 	} else {
 		judge_network(get, code, &get->verdict);
 	}
@@ -379,7 +380,6 @@ static CURLcode perform(struct get *get)
 
 struct get *get_make(struct reading *reading)
 {
-	const struct verdict_asked *asked = &reading->asked;
 	struct store_bucket *bucket = reading->bucket;
 	struct stores *stores = bucket->stores;
 	struct get *get = get_new(bucket);
@@ -393,10 +393,9 @@ struct get *get_make(struct reading *reading)
 		.easy = get->easy,
 		.multi = get->multi,
 		.left = reading_cancelled(reading),
-		.asked = asked,
+		.reading = reading,
 		.answer = {.size = STORE_SIZE_UNKNOWN},
-		.large = asked->n > LARGE_BYTES,
-		.charged = reading->bytes,
+		.large = reading->asked.n > LARGE_BYTES,
 		.room = reading->bytes,
 		.begun_ms = stores_now_ms(),
 		.first_byte_ms = retry_first_byte_ms(&reading->tries),

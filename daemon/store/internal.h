@@ -94,9 +94,7 @@ enum provided {
 enum { SEEK_ANSWER_BYTES = 64 << 10, SEEK_TOKEN_BYTES = 16 << 10 };
 
 struct seek {
-	/* Of what. */
-	const struct url_place *place;
-	struct stores *stores; /* once they close, the search ends within a second */
+	const struct store_bucket *bucket; /* once its stores close, the search ends in a second */
 	/* The result. */
 	struct credentials found; /* without its serial */
 	struct fault fault;
@@ -109,9 +107,9 @@ struct seek {
 
 /* Asks the providers of the store in turn. Never PROVIDED_NOTHING. */
 enum provided providers_search(struct seek *seek);
-/* Uses the JSON object of a program or server, whose members have AWS's names. @token: the member
- * with the session token. */
-enum provided provide_json(struct seek *seek, const char *text, const char *token);
+/* Uses the answer, a JSON object whose members have AWS's names. @token: the member with the
+ * session token. */
+enum provided provide_json(struct seek *seek, const char *token);
 
 struct wallet {
 	struct seek search; /* the helper thread's */
@@ -367,14 +365,13 @@ struct get {
 	CURLM *multi;
 	struct get *next; /* spare */
 	_Atomic bool left;
-	const struct verdict_asked *asked;
+	const struct reading *reading; /* whose it is, until its release */
 	struct answer answer;
 	struct verdict verdict; /* by the headers, once the body begins; then of all */
 	bool judged, timed_out, too_long, large;
 	bool incomplete; /* no memory for a header */
 	char *body;	 /* [room] */
 	size_t room;
-	uint64_t charged;	       /* to the bucket's body_bytes */
 	size_t n;		       /* of the body, or of the body of an error */
 	uint64_t serial;	       /* of the credentials */
 	int64_t begun_ms, answered_ms; /* answered: 0 before the first header */

@@ -19,7 +19,7 @@ enum {
 	METADATA_TRIES = 2,
 	PROCESS_MS = 30 * 1000,
 	PROCESS_END_MS = 1000, /* from the end of its output to its own */
-	STOP_MS = 100,	       /* between two checks of `stop`, while a program runs */
+	STOP_MS = 100, /* between two looks whether the stores close, while a program runs */
 };
 
 extern char **environ;
@@ -104,9 +104,9 @@ static const char *member(const json_t *object, const char *name)
 	return text ? text : "";
 }
 
-enum provided provide_json(struct seek *seek, const char *text, const char *token)
+enum provided provide_json(struct seek *seek, const char *token)
 {
-	json_t *object = json_loads(text, 0, NULL);
+	json_t *object = json_loads(seek->answer, 0, NULL);
 	const char *expiration = member(object, "Expiration");
 	enum provided result = PROVIDED;
 
@@ -158,7 +158,7 @@ static const char *collect(struct seek *seek, int out)
 	size_t n = 0;
 
 	while (n < sizeof(seek->answer)) {
-		if (seek->stores->closing || stores_now_ms() >= end_ms)
+		if (seek->bucket->stores->closing || stores_now_ms() >= end_ms)
 			return "did not end in 30 s";
 		if (poll(&wait, 1, STOP_MS) <= 0)
 			continue;
@@ -210,7 +210,7 @@ static enum provided ask_process(struct seek *seek, const char *command)
 	if (status != 0)
 		return LATER(
 			seek, "credential_process ended with status %d; run it by hand", status);
-	return provide_json(seek, seek->answer, "SessionToken");
+	return provide_json(seek, "SessionToken");
 }
 
 /* ---- servers ---- */
@@ -240,7 +240,7 @@ static int on_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t c, 
 static int ask(
 	struct seek *seek, const char *method, const char *body, const char *header, long most_ms)
 {
-	const struct curl *curl = seek->stores->curl;
+	const struct curl *curl = seek->bucket->stores->curl;
 	CURL *easy = curl_handle(curl, NULL);
 	struct curl_slist *headers = easy && header ? curl->slist_append(NULL, header) : NULL;
 	long status = 0;
@@ -261,7 +261,7 @@ static int ask(
 		curl->easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
 		curl->easy_setopt(easy, CURLOPT_WRITEDATA, seek);
 		curl->easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, on_progress);
-		curl->easy_setopt(easy, CURLOPT_XFERINFODATA, seek->stores);
+		curl->easy_setopt(easy, CURLOPT_XFERINFODATA, seek->bucket->stores);
 		curl->easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
 		CURLcode code = curl->easy_perform(easy);
 
@@ -300,8 +300,8 @@ static void write_sts_url(struct seek *seek)
 			endpoint[strlen(endpoint) - 1] == '/' ? "" : "/");
 	else
 		snprintf(seek->url, sizeof(seek->url), "https://sts.%s.amazonaws.com%s/",
-			seek->place->region,
-			strncmp(seek->place->region, "cn-", 3) == 0 ? ".cn" : "");
+			seek->bucket->place.region,
+			strncmp(seek->bucket->place.region, "cn-", 3) == 0 ? ".cn" : "");
 }
 
 /* The elements of STS's answer. A value that is too long is cut, to more than a key may have. */
@@ -403,7 +403,7 @@ static enum provided from_container(struct seek *seek)
 	snprintf(seek->header, sizeof(seek->header), "Authorization: %.16000s", token ? token : "");
 	int status = ask(seek, "GET", NULL, token ? seek->header : NULL, SERVER_MS);
 
-	return status == 200 ? provide_json(seek, seek->answer, "Token") : judge(seek, status, "");
+	return status == 200 ? provide_json(seek, "Token") : judge(seek, status, "");
 }
 
 /* ---- metadata of an instance ---- */
@@ -461,7 +461,7 @@ static enum provided from_instance(struct seek *seek)
 		status = ask_metadata(seek, base, path, "GET", seek->header);
 	}
 	if (status == 200)
-		return provide_json(seek, seek->answer, "Token");
+		return provide_json(seek, "Token");
 	judge(seek, status, "");
 	return PROVIDED_LATER;
 }
@@ -504,7 +504,7 @@ static enum provided from_environment(struct seek *seek)
 
 static enum provided from_profile(struct seek *seek)
 {
-	const char *named = seek->place->store ? seek->place->store->profile : NULL;
+	const char *named = seek->bucket->place.store ? seek->bucket->place.store->profile : NULL;
 	struct profile p;
 
 	if (!profile_read(named, &p, &seek->fault))
@@ -521,7 +521,7 @@ static enum provided from_profile(struct seek *seek)
 				   "aws_secret_access_key; set both");
 	if (p.process[0])
 		return ask_process(seek, p.process);
-	if (p.other[0] && seek->place->kind != URL_GS) /* these are AWS's */
+	if (p.other[0] && seek->bucket->place.kind != URL_GS) /* these are AWS's */
 		return WRONG(seek,
 			"it uses SSO, role_arn or source_profile, which are not read; use "
 			"credential_process = aws configure export-credentials --profile %s "
@@ -539,8 +539,8 @@ static enum provided from_profile(struct seek *seek)
 /* Token and query files of `stores:`. One that is being replaced is there soon. */
 static enum provided from_file(struct seek *seek)
 {
-	const char *tokens = seek->place->store->token_file;
-	const char *path = tokens ? tokens : seek->place->store->query_file;
+	const char *tokens = seek->bucket->place.store->token_file;
+	const char *path = tokens ? tokens : seek->bucket->place.store->query_file;
 	const char *text = profile_text(path, seek->answer, sizeof(seek->answer), &seek->fault);
 
 	if (!text)
@@ -565,9 +565,9 @@ static enum provided nobody(struct seek *seek)
 		"no credentials: neither in the environment nor in the AWS files, and no role of "
 		"this machine; set AWS_PROFILE or profile:, or anonymous: true for public data, "
 		"in stores: %s",
-		seek->place->store	      ? seek->place->store->name
-		: seek->place->kind == URL_GS ? "gs"
-					      : "s3");
+		seek->bucket->place.store	     ? seek->bucket->place.store->name
+		: seek->bucket->place.kind == URL_GS ? "gs"
+						     : "s3");
 }
 
 /* Which providers are asked: all of S3 or Google in turn, or the one that `stores:` names. */
@@ -592,17 +592,17 @@ static const struct {
 
 static unsigned way_of(const struct seek *seek)
 {
-	const struct config_store *store = seek->place->store;
+	const struct config_store *store = seek->bucket->place.store;
 
 	if (store && store->token_file)
 		return TOKEN_FILE;
 	if (store && store->query_file)
 		return QUERY_FILE;
-	if (seek->place->kind == URL_HTTPS || (store && store->anonymous))
+	if (seek->bucket->place.kind == URL_HTTPS || (store && store->anonymous))
 		return ANONYMOUS;
 	if (store && store->profile)
 		return PROFILE;
-	return seek->place->kind == URL_GS ? GOOGLE : S3;
+	return seek->bucket->place.kind == URL_GS ? GOOGLE : S3;
 }
 
 enum provided providers_search(struct seek *seek)

@@ -55,7 +55,8 @@ static void check_json(const char *text)
 	static struct seek seek;
 
 	memset(&seek, 0, sizeof(seek));
-	if (provide_json(&seek, text, "Token") != PROVIDED) {
+	snprintf(seek.answer, sizeof(seek.answer), "%s", text);
+	if (provide_json(&seek, "Token") != PROVIDED) {
 		check_fault(&seek.fault);
 		return;
 	}
