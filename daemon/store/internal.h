@@ -171,6 +171,8 @@ bool profile_read(const char *name, struct profile *profile, struct fault *fault
 int profile_parse(char *text, bool prefixed, struct profile *profile);
 /* The path of a file: @given, or below ~/.aws. False: there is no home. */
 bool profile_path(const char *given, const char *file, char *path, size_t path_bytes);
+/* Cuts blanks off both ends of the @n bytes at @text, and ends it. Returns the new beginning. */
+char *profile_trim(char *text, size_t n);
 /* Reads a file of fewer than @bytes into @text. Returns its text without the blanks around it, in
  * @text; NULL: @fault. */
 char *profile_text(const char *path, char *text, size_t bytes, struct fault *fault);

@@ -34,8 +34,7 @@ static const struct setting {
 
 static const char blanks[] = " \t\r\n\f\v";
 
-/* Cuts blanks off both ends of the @n bytes at @text, and ends it. Returns the new beginning. */
-static char *trim(char *text, size_t n)
+char *profile_trim(char *text, size_t n)
 {
 	while (n > 0 && strchr(blanks, text[n - 1]))
 		n--;
@@ -59,13 +58,13 @@ char *profile_text(const char *path, char *text, size_t bytes, struct fault *fau
 		fault_set(fault, FAULT_DATA, "", "%s: is larger than %zu bytes", path, bytes - 1);
 	if (fd >= 0)
 		close(fd);
-	return got >= 0 && n < bytes ? trim(text, n) : NULL;
+	return got >= 0 && n < bytes ? profile_trim(text, n) : NULL;
 }
 
 /* Whether a section's name, without the brackets, is the profile's. */
 static bool is_section(char *name, bool prefixed, const char *wanted)
 {
-	name = trim(name, strlen(name));
+	name = profile_trim(name, strlen(name));
 	if (prefixed && strcmp(name, "default") != 0) {
 		if (strncmp(name, "profile", 7) != 0 || !name[7] || !strchr(blanks, name[7]))
 			return false;
@@ -105,9 +104,9 @@ int profile_parse(char *text, bool prefixed, struct profile *profile)
 			inside = is_section(line + 1, prefixed, profile->name);
 			profile->found |= inside;
 		} else if (line[0] == '[' || inside) {
-			char *value = end ? trim(end + 1, strlen(end + 1)) : NULL;
+			char *value = end ? profile_trim(end + 1, strlen(end + 1)) : NULL;
 
-			if (!end || !take(profile, trim(line, (size_t)(end - line)), value))
+			if (!end || !take(profile, profile_trim(line, (size_t)(end - line)), value))
 				return number;
 		}
 	}

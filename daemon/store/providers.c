@@ -400,8 +400,12 @@ static enum provided from_container(struct seek *seek)
 			"such a server gets no token");
 	if (file && !(token = profile_text(file, seek->token, sizeof(seek->token), &seek->fault)))
 		return PROVIDED_LATER;
-	snprintf(seek->header, sizeof(seek->header), "Authorization: %.16000s", token ? token : "");
-	int status = ask(seek, "GET", NULL, token ? seek->header : NULL, SERVER_MS);
+	if (!file) {
+		snprintf(seek->token, sizeof(seek->token), "%s", token ? token : "");
+		token = profile_trim(seek->token, strlen(seek->token));
+	}
+	snprintf(seek->header, sizeof(seek->header), "Authorization: %.16000s", token);
+	int status = ask(seek, "GET", NULL, *token ? seek->header : NULL, SERVER_MS);
 
 	return status == 200 ? provide_json(seek, "Token") : judge(seek, status, "");
 }
@@ -429,10 +433,14 @@ static int ask_metadata(struct seek *seek, const char *endpoint, const char *pat
 	return status;
 }
 
-/* Another status than 200: there is no such service, unless it failed. */
+/* Another status than 200: there is no such service, unless it failed, or gave the credentials that
+ * are used. Only this thread changes whose they are. */
 static enum provided absent(struct seek *seek, int status)
 {
-	return status >= 500 ? judge(seek, status, "") : PROVIDED_NOTHING;
+	bool used = strcmp(seek->found.provider, seek->bucket->wallet.now.provider) == 0;
+
+	judge(seek, status, "");
+	return status >= 500 || used ? PROVIDED_LATER : PROVIDED_NOTHING;
 }
 
 /* IMDSv2: a token of the session, the role's name, its keys. */
@@ -455,7 +463,7 @@ static enum provided from_instance(struct seek *seek)
 		first_line(seek));
 	status = ask_metadata(seek, base, roles, "GET", seek->header);
 	if (status == 404) /* the instance has no role */
-		return PROVIDED_NOTHING;
+		return absent(seek, status);
 	if (status == 200) {
 		snprintf(path, sizeof(path), "%s%.300s", roles, first_line(seek));
 		status = ask_metadata(seek, base, path, "GET", seek->header);

@@ -51,7 +51,7 @@ class Metadata(http.server.ThreadingHTTPServer):
 
     def __init__(self, store):
         super().__init__(("127.0.0.1", 0), Answer)
-        self.store, self.lives, self.asked, self.away = store, 3600, [], False
+        self.store, self.lives, self.asked, self.away = store, 3600, [], 0
         self.token = ""
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -83,7 +83,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
         with_token = self.headers.get("X-aws-ec2-metadata-token") == "session"
         status, body = 404, b""
         if server.away:
-            status = 503
+            status = server.away
         elif (method, self.path) == ("PUT", "/latest/api/token"):
             status, body = 200, b"session"
         elif self.path.startswith(roles) and not with_token:
@@ -167,8 +167,8 @@ class Chain:
         assert (done.returncode, done.stdout) == (0, BODY), done.stderr
         return done.stderr.decode().split(": ")[1]
 
-    def fault(self, **environment):
-        done = self.cat("-w", "1", "load", "s3://corpus/plain", **environment)
+    def fault(self, *options, **environment):
+        done = self.cat("-w", "1", *options, "load", "s3://corpus/plain", **environment)
         assert done.returncode == 1 and done.stderr.count(b"\n") == 1, done
         assert self.store.secret_key not in done.stderr.decode()
         return done.stderr.decode()
@@ -294,7 +294,7 @@ def test_a_container(chain, metadata):
     endpoint = chain.store.endpoint.replace("127.0.0.1", "localhost")
     proxy = {"http_proxy": "http://127.0.0.1:1", "no_proxy": "localhost"}
     for way in (
-        {"AWS_CONTAINER_AUTHORIZATION_TOKEN": "agent-token"},
+        {"AWS_CONTAINER_AUTHORIZATION_TOKEN": "\nagent-token\n"},
         {"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": token},
     ):
         assert chain.provider(**uri, **way) == "container"
@@ -442,12 +442,20 @@ def test_metadata_that_is_away_for_a_while(chain, metadata):
     after that they are renewed, and no GET fails.
     """
     metadata.lives = 3
-    timer = threading.Timer(1, lambda: setattr(metadata, "away", True))
-    back = threading.Timer(5, lambda: setattr(metadata, "away", False))
+    timer = threading.Timer(1, lambda: setattr(metadata, "away", 503))
+    back = threading.Timer(5, lambda: setattr(metadata, "away", 0))
     timer.start(), back.start()
     done = chain.cat("-s", "8", "load", "s3://corpus/plain", **instance(metadata))
     assert done.returncode == 0 and int(done.stdout) > 20, done.stderr
     assert len([asked for asked in metadata.asked if asked[0] == "PUT"]) >= 3
+
+
+def test_metadata_that_stays_away(chain, metadata):
+    """Reads wait for it; that there are no credentials would be untrue."""
+    metadata.lives = 2
+    threading.Timer(0.5, lambda: setattr(metadata, "away", 404)).start()
+    error = chain.fault("-s", "8", **instance(metadata))
+    assert "waited 1 s for credentials (instance): 404" in error, error
 
 
 def test_a_process_that_hangs_delays_no_other_store(chain, moto):
