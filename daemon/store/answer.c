@@ -2,7 +2,6 @@
 #include "daemon/store/request.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -21,17 +20,40 @@ static int64_t read_date(const char *text)
 										    : 0;
 }
 
+/* Reads digits, and moves @text after them. False: there are none, or the number is not below
+ * 2^64 - 1. */
+static bool read_number(const char **text, uint64_t *number)
+{
+	char *end;
+
+	*number = 0;
+	if (!isdigit((unsigned char)**text))
+		return false;
+	*number = strtoull(*text, &end, 10);
+	*text = end;
+	return *number < UINT64_MAX;
+}
+
 /* "bytes 0-99/1000", "bytes 0-99/" and '*', or of status 416, "bytes " '*' "/1000". */
 static void read_range(struct answer *answer, const char *text)
 {
-	const char *rest = text + 6;
+	uint64_t from = 0, to = 0, size = STORE_SIZE_UNKNOWN;
 
-	if (strncasecmp(text, "bytes", 5) != 0 || (text[5] != ' ' && text[5] != '='))
+	if (strncasecmp(text, "bytes", 5) != 0)
 		return;
-	answer->has_range = sscanf(rest, "%" SCNu64 "-%" SCNu64 "/%" SCNu64, &answer->from,
-				    &answer->to, &answer->size) >= 2;
-	if (!answer->has_range)
-		sscanf(rest, " */%" SCNu64, &answer->size);
+	text += 5 + strspn(text + 5, " =");
+	bool none = *text == '*';
+
+	if (none)
+		text++;
+	else if (!read_number(&text, &from) || *text++ != '-' || !read_number(&text, &to))
+		return;
+	if (*text++ != '/' || (strcmp(text, "*") != 0 && (!read_number(&text, &size) || *text)))
+		return;
+	answer->has_range = !none;
+	answer->from = from;
+	answer->to = to;
+	answer->size = size;
 }
 
 bool answer_etag(const char *text, char etag[STORE_ETAG_BYTES])
@@ -57,14 +79,12 @@ static void copy(char *to, size_t to_bytes, const char *from, size_t n)
 
 static void read_header(struct answer *answer, const char *name, const char *value)
 {
-	char *end;
+	const char *rest = value;
 
 	if (strcasecmp(name, "content-range") == 0) {
 		read_range(answer, value);
 	} else if (strcasecmp(name, "content-length") == 0) {
-		errno = 0;
-		answer->length = strtoull(value, &end, 10);
-		answer->has_length = isdigit((unsigned char)*value) && !*end && errno == 0;
+		answer->has_length = read_number(&rest, &answer->length) && !*rest;
 	} else if (strcasecmp(name, "etag") == 0) {
 		answer->has_etag = answer_etag(value, answer->etag);
 	} else if (strcasecmp(name, "content-encoding") == 0) {
@@ -73,8 +93,8 @@ static void read_header(struct answer *answer, const char *name, const char *val
 	} else if (answer->status >= 400 && strcasecmp(name, "date") == 0) {
 		answer->date = read_date(value);
 	} else if (strcasecmp(name, "retry-after") == 0) {
-		answer->retry_after_s = strtoull(value, &end, 10);
-		answer->retry_at = read_date(value);
+		if (!read_number(&rest, &answer->retry_after_s))
+			answer->retry_at = read_date(value);
 	} else if (strcasecmp(name, "x-amz-bucket-region") == 0) {
 		copy(answer->region, sizeof(answer->region), value, strlen(value));
 	}
@@ -161,6 +181,7 @@ static const struct rule {
 	enum verdict_kind kind;
 	const char *remedy;
 } rules[] = {
+	{0, "SlowDown", VERDICT_HEALS, ""},
 	{0, "RequestTimeout", VERDICT_HEALS, ""},
 	{0, "RequestTimeTooSkewed", VERDICT_CLOCK, "set this machine's clock"},
 	{0, "ExpiredToken", VERDICT_EXPIRED, REMEDY_RENEW},
@@ -216,7 +237,8 @@ static void judge_error(const struct answer *a, struct verdict *v)
 		"%d%s%s%s%s", a->status, a->code[0] ? " " : "", a->code,
 		elsewhere && a->region[0] ? ", the bucket is in region " : "",
 		elsewhere ? a->region : "");
-	v->overload = v->kind == VERDICT_HEALS && (a->status == 429 || a->status == 503);
+	v->overload = v->kind == VERDICT_HEALS &&
+		      (a->status == 429 || a->status == 503 || strcmp(a->code, "SlowDown") == 0);
 	v->keys = v->kind == VERDICT_DENIED && r->code;
 }
 
@@ -252,10 +274,12 @@ static void judge_part(const struct verdict_asked *asked, const struct answer *a
 		judge(v, VERDICT_TORN, "", "a length that is not the range's");
 }
 
-static void judge_size(const struct verdict_asked *asked, uint64_t n, struct verdict *v)
+static void judge_size(
+	const struct verdict_asked *asked, const struct answer *a, uint64_t n, struct verdict *v)
 {
 	if (asked->want == VERDICT_WHOLE && n > asked->n)
-		judge(v, VERDICT_FINAL, "", "has more than %zu bytes", asked->n);
+		judge(v, VERDICT_TOO_LARGE, "", "%s%" PRIu64 " bytes, at most %zu are allowed",
+			a->has_length ? "" : "at least ", n, asked->n);
 }
 
 /* Status 200: the whole object, or an error page. */
@@ -265,7 +289,7 @@ static void judge_whole(
 	uint64_t size = a->has_length ? a->length : STORE_SIZE_UNKNOWN;
 
 	if (asked->want != VERDICT_RANGE)
-		judge_size(asked, a->has_length ? size : 0, v);
+		judge_size(asked, a, a->has_length ? size : 0, v);
 	else if (asked->at == 0 && asked->n == asked->size && size == asked->size)
 		judge_object(asked, a, size, v);
 	else if (size == asked->size ||
@@ -305,7 +329,7 @@ void verdict_answer(
 	verdict_headers(asked, a, v);
 	if (v->kind != VERDICT_GOOD || asked->want == VERDICT_HEAD)
 		return;
-	judge_size(asked, n, v);
+	judge_size(asked, a, n, v);
 	if (n != right)
 		judge(v, VERDICT_TORN, "", "%" PRIu64 " bytes instead of %" PRIu64, n, right);
 }
@@ -314,6 +338,7 @@ enum fault_code verdict_code(const struct verdict *v)
 {
 	return v->kind == VERDICT_DENIED || v->kind == VERDICT_EXPIRED ? FAULT_PERMISSION
 	       : v->kind == VERDICT_OTHER			       ? FAULT_CHANGED
+	       : v->kind == VERDICT_TOO_LARGE			       ? FAULT_DATA
 								       : FAULT_IO;
 }
 
@@ -342,7 +367,7 @@ int64_t retry_after(
 	enum verdict_kind kind = verdict->kind;
 	bool keys = kind == VERDICT_DENIED || kind == VERDICT_UNTRUSTED;
 
-	if (kind == VERDICT_FINAL || (keys && !state->proven))
+	if (kind == VERDICT_FINAL || kind == VERDICT_TOO_LARGE || (keys && !state->proven))
 		return RETRY_STOP;
 	if (kind == VERDICT_OTHER || (kind == VERDICT_DENIED && state->others)) {
 		if (!state->listed || ++tries->other >= RETRY_OTHER)

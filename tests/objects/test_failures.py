@@ -39,6 +39,12 @@ def without_size(request):
     return Fault(headers={"Content-Range": f"bytes {at}-{at + n - 1}/*"})
 
 
+def cut_range(request):
+    """A Content-Range that ends before the size."""
+    at, n = request.range
+    return Fault(headers={"Content-Range": f"bytes {at}-{at + n - 1}"}, flip=0)
+
+
 def mirrored(request):
     """A Content-Range of other bytes, as many."""
     at, n = request.range
@@ -46,8 +52,9 @@ def mirrored(request):
 
 
 BUSY = answers(
-    (500, "InternalError"), (502, ""), (503, "SlowDown"), (504, ""), (429, ""), (522, "")
-)
+    (500, "InternalError"), (502, ""), (503, "SlowDown"), (504, ""), (429, ""), (522, ""),
+    (400, "SlowDown"),
+)  # fmt: skip
 # Answers that are not believed have a wrong byte, so that it is seen if they are.
 WRONG = {"flip": 0}
 PAGE = b"<html><body>502 Bad Gateway</body></html>"
@@ -76,6 +83,7 @@ HEALS = {
     "other range": (5, mirrored, 20, 0.3),
     "range without a size": (5, without_size, 20, 0.3),
     "no range": (5, Fault(headers={"Content-Range": None}, **WRONG), 20, 0.3),
+    "range that is cut": (5, cut_range, 20, 0.3),
     "rubbish as the range": (5, Fault(headers={"Content-Range": "bytes ../9"}, **WRONG), 20, 0.3),
     "no ETag": (12, Fault(headers={"Etag": None}, **WRONG), 20, 0.3),
     "page with 200": (6, Fault(status=200, body=PAGE), 20, 0.3),

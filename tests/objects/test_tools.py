@@ -457,6 +457,21 @@ def test_an_unknown_authority(scene, https):
     assert daemon.stop() == 0
 
 
+def test_a_manifest_in_a_store(scene):
+    scene.manifest("s3://corpus/flat/", name="stored.jsonl")
+    body = open(scene.file("stored.jsonl"), "rb").read()
+    scene.store.fill("corpus", {"stored.jsonl": body})
+    config = scene.config("flat", "s3://corpus/flat/", manifest="s3://corpus/stored.jsonl")
+    large = Fault(body=bytes(10000), headers={"Content-Length": str(5 << 30)})
+    for fault, words in (
+        (Fault(), None),
+        (large, f"stored.jsonl: {5 << 30} bytes, at most {4 << 30} are allowed"),
+    ):
+        scene.proxy.inject("manifest", fault, match=lambda r: r.path.endswith("stored.jsonl"))
+        code, _, err = run(TOKEND, "--check", "-c", config, env=scene.env)
+        assert (code == 0) if words is None else (code == 1 and words in err), err
+
+
 def test_check_reads_a_window_of_each_dataset(scene):
     """One GET a dataset. One that fails is named by its line in the config, after one answer."""
     manifests = {name: f"{name}.check.jsonl" for name in ("flat", "llmc")}

@@ -36,6 +36,7 @@ static void test_pauses_and_final_faults(void **state)
 		{VERDICT_OTHER, {.listed = true}, {3751, 3751, STOP}},
 		{VERDICT_OTHER, {.listed = false}, {STOP}},
 		{VERDICT_FINAL, {.listed = true}, {STOP}},
+		{VERDICT_TOO_LARGE, {.listed = true}, {STOP}},
 		{VERDICT_DENIED, {.listed = true}, {STOP}},
 		{VERDICT_DENIED, {.listed = true, .proven = true},
 			{100, 200, 400, 800, 1600, 3200, 6400, 12800, 20000, 20000}},
