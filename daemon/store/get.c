@@ -21,16 +21,26 @@ enum {
 
 /* ---- libcurl's callbacks ---- */
 
+/* Of a whole object only the answer says how large it is. */
+static bool is_large(const struct get *get)
+{
+	const struct answer *answer = &get->answer;
+
+	return (answer->has_length ? answer->length : get->reading->asked.n) > LARGE_BYTES;
+}
+
 static size_t on_header(char *line, size_t size, size_t n, void *context)
 {
 	struct get *get = context;
+	bool good = answer_header(&get->answer, line, n);
 
 	(void)size;
-	if (get->answered_ms == 0) {
+	if (get->answered_ms == 0)
 		get->answered_ms = stores_now_ms();
-		get->deadline_ms = get->answered_ms + (get->large ? STALL_MS : get->first_byte_ms);
-	}
-	return answer_header(&get->answer, line, n) ? n : 0;
+	if (!get->judged) /* they may also follow a body */
+		get->deadline_ms =
+			get->answered_ms + (is_large(get) ? STALL_MS : get->first_byte_ms);
+	return good ? n : 0;
 }
 
 /* Makes room for @n more bytes. A range has it from the beginning. */
@@ -342,7 +352,7 @@ static bool too_slow(struct get *get, int64_t now_ms)
 
 	if (now_ms < get->deadline_ms)
 		return false;
-	if (get->answered_ms && get->large && get->n - get->stall_n >= STALL_BYTES) {
+	if (get->answered_ms && is_large(get) && get->n - get->stall_n >= STALL_BYTES) {
 		get->stall_n = get->n;
 		get->deadline_ms = now_ms + STALL_MS;
 		return false;
@@ -395,7 +405,6 @@ struct get *get_make(struct reading *reading)
 		.left = reading_cancelled(reading),
 		.reading = reading,
 		.answer = {.size = STORE_SIZE_UNKNOWN},
-		.large = reading->asked.n > LARGE_BYTES,
 		.room = reading->bytes,
 		.begun_ms = stores_now_ms(),
 		.first_byte_ms = retry_first_byte_ms(&reading->tries),

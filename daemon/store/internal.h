@@ -370,7 +370,7 @@ struct get {
 	const struct reading *reading; /* whose it is, until its release */
 	struct answer answer;
 	struct verdict verdict; /* by the headers, once the body begins; then of all */
-	bool judged, timed_out, too_long, large;
+	bool judged, timed_out, too_long;
 	bool incomplete; /* no memory for a header */
 	char *body;	 /* [room] */
 	size_t room;

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -464,12 +465,14 @@ def test_a_manifest_in_a_store(scene):
     config = scene.config("flat", "s3://corpus/flat/", manifest="s3://corpus/stored.jsonl")
     large = Fault(body=bytes(10000), headers={"Content-Length": str(5 << 30)})
     for fault, words in (
-        (Fault(), None),
+        (Fault(stall=9), None),
         (large, f"stored.jsonl: {5 << 30} bytes, at most {4 << 30} are allowed"),
     ):
         scene.proxy.inject("manifest", fault, match=lambda r: r.path.endswith("stored.jsonl"))
+        begin = time.monotonic()
         code, _, err = run(TOKEND, "--check", "-c", config, env=scene.env)
         assert (code == 0) if words is None else (code == 1 and words in err), err
+        assert time.monotonic() - begin < 8, "a small one is fetched again after 2 s"
 
 
 def test_check_reads_a_window_of_each_dataset(scene):
