@@ -82,7 +82,8 @@ static bool judge(int dir, const char *path, uint64_t size, struct fault *fault)
 	struct stat st;
 	int fd;
 
-	fstat(dir, &st);
+	if (fstat(dir, &st) != 0)
+		return refuse_errno(fault, path, "cannot be examined");
 	if (st.st_uid != geteuid())
 		return fault_set(fault, FAULT_ARGUMENT, "cache.dir",
 			"%s: belongs to user %u, and the daemon runs as user %u; run `chown`, or "
@@ -259,10 +260,10 @@ static void failed(struct store_cache *cache, int error, const char *what)
 	snprintf(cache->status.last, sizeof(cache->status.last), "%s: %s", what, strerror(error));
 	pthread_mutex_unlock(&cache->lock);
 	if (is_due(cache, &cache->failing_until_ms))
-		stores_log(cache->options,
-			"cache %s: %s: %s; windows are fetched singly, and it is tried again every "
-			"minute",
-			cache->status.dir, what, strerror(error));
+		stores_log(cache->options, "cache %s: %s: %s; windows are fetched singly%s",
+			cache->status.dir, what, strerror(error),
+			error == ENOENT ? " until the daemon is started again"
+					: ", and it is tried again every minute");
 }
 
 /* ---- reading ---- */

@@ -307,13 +307,12 @@ def test_a_cache_that_is_removed(store, shared):
     assert daemon.stop() == 0
     daemon = job.daemon()
     job.read(daemon, 500)
-    shutil.rmtree(job.cache)
+    while os.path.exists(job.cache):  # pieces that are fetched ahead come meanwhile
+        shutil.rmtree(job.cache, ignore_errors=True)
     os.mkdir(job.cache, 0o700)
     job.read(daemon, 500, at=1024)
     said = daemon.said("windows are fetched singly")
-    # The second if a piece that was fetched ahead came while the directory was being emptied.
-    reasons = "the directory was removed", "No such file or directory"
-    assert len(said) == 1 and any(reason in said[0] for reason in reasons), daemon.log()
+    assert len(said) == 1 and "until the daemon is started again" in said[0], daemon.log()
     assert os.listdir(job.cache) == []
     assert daemon.stop() == 0
 
