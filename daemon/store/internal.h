@@ -52,7 +52,7 @@ CURL *curl_handle(const struct curl *curl, const char *ca);
  * ---- credentials.c: credentials of stores
  *
  * A wallet belongs to a bucket, and all sessions share it. Its helper thread finds credentials and
- * renews them before they expire. It may block; the functions wallet_…() do not.
+ * renews them before they expire. It may block, as wallet_open() may; the other functions do not.
  *
  * Secrets are in no message. A process that has any leaves no core dump, and other processes of its
  * user cannot read its memory (PR_SET_DUMPABLE).

@@ -89,7 +89,7 @@ static void count(struct store_bucket *bucket, const struct get *get)
 	bucket->fault_ms = stores_now_ms();
 }
 
-/* Logs a line. Unlocks meanwhile. */
+/* Logs a line. Unlocks meanwhile: what the arguments name must not be shared. */
 #define SAY(bucket, ...)                                                                           \
 	(pthread_mutex_unlock(&(bucket)->stores->lock),                                            \
 		stores_log(&(bucket)->stores->options, __VA_ARGS__),                               \
@@ -138,11 +138,14 @@ static void failed(struct store_bucket *bucket, const char *key, const struct ge
 		limit_overload(&bucket->limit, now);
 	if (kind == VERDICT_EXPIRED || kind == VERDICT_DENIED)
 		wallet_refused(&bucket->wallet, get->serial);
-	if (read_clock(bucket, get)) {
+	bool clock = read_clock(bucket, get);
+	int64_t offset_s = bucket->wallet.clock_offset_s;
+
+	if (clock) {
 		SAY(bucket,
 			"%s: the clocks differ by %" PRId64
 			" s; requests are signed with the store's time; set this machine's clock",
-			bucket->place.name, bucket->wallet.clock_offset_s);
+			bucket->place.name, offset_s);
 	} else if (key && (bucket->logged_ms == 0 || now - bucket->logged_ms >= LOG_MS)) {
 		bucket->logged_ms = now;
 		SAY(bucket, "%s/%.150s: %.120s; retrying", bucket->place.name, key,
@@ -348,7 +351,7 @@ static struct shared *share(const struct object *object, uint64_t at, size_t n, 
 	struct shared wanted = {.bucket = bucket, .n = n, .piece = piece, .references = 1};
 	struct shared **found, *s = NULL;
 
-	/* Neither ETags nor keys contain a line feed. */
+	/* An ETag contains no line feed, and a key is at the end. */
 	if (asprintf(&wanted.name, "%u %" PRIu64 " %" PRIu64 "+%zu %d %s\n%s", bucket->number,
 		    object->size, at, n, piece, object->etag ? object->etag : "", object->key) < 0)
 		return NULL;
