@@ -138,12 +138,17 @@ def test_a_key_that_servers_learn_one_by_one(job, proxy):
             denied.append(asked)
         return Fault(status=403, code="InvalidAccessKeyId") if asked == denied[0] else None
 
-    proxy.inject("key", deny, 5, windows)
-    reader.read(BATCHES)
-    assert proxy.injected["key"] == before + 5
-    reader.close()
+    proxy.inject("key", deny, 7, windows)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(reader.read, BATCHES)
+        wait_until(lambda: denied, "a range that is denied")
+        other = Reader(job, daemon, position=4096, run="other", micro=2, slots=16)
+        other.read(BATCHES)
+        read.result()
+    assert proxy.injected["key"] == before + 7
+    reader.close(), other.close()
     assert daemon.stop() == 0
-    injected(WINDOW + 7, 5)
+    injected(WINDOW + 7, 7)
 
 
 def refused(reader):
