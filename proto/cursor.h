@@ -206,8 +206,8 @@ char *cursor_list_datasets(
 
 /*
  * True if @cursor belongs to the stream as it is now (@now: a new cursor of it). The stream must
- * have all datasets that @cursor serves now or later, unchanged. It may have more; their order and
- * weights do not matter.
+ * have all datasets that @cursor serves now or later, unchanged. Without epochs it may have more;
+ * their order and weights do not matter.
  */
 bool cursor_belongs(const struct cursor *cursor, const struct cursor *now, struct fault *fault);
 /* A hash of identity, order version, current and pending mixes, position, world and micro-batch. At

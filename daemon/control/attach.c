@@ -4,7 +4,8 @@
  * refused: for now, while the config is read again; or, if a session still reads the former ones or
  * was stopped by the change, until somebody acts. In the pool: the cursor and the ring are made.
  * Back on the loop: the data thread gets the feed, and the client gets the ring's two descriptors.
- * Only an attach at a snapshot reads state_dir, before the second step.
+ * Only an attach at a snapshot reads state_dir, before the second step. A client that seeks, or
+ * attaches again, skips that.
  *
  * The pool has a thread for each stream and some more, so a stream whose storage hangs delays no
  * other. Such a stream's attaches go on a second or two after the comparison began, because the

@@ -101,6 +101,10 @@ static bool fits_session(struct reload *r, const struct session *s)
 
 	if (!now)
 		fault_set(&why, FAULT_CURSOR, "", "the stream is removed");
+	else if (s->stream->config->documents && !now->config->documents)
+		fault_set(&why, FAULT_CURSOR, "documents", "is no longer true");
+	else if (s->stream->config->loss_mask && !now->config->loss_mask)
+		fault_set(&why, FAULT_CURSOR, "loss_mask", "is no longer true");
 	else if (cursor_belongs(feed_cursor(s->feed), &now->begin, &why))
 		return true;
 	return fault_set(&r->fault, FAULT_CURSOR, "",

@@ -149,7 +149,7 @@ extern const struct shard_format shard_flat, shard_npy, shard_llmc, shard_megatr
 
 /* The format called @name, or NULL. "auto" is not a format. */
 const struct shard_format *shard_format(const char *name);
-/* Writes the names of all formats, "flat, npy, …", to @to and returns it. */
+/* Writes the names of all formats, "megatron, …, flat", to @to and returns it. */
 enum { SHARD_NAMES_BYTES = 128 };
 const char *shard_format_names(char *to, size_t to_bytes);
 /* The format of an open file. On failure returns NULL and @fault, without the path. */

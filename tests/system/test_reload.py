@@ -118,6 +118,17 @@ def test_what_is_new_is_served_and_a_live_session_must_fit(scene):
     assert has(refusal(lambda: scene.attach(stream="train")), "stream", "other")
 
 
+def test_annotations_of_a_live_session_stay(scene):
+    train = {**scene.train, "documents": True, "eos": 1, "loss_mask": True}
+    scene.write(train=train)
+    scene.reload()
+    client = scene.attach(stream="train")
+    for lost in "documents", "loss_mask":
+        scene.write(train={**train, lost: False})
+        assert f"could not go on: {lost}: is no longer" in scene.reload("keeps the config that")
+    client.close()
+
+
 def test_rings_that_grow_must_fit(scene):
     """A stream gets a dataset of wider tokens."""
     scene.place.shard("wide/a.bin", 60_000, dtype="<u4")
