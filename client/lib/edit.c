@@ -61,19 +61,6 @@ int64_t tokend_cursor_edit(const struct tokend_edit *e)
 	return n < 0 ? error_line(&fault, e->why, e->why_bytes) : n;
 }
 
-int tokend_cursor_position(
-	const void *cursor, size_t cursor_bytes, uint64_t *position, char *why, size_t why_bytes)
-{
-	struct fault fault;
-	struct cursor c;
-
-	if (!cursor_decode(&c, cursor, cursor_bytes, &fault))
-		return error_line(&fault, why, why_bytes);
-	*position = c.next;
-	cursor_free(&c);
-	return 0;
-}
-
 int64_t tokend_cursor_show(const void *cursor, size_t cursor_bytes, char *json, size_t capacity,
 	char *why, size_t why_bytes)
 {

@@ -315,12 +315,6 @@ void tokend_detach(struct tokend *t)
 	free(t);
 }
 
-void tokend_leave(struct tokend *t)
-{
-	if (!handle_forked(t))
-		handle_lose(t);
-}
-
 void tokend_shape(const struct tokend *t, struct tokend_shape *shape)
 {
 	const struct ring_geometry *g = &t->mapping->ring.geometry;
@@ -361,11 +355,6 @@ const char *tokend_config(const struct tokend *t)
 	return t->config;
 }
 
-const char *tokend_stream_name(const struct tokend *t)
-{
-	return t->stream;
-}
-
 unsigned tokend_annotations(const struct tokend *t)
 {
 	const struct ring_geometry *g = &t->mapping->ring.geometry;
@@ -390,13 +379,6 @@ int tokend_memory(struct tokend *t, void **base, uint64_t *bytes,
 	m->gone = gone;
 	m->context = context;
 	return 1;
-}
-
-uint64_t tokend_held(const struct tokend *t)
-{
-	const struct release_queue *q = &t->mapping->queue;
-
-	return handle_forked(t) ? 0 : q->taken - q->released;
 }
 
 int tokend_forked(const struct tokend *t)

@@ -222,14 +222,12 @@ TOKEND_API const uint8_t *tokend_loss_mask(
 
 /* Converts @n tokens of @token_bytes (2 or 4; other values write nothing) to int64 in @to. */
 TOKEND_API void tokend_widen(int64_t *to, const void *tokens, size_t n, uint32_t token_bytes);
-/* Converts tokens 0 to n - 1 to @to and tokens 1 to n to @next: inputs and labels in one pass.
- * Reads n + 1 tokens. */
-TOKEND_API void tokend_widen_pair(
-	int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes);
 /* The same to int32. Returns 0, or EARGUMENT if a token is above INT32_MAX or @token_bytes is not 2
- * or 4; do not use the contents of @to and @next then. */
+ * or 4; do not use the contents of @to then. */
 TOKEND_API TOKEND_CHECKED int tokend_widen_int32(
 	int32_t *to, const void *tokens, size_t n, uint32_t token_bytes);
+/* The same for tokens 0 to n - 1, to @to, and tokens 1 to n, to @next: inputs and labels in one
+ * pass. Reads n + 1 tokens. */
 TOKEND_API TOKEND_CHECKED int tokend_widen_pair_int32(
 	int32_t *to, int32_t *next, const void *tokens, size_t n, uint32_t token_bytes);
 
@@ -255,14 +253,13 @@ TOKEND_API void tokend_shape(const struct tokend *t, struct tokend_shape *shape)
 TOKEND_API const char *tokend_dataset(const struct tokend *t, uint32_t dataset);
 /* Name of the run. The daemon may call an unnamed run "default@UID". Valid until the next call. */
 TOKEND_API const char *tokend_run(const struct tokend *t);
-/* Name of the stream; path of the daemon's socket; path of the config whose private daemon listens
- * there (NULL: it is not private). The handle owns them. */
-TOKEND_API const char *tokend_stream_name(const struct tokend *t);
+/* Path of the daemon's socket; path of the config whose private daemon listens there (NULL: it is
+ * not private). The handle owns them. */
 TOKEND_API const char *tokend_socket(const struct tokend *t);
 TOKEND_API const char *tokend_config(const struct tokend *t);
 /* 1 in a child of the process that attached, where calls fail with EFORKED; otherwise 0. */
 TOKEND_API int tokend_forked(const struct tokend *t);
-/* 1 without a session, after the daemon was lost or after tokend_leave(); otherwise 0. */
+/* 1 without a session, after the daemon was lost; otherwise 0. */
 TOKEND_API int tokend_lost(const struct tokend *t);
 
 /* ---- position and cursor ---- */
@@ -366,9 +363,6 @@ struct tokend_edit {
 };
 /* Returns the number of bytes written, EARGUMENT or EMEMORY; on failure @to is unchanged. */
 TOKEND_API int64_t tokend_cursor_edit(const struct tokend_edit *edit);
-/* Writes the position of a cursor to *@position. Returns 0 or EARGUMENT, EMEMORY. */
-TOKEND_API int tokend_cursor_position(
-	const void *cursor, size_t cursor_bytes, uint64_t *position, char *why, size_t why_bytes);
 /* Writes a cursor as one JSON object, the output of `tokctl cursor show --json`, and returns its
  * length without the 0 that ends it; 4 MiB are always enough. Errors: EARGUMENT, EMEMORY. */
 TOKEND_API int64_t tokend_cursor_show(const void *cursor, size_t cursor_bytes, char *json,
@@ -464,12 +458,6 @@ TOKEND_API int tokend_record(struct tokend *t, const char *path);
  */
 TOKEND_API int tokend_memory(struct tokend *t, void **base, uint64_t *bytes,
 	void (*gone)(void *context, void *base, uint64_t bytes), void *context);
-/* Number of slots of the current ring that the daemon cannot fill again: those from the oldest
- * batch that is not released to the last batch taken. */
-TOKEND_API uint64_t tokend_held(const struct tokend *t);
-/* Ends the session on the daemon's side. Batches that are held stay valid until they are released,
- * or until tokend_detach(). */
-TOKEND_API void tokend_leave(struct tokend *t);
 
 #ifdef __cplusplus
 }

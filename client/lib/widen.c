@@ -4,10 +4,8 @@
  */
 #include "client/lib/tokend.h"
 
-/*
- * Defines NAME() and NAME_pair(), which return the bits that any token has: a branch in the loop
- * would not be vectorised. A pair is one pass: each token is loaded while its cache line is hot.
- */
+/* These return the bits that any token has: a branch in the loop would not be vectorised. A pair is
+ * one pass: each token is loaded while its cache line is hot. */
 #define WIDEN(name, wide, narrow)                                                                  \
 	static uint32_t name(wide *restrict to, const narrow *restrict from, size_t n)             \
 	{                                                                                          \
@@ -18,8 +16,9 @@
 			all |= from[i];                                                            \
 		}                                                                                  \
 		return all;                                                                        \
-	}                                                                                          \
-	static uint32_t name##_pair(                                                               \
+	}
+#define PAIR(name, wide, narrow)                                                                   \
+	static uint32_t name(                                                                      \
 		wide *restrict to, wide *restrict next, const narrow *restrict from, size_t n)     \
 	{                                                                                          \
 		uint32_t all = n ? from[0] : 0;                                                    \
@@ -36,6 +35,8 @@ WIDEN(u16_to_64, int64_t, uint16_t)
 WIDEN(u32_to_64, int64_t, uint32_t)
 WIDEN(u16_to_32, int32_t, uint16_t)
 WIDEN(u32_to_32, int32_t, uint32_t)
+PAIR(u16_to_32_pair, int32_t, uint16_t)
+PAIR(u32_to_32_pair, int32_t, uint32_t)
 
 void tokend_widen(int64_t *to, const void *tokens, size_t n, uint32_t token_bytes)
 {
@@ -43,15 +44,6 @@ void tokend_widen(int64_t *to, const void *tokens, size_t n, uint32_t token_byte
 		u16_to_64(to, tokens, n);
 	else if (token_bytes == 4)
 		u32_to_64(to, tokens, n);
-}
-
-void tokend_widen_pair(
-	int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes)
-{
-	if (token_bytes == 2)
-		u16_to_64_pair(to, next, tokens, n);
-	else if (token_bytes == 4)
-		u32_to_64_pair(to, next, tokens, n);
 }
 
 int tokend_widen_int32(int32_t *to, const void *tokens, size_t n, uint32_t token_bytes)

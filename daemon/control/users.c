@@ -1,6 +1,6 @@
 /*
- * Caps and rates of each user. Who may connect is decided in connection.c, whose run is whose in
- * state.c. All on the loop.
+ * Caps and rates of each user. connection.c decides which users may connect, and state.c which runs
+ * they may use. All on the loop.
  *
  * While allow_uids: and admin_uids: list several users, each of them gets at most half of the
  * connections and half of the memory for rings. Root and the daemon's own user have no such cap,

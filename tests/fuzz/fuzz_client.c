@@ -152,21 +152,21 @@ static int check_result(const struct caller *c, int r)
 /* Reads a batch, as a trainer does. */
 static void read_batch(const struct caller *c, const struct tokend_batch *b)
 {
-	static int64_t wide[2][64 * 64];
+	static int64_t wide[64 * 64];
 	struct tokend_shape shape;
 	uint32_t count = 0, n = b->rows * b->window_tokens;
 
 	tokend_shape(c->t, &shape);
 	assert(n <= 64 * 64);
-	tokend_widen_pair(wide[0], wide[1], b->tokens, n > 1 ? n - 1 : n, b->token_bytes);
+	tokend_widen(wide, b->tokens, n, b->token_bytes);
 	for (uint32_t r = 0; r < b->rows; r++) {
 		const uint32_t *start = tokend_documents(c->t, b, r, &count);
 		const uint8_t *mask = tokend_loss_mask(c->t, b, r);
 
 		for (uint32_t i = 0; start && i < count && i < b->window_tokens; i++)
-			wide[0][0] += start[i];
+			wide[0] += start[i];
 		for (uint32_t i = 0; mask && i < b->window_tokens; i++)
-			wide[0][0] += mask[i];
+			wide[0] += mask[i];
 		tokend_dataset(c->t, b->row[r].dataset);
 	}
 }
