@@ -12,6 +12,7 @@ from tokenizing import corpus, of_tiktoken, refused, shards, started, texts, tok
 
 import lib
 from lib.process import children
+from tokend.data import tokenize as program
 
 pytest_plugins = ["tokenizing"]  # its fixture
 
@@ -75,6 +76,18 @@ def test_resume_refuses_other_options_and_inputs(directory, made):
     assert "00000.bin: has 99998 bytes instead of 100000" in refused(*ask, "--resume")
     os.utime(source, ns=(1, 1))
     assert "the inputs have changed (files, sizes or times)" in refused(*ask, "--resume")
+
+
+def test_resume_refuses_another_pyarrow_or_tokend(directory, monkeypatch):
+    """Which pieces a table comes in depends on them."""
+    parquet(directory / "a.parquet", ["one"])
+    ask = (directory / "a.parquet", "-o", directory / "out", "--tokenizer", "bytes", "--resume")
+    tokenize(*ask)
+    tokenize(*ask)
+    for module, name in ((sys.modules["pyarrow"], "__version__"), (program, "version")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, "0.0")
+            assert " --resume: made_by was pyarrow " in refused(*ask)
 
 
 def test_disk_full(directory):

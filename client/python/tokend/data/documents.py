@@ -1,7 +1,8 @@
 """Reads documents from .txt, .jsonl (both also .gz, .zst), .parquet and .arrow files.
 
-They come in pieces for the workers of tokenize.py. Which pieces a file has depends on its bytes
-only, so an interrupted run skips those that are done by counting them.
+They come in pieces for the workers of tokenize.py. Which pieces a file has depends on its bytes and
+on the versions of tokend and pyarrow, so an interrupted run skips those that are done by counting
+them.
 """
 
 import codecs

@@ -361,12 +361,14 @@ def _convert(workers, given, sources, output, made, most):
 
 def make(given, sources, most=sys.maxsize):
     """Makes the shards. Returns Made. @most: the end is after so many bytes of input."""
+    made_by = {f"tokend {version}"}
     for source in sources:  # fails now, not after hours of work
         if source.kind in documents.TABLES:
-            documents.package("pyarrow", source.path)
+            made_by.add(f"pyarrow {documents.package('pyarrow', source.path).__version__}")
         if source.packing == ".zst":
             documents.package("zstandard", source.path)
     encoder = tokenizer.load(given.tokenizer, given.pattern) if given.tokenizer else None
+    made_by |= {encoder.made_by} if encoder else set()
     bos, eos = _bos(given.bos, encoder), _eos(given.eos, encoder)
     vocab = max([encoder.vocab if encoder else 0, *(token + 1 for token in [*bos, eos or 0])])
     dtype = given.dtype
@@ -379,7 +381,7 @@ def make(given, sources, most=sys.maxsize):
     run = {
         **dataclasses.asdict(how),
         "tokenizer": encoder.digest if encoder else COLUMN,
-        "made_by": encoder.made_by if encoder else f"tokend {version}",
+        "made_by": ", ".join(sorted(made_by)),
         "pattern": pattern,
         "shard_tokens": given.shard_tokens,
         "inputs": [[os.path.realpath(s.path), s.size, s.changed] for s in sources],

@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 
-from .._tokend import Error
+from .._tokend import Error, version
 from .documents import package
 
 BYTES = "bytes"
@@ -35,7 +35,7 @@ class Tokenizer:
     """
 
     vocab = 0  # all tokens are below
-    made_by = "tokend"  # name and version of the package that encodes
+    made_by = f"tokend {version}"  # name and version of the package that encodes
     digest = BYTES  # of the file
     pattern = None  # of a .tiktoken file, which does not contain it
     note = None  # a line for the user about this file
