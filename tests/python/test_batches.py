@@ -10,6 +10,7 @@ from loading import SEQ, WINDOWS, check, check_run, make, positions, python
 
 import tokend
 from lib.stock import StockDaemon
+from tokend.integrations.megatron import TokendIterator
 
 EOS = {"packed": 7, "packed-wide": 70_000, "packed-whole": 7, "packed-end": 7}
 EXTRA = {"whole": 0, "packed-whole": 0, "ahead": 3, "packed-end": 3}
@@ -238,6 +239,11 @@ def test_batches_are_in_the_cpus_memory_whatever_the_default_device(served):
     for device in (None, "cpu", torch.device("cpu", 0)):
         with make(served, device=device) as loader, torch.device("meta"):
             assert {value.device.type for value in next(loader).values()} == {"cpu"}
+    for stream, asked in (("train", "attention_mask"), ("packed", "documents")):
+        more = {"rank": 0, "world": 1, "socket": served.socket, asked: True}
+        with torch.device("meta"):  # what Megatron's adapter makes, too
+            batch = next(TokendIterator(stream, 4, **more))
+        assert {value.device.type for value in batch.values()} == {"cpu"}
 
 
 # ---- what does not fit ----

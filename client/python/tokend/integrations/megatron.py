@@ -74,8 +74,10 @@ def _document_starts(starts: torch.Tensor, rows: int, seq_len: int) -> torch.Ten
     """Returns int32 [rows, seq_len + 1]: the starts of documents in each row, then seq_len."""
     row = starts[:-1] // seq_len
     count = torch.bincount(row, minlength=rows)
-    padded = torch.full((rows, seq_len + 1), seq_len, dtype=torch.int32)
-    padded[torch.arange(seq_len + 1) < count[:, None]] = (starts[:-1] - row * seq_len).int()
+    to = starts.device
+    padded = torch.full((rows, seq_len + 1), seq_len, dtype=torch.int32, device=to)
+    at = torch.arange(seq_len + 1, device=to)
+    padded[at < count[:, None]] = (starts[:-1] - row * seq_len).int()
     return padded
 
 
@@ -194,7 +196,8 @@ class TokendIterator:
             starts = _document_starts(taken["cu_seqlens"], rows, seq_len)
             batch |= {"cu_seqlens": starts, "max_seqlen": starts.diff().amax(1)}
         if self._mask:
-            mask = torch.ones(rows, 1, seq_len, seq_len, dtype=torch.bool)
+            size = rows, 1, seq_len, seq_len
+            mask = torch.ones(size, dtype=torch.bool, device=tokens.device)
             batch["attention_mask"] = mask.triu(1)
         return batch
 

@@ -87,6 +87,7 @@ def shifted(batch: Any) -> Any:
 
 def positions(batch: Any) -> torch.Tensor:
     """position_ids, also of a loader without documents."""
+    if (found := batch.get("position_ids")) is not None:
+        return found
     rows, seq_len = batch["input_ids"].shape
-    found = batch.get("position_ids")
-    return torch.arange(seq_len).repeat(rows, 1) if found is None else found
+    return torch.arange(seq_len, device=batch["input_ids"].device).repeat(rows, 1)
