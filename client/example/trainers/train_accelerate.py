@@ -39,6 +39,7 @@ for batch in data:
     if step % 5 == 0 or (request and request.save):  # tokend
         accelerator.save_state(f"checkpoints/step-{step}")
         if request:  # tokend
+            accelerator.wait_for_everyone()  # tokend: the main process has saved
             request.done(f"checkpoints/step-{step}")  # tokend
     if step == max_steps or data.should_stop:  # tokend
         break
