@@ -233,19 +233,23 @@ def test_a_killed_daemon_is_not_noticed_by_workers(daemon):
 
 
 def test_operators_do_not_wait_for_workers(served):
-    """A worker's session does not take part in a request; the loader's own session does."""
+    """A worker's session does not take part in a request; the loader's own session does. A save
+    restarts no worker.
+    """
     with make(served, transform=IN_PLACE, workers=2, run="operated") as loader:
         next(loader)
         more = ["--socket", served.socket, "--run", "operated", "--timeout", "20"]
-        asked = subprocess.Popen([TOKCTL, "mix", "train", "code=1", *more])
-        place = 4
-        while asked.poll() is None:
-            loader.control()
-            if place < 600:
-                next(loader)
-                place += 4
-            time.sleep(0.01)
-        assert asked.returncode == 0
+        for request in (["mix", "train", "code=1"], ["checkpoint", "train"]):
+            before = children()
+            asked = subprocess.Popen([TOKCTL, *request, *more])
+            while asked.poll() is None:
+                if wanted := loader.control():
+                    wanted.done()
+                if loader.position < 600:
+                    next(loader)
+                time.sleep(0.01)
+            assert asked.returncode == 0
+            assert (children() == before) == (request[0] == "checkpoint")
         loader.seek(position=1000)
         check(served, loader, IN_PLACE, 30, start=1000, cursor=bytes(loader.cursor))
 

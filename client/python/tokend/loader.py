@@ -18,7 +18,7 @@ from . import group as groups
 from . import transform as transforms
 from ._tokend import ArgumentError, Error
 from .batch import Batch, Batches, Wanted
-from .control import Control, Request
+from .control import SAVES, Control, Request
 from .cursor import SEEK, Cursor, cursor_of, edited, integer, is_cursor, named_weights
 
 COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes")
@@ -611,7 +611,7 @@ class Loader:
                 "tokend.integrations.jax.group())"
             )
         request = self._control.step()
-        if request is not None:
+        if request is not None and request.kind not in SAVES:
             self._batches.begin()
         return request
 

@@ -1,8 +1,8 @@
 """Processes that transform rows ahead of the trainer, in the same order as one process would.
 
-They are the workers of a torch DataLoader. Each of n workers reads in an ordinary session, as rank
-j·world + r of n·world: such a rank takes every n-th of the trainer's batches, and the DataLoader
-asks the workers in turn. After a seek or a mix other workers are started.
+They are the workers of a torch DataLoader. Each of n workers reads in a session that gets no
+requests, as rank j·world + r of n·world: such a rank takes every n-th of the trainer's batches, and
+the DataLoader asks the workers in turn. After a seek, a mix or a skip other workers are started.
 
 The trainer's own session takes the same batches, without copying tokens. It keeps the position,
 requests, records and provenance, and each worker's batch must be at its position.
