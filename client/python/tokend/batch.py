@@ -32,7 +32,8 @@ class Batch(TypedDict):
                     its length
       max_seqlen    int: length of the longest document
     With loss_mask=True:
-      loss_mask     float32 [b, s]: 0 where the label is -100, otherwise 1
+      loss_mask     float32 [b, s]: 0 where labels, or shift_labels if asked for, are -100,
+                    otherwise 1
     With shift_labels=True:
       shift_labels  int64 or dtype [b, s]: what labels are without it. Models that take these lose
                     no label; others lose the last of each row

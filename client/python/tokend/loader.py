@@ -60,10 +60,11 @@ class Loader:
       peer         number of this process among those that read the same rows; from 0
       run          name of the job. Default: the launcher's, otherwise "default". In a named run
                    under a launcher, another process that reads for this rank and peer is waited
-                   for, up to `deadline`. Otherwise both get the same samples, with a warning
+                   for, up to `deadline`. Otherwise, and with group=False, both get the same
+                   samples, with a warning
       group        a gloo group of all processes that read this stream. Default: one made here, if
                    mesh, torch.distributed or jax.distributed gives the ranks. Its processes make
-                   loaders, seek and load states together, and compare cursors and ranks then.
+                   loaders, seek, load states and reset together, and compare cursors and ranks.
                    False: none, for a loader of one process, or ranks that attach by themselves
 
     Contents of a batch: see tokend.Batch
@@ -81,7 +82,8 @@ class Loader:
                    first commit() on what is committed. `tokctl verify` proves from it that nothing
                    was repeated, lost or altered
       deadline     seconds to wait for a daemon (default: 300; for the first attach 5 while nobody
-                   listens), and for a batch (default: no limit). math.inf: no limit
+                   listens), for a batch (default: no limit), and in the constructor for the group
+                   (default: 300; in a seek it has 1800). math.inf: no limit
       slots        batches to read ahead. 0 (default): the daemon chooses
 
     `for batch in loader` ends where a finite stream ends, and the next `for` begins again at
@@ -91,7 +93,8 @@ class Loader:
     Errors are of one line: what is wrong, and what to do. The constructor raises ValueError (mostly
     ArgumentError), TypeError or ImportError: an argument is impossible; ConnectError: no daemon
     answers; RefusedError: the daemon refuses; DisagreementError: the processes of the group do not
-    fit, raised by all of them; ResourceError: no memory or file descriptors are left.
+    fit, raised by all of them; ResourceError: no memory or file descriptors are left; Error: others
+    of the group did not come, or the private daemon did not start.
     """
 
     _client: Any = None
@@ -276,8 +279,11 @@ class Loader:
         Raises StopIteration at the end; DataError: a shard cannot be read; ConnectError: a lost
         daemon did not come back; RefusedError: its config no longer fits; WaitError: no batch came
         within `deadline`; ArgumentError: a token does not fit dtype, or the record cannot be
-        written; TransformError. state_dict() still works. After a WaitError or an ArgumentError
-        next() may be called again; after others batches follow after a seek().
+        written; TransformError; before the first batch DisagreementError or ArgumentError: the
+        loader does not fit torch.distributed or jax.distributed, initialised since it was made.
+
+        state_dict() still works. After a DataError, ConnectError or RefusedError, and after an
+        error of workers, batches follow after a seek(); otherwise next() may be called again.
         """
         while True:
             batch, takes = self._look()
@@ -647,8 +653,8 @@ class Loader:
     def close(self) -> None:
         """Detaches from the daemon and ends the workers. Batches stay valid.
 
-        Other calls then raise Error. A request that asked for a save, without done(), is reported
-        as failed.
+        Calls that need the daemon or the cursor then raise Error. A request that asked for a save,
+        without done(), is reported as failed.
         """
         if self._source is not None:
             self._source.close()
