@@ -112,7 +112,8 @@ static bool datatrove_scan(const struct shard_scan *s)
 		return false;
 	if (s->hint->listed)
 		width = shard_type_bytes(s->hint->listed->type);
-	else if (width == SHARD_UNKNOWN && last > 0 && (b->size == 2 * last || b->size == 4 * last))
+	else if (width == SHARD_UNKNOWN && last > 0 && last <= b->size &&
+		 (b->size == 2 * last || b->size == 4 * last))
 		width = b->size / last;
 	else if (width == SHARD_UNKNOWN)
 		width = shard_type_bytes(s->hint->type);
