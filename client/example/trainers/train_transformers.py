@@ -22,15 +22,8 @@ args = TrainingArguments(
     use_cpu=True,
 )
 set_seed(0)
-model = LlamaForCausalLM(
-    LlamaConfig(
-        vocab_size=2048,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-    )
-)
+config = LlamaConfig(vocab_size=2048, hidden_size=64, intermediate_size=64, num_hidden_layers=2)
+model = LlamaForCausalLM(config)
 # rank and world come from torch.distributed
 data = Loader("train", micro_batch=args.per_device_train_batch_size)  # tokend
 # the callback carries out tokctl's requests

@@ -42,22 +42,14 @@ args = SFTConfig(
     report_to=[],
     use_cpu=True,
 )
-model = LlamaForCausalLM(
-    LlamaConfig(
-        vocab_size=2048,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-    )
-)
+config = LlamaConfig(vocab_size=2048, hidden_size=64, intermediate_size=64, num_hidden_layers=2)
 tokenizer = PreTrainedTokenizerFast(
     tokenizer_object=Tokenizer(models.WordLevel({"<eos>": 0}, "<eos>")), eos_token="<eos>"
 )
 # rank and world come from torch.distributed
 data = Loader("train", micro_batch=args.per_device_train_batch_size)  # tokend
 trainer = TokendSFT(
-    model,
+    LlamaForCausalLM(config),
     args,
     data=data,  # tokend: instead of train_dataset
     processing_class=tokenizer,
