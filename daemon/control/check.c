@@ -221,7 +221,8 @@ static bool check_state_dir(const struct config *config)
 /* The default socket is systemd's, or the daemon chooses another one. */
 static bool check_socket(const struct config *config)
 {
-	char directory[WIRE_SOCKET_BYTES], text[LIMIT_TEXT_BYTES];
+	char directory[WIRE_SOCKET_BYTES], *slash;
+	struct fault fault;
 	int error = 0;
 
 	if (!config->has_socket || strcmp(config->socket, WIRE_SOCKET) == 0)
@@ -229,13 +230,14 @@ static bool check_socket(const struct config *config)
 	snprintf(directory, sizeof(directory), "%s", config->socket);
 	/* The daemon makes the last directory. */
 	for (int i = 0; i < 2 && (i == 0 || error == ENOENT); i++) {
-		strrchr(directory, '/')[strrchr(directory, '/') == directory] = 0;
+		slash = strrchr(directory, '/');
+		slash[slash == directory] = 0;
 		error = access(directory, W_OK | X_OK) < 0 ? errno : 0;
 	}
 	if (error == 0)
 		return true;
-	listener_explain(config->socket, error, text, sizeof(text));
-	log_line(LOG_ERROR, "%s: %s", config->path, text);
+	listener_refuse(config->socket, error, &fault);
+	log_line(LOG_ERROR, "%s: %s", config->path, fault.text);
 	return false;
 }
 

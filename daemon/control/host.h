@@ -109,8 +109,8 @@ bool listener_take(struct listener *listener, const char *path, int lock_fd, str
 /* Listens; fails if another tokend listens at @path. Clients wait until they are accepted. Call it
  * before the shards are opened: so trainers can distinguish a daemon that starts from none. */
 bool listener_open(struct listener *listener, const char *path, struct fault *fault);
-/* "…; what to do" for a socket or its lock at @path that cannot be created. */
-void listener_explain(const char *path, int error, char *text, size_t room);
+/* Says that a socket or its lock at @path cannot be created, and what to do. Always false. */
+bool listener_refuse(const char *path, int error, struct fault *fault);
 /* Removes the socket and the files next to it, for a process that ends before it serves.
  * Async-signal-safe. */
 void listener_remove(const struct listener *listener);

@@ -123,9 +123,10 @@ bool listener_take(struct listener *l, const char *path, int lock_fd, struct fau
 	return true;
 }
 
-void listener_explain(const char *path, int error, char *text, size_t room)
+bool listener_refuse(const char *path, int error, struct fault *fault)
 {
-	snprintf(text, room, "socket: uid %u cannot create %s: %s; %s, or choose another socket",
+	return fault_errno(fault, error, "socket",
+		"socket: uid %u cannot create %s: %s; %s, or choose another socket",
 		(unsigned)geteuid(), path, strerror(error),
 		error == ENOENT ? "create its directory" : "have its owner allow that");
 }
@@ -135,13 +136,8 @@ static bool take_lock(struct listener *l, struct fault *fault)
 {
 	for (;;) {
 		l->lock_fd = open(l->lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-		if (l->lock_fd < 0) {
-			char text[LIMIT_TEXT_BYTES];
-			int error = errno;
-
-			listener_explain(l->lock, error, text, sizeof(text));
-			return fault_errno(fault, error, "socket", "%s", text);
-		}
+		if (l->lock_fd < 0)
+			return listener_refuse(l->lock, errno, fault);
 		if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0)
 			return fault_set(fault, FAULT_ARGUMENT, "socket",
 				"socket: another tokend listens at %s; stop it (tokctl stop "

@@ -471,25 +471,25 @@ static void compare_with_first(struct inspect *in, struct inspected *f)
 {
 	static const char *const names[] = {"loss mask", "list of document bounds (.csv.gz)"};
 	const bool has[] = {f->facts.mask, f->facts.bounds};
-	bool *first_has = f->listed ? f->listed->first.has : in->first.has;
-	struct dataset *first = f->listed ? &f->listed->first.of : &in->first.of;
+	struct first_shard *first = f->listed ? &f->listed->first : &in->first;
 	struct fault fault;
 
-	if (first->list.count == 0) {
-		memcpy(first_has, has, sizeof(has));
-		if (!shard_list_add(&first->list, ctl_place_name(&in->place, f->i), &fault) ||
-			!dataset_resize(first, 1, &fault)) {
+	if (first->of.list.count == 0) {
+		memcpy(first->has, has, sizeof(has));
+		if (!shard_list_add(&first->of.list, ctl_place_name(&in->place, f->i), &fault) ||
+			!dataset_resize(&first->of, 1, &fault)) {
 			problem(f, "%s", fault.text);
 			return;
 		}
 	}
-	if (!dataset_keep(first, 0, f->shard->format, &f->facts, &fault) && !format_lost(first, f))
+	if (!dataset_keep(&first->of, 0, f->shard->format, &f->facts, &fault) &&
+		!format_lost(&first->of, f))
 		problem(f, "%s", fault.text);
 	for (unsigned i = 0; i < 2 && f->listed && f->listed->stream->loss_mask; i++)
-		if (first_has[i] != has[i])
+		if (first->has[i] != has[i])
 			problem(f,
 				"has %s %s, but the first shard, %s, has %s; " PHRASE_ALL_OR_NONE,
-				has[i] ? "a" : "no", names[i], shard_list_name(&first->list, 0),
+				has[i] ? "a" : "no", names[i], shard_list_name(&first->of.list, 0),
 				has[i] ? "none" : "one");
 }
 

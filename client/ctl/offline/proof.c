@@ -136,8 +136,8 @@ static bool see_row(struct work *w, struct row *row)
 		p->outside++;
 		return true;
 	}
-	/* Findings stay in order. */
-	if (is_past(order, row) || !order_at(&order->order, row->position, &row->place))
+	/* Also past the end: findings stay in order. */
+	if (!order_at(&order->order, row->position, &row->place))
 		return ctl_windows_add(w->reader, row, NULL);
 	window.dataset = order->map[row->place.dataset];
 	window.place = row->place;

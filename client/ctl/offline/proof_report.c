@@ -1,5 +1,6 @@
 /* The result of a proof: the probable cause of what is wrong with a run, and what is printed. */
 #include "client/ctl/offline/offline.h"
+#include "daemon/shard/bytes.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -233,10 +234,9 @@ static bool taken_twice(const struct proof *p, struct cause *c)
  * length of its name; 0: it has none. */
 static int run_of(const struct record_file *file, const char **run)
 {
-	const char *slash = strrchr(file->path, '/'), *end;
+	const char *end = file->path + strlen(file->path);
 
-	*run = slash ? slash + 1 : file->path;
-	end = *run + strlen(*run);
+	*run = bytes_name(file->path);
 	for (int dots = 0; dots < 3 && end; dots++)
 		end = memrchr(*run, '.', (size_t)(end - *run));
 	return end ? (int)(end - *run) : 0;

@@ -3,9 +3,9 @@
  * all ranks together must have taken each position exactly once, with the tokens of the shards.
  */
 #include "client/ctl/offline/offline.h"
+#include "daemon/shard/bytes.h"
 
 #include <inttypes.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { CONFIG, FROM, TO, CURSOR, RUN, JSON };
@@ -86,13 +86,6 @@ static int prove(const struct ctl_arguments *a, const struct records *r)
 	return emit_end(&e, status);
 }
 
-static bool is_cursor(const char *path)
-{
-	size_t length = strlen(path);
-
-	return length > 7 && strcmp(path + length - 7, ".cursor") == 0;
-}
-
 static int verify(const struct ctl_arguments *a)
 {
 	const char *run = ctl_text(a, RUN);
@@ -108,7 +101,8 @@ static int verify(const struct ctl_arguments *a)
 	if (!ctl_stream_open(&s, ctl_text(a, CONFIG), a->argument[0]))
 		return CTL_FAILED;
 	for (int i = 1; i < a->arguments && good; i++)
-		if (cursors > 0 && is_cursor(a->argument[i])) /* "--cursor *.cursor" */
+		if (cursors > 0 &&
+			bytes_ends_in(a->argument[i], ".cursor")) /* "--cursor *.cursor" */
 			a->list[cursors++] = a->argument[i];
 		else
 			good = records_add(&records, a->argument[i]);
