@@ -2,6 +2,6 @@
 #ifndef TOKEND_VERSION_H
 #define TOKEND_VERSION_H
 
-#define TOKEND_VERSION "0.1.0"
+#define TOKEND_VERSION "0.2.0"
 
 #endif

@@ -146,7 +146,7 @@ TOKEND_API const char *tokend_why(const struct tokend *t);
 /* Subject of the last failure: an option ("rank"), or a member of the daemon's config or of a
  * cursor ("dataset web: windows"). "": none. Valid until the handle's next call. */
 TOKEND_API const char *tokend_field(const struct tokend *t);
-/* Version of the library, such as "0.1.0". A constant. */
+/* Version of the library, such as "0.2.0". A constant. */
 TOKEND_API const char *tokend_version(void);
 
 /* ---- batches ---- */

@@ -14,7 +14,7 @@
  *    contiguous, it is `indexed`, and scan() adds spans to a map.
  * 2. Declare it below and add a line to the table in formats.c, whose order is the one in which
  *    formats are tried.
- * 3. Name it in daemon/shard/README.md, config/tokend.yaml and help texts (`git grep llmc`).
+ * 3. Name it in daemon/DATA.md, config/tokend.yaml and help texts (`git grep llmc`).
  * 4. Copy llmc's tests (`git grep llmc tests`).
  *
  * Compression, widths, the config, `inspect` and the input of `pack` then work. `pack` writes the
