@@ -130,8 +130,8 @@ build/gcc/bin/bench-h2d: build/gcc/bench/h2d.o $(patsubst %.c,build/gcc/%.o,$(cl
 
 include tests/rules.mk
 
-$(manuals) &: build/gcc/bin/tokctl $(wildcard client/ctl/man/*.txt client/ctl/man/pages.py)
-	$(Q)mkdir -p build/gcc/man; $< help --tables | python3 client/ctl/man/pages.py build/gcc/man
+$(manuals) &: $(addprefix build/gcc/bin/,tokctl tokend) $(wildcard client/ctl/man/*.txt client/ctl/man/pages.py)
+	$(Q)mkdir -p build/gcc/man; python3 client/ctl/man/pages.py build/gcc/bin build/gcc/man
 build/gcc/completion/%: build/gcc/bin/tokctl; $(Q)mkdir -p $(@D); $< completion $(if $(filter _%,$*),zsh,bash) >$@
 links: programs # build/bin and build/lib
 	$(Q)ln -sfn gcc/bin build/bin; ln -sfn gcc/lib build/lib

@@ -15,6 +15,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The name of a command after "tokctl": " plan"; of tokctl itself it is "". */
+#define SPACED(name) *(name) ? " " : "", name
+
 int ctl_usage(const struct ctl_command *command, const char *text, ...)
 {
 	char what[LIMIT_TEXT_BYTES];
@@ -23,36 +26,44 @@ int ctl_usage(const struct ctl_command *command, const char *text, ...)
 	va_start(args, text);
 	vsnprintf(what, sizeof(what), text, args);
 	va_end(args);
-	fprintf(stderr, "tokctl %s: %s; see `tokctl help %s`\n", command->name, fault_line(what),
-		command->name);
+	fprintf(stderr, "tokctl%s%s: %s; see `tokctl help%s%s`\n", SPACED(command->name),
+		fault_line(what), SPACED(command->name));
 	return CTL_USAGE;
 }
 
-const char *ctl_last_word(const struct ctl_command *command)
+/* "mix" of "cursor mix". */
+static const char *last_word(const struct ctl_command *command)
 {
 	const char *last = strrchr(command->name, ' ');
 
 	return last ? last + 1 : command->name;
 }
 
-const char *ctl_nearest(const struct ctl_command *const *commands, const char *name)
-{
-	const char *known[CTL_COMMANDS];
-	size_t n = 0;
-
-	for (; commands[n]; n++) {
-		assert(n < CTL_COMMANDS);
-		known[n] = ctl_last_word(commands[n]);
-	}
-	return nearest(name, known, n);
-}
-
 const struct ctl_command *ctl_find(const struct ctl_command *const *commands, const char *name)
 {
 	for (unsigned i = 0; commands[i]; i++)
-		if (strcmp(ctl_last_word(commands[i]), name) == 0)
+		if (strcmp(last_word(commands[i]), name) == 0)
 			return commands[i];
 	return NULL;
+}
+
+int ctl_unknown(const struct ctl_command *command, const char *name)
+{
+	const char *known[CTL_COMMANDS], *near;
+	size_t n = 0;
+
+	for (; command->subcommands[n]; n++) {
+		assert(n < CTL_COMMANDS);
+		known[n] = last_word(command->subcommands[n]);
+	}
+	near = nearest(name, known, n);
+	if (name[0] == '-')
+		return ctl_usage(command, "unknown option %s before the command", name);
+	if (!command->name[0] && strcmp(name, "init") == 0)
+		return ctl_usage(command, PHRASE_INIT);
+	return ctl_usage(command,
+		near ? "unknown command '%s' (did you mean %s?)" : "unknown command '%s'", name,
+		near);
 }
 
 const char *ctl_named(const struct ctl_arguments *a, const char *name)
@@ -145,7 +156,9 @@ static int take(struct ctl_arguments *a, unsigned i, const char *text)
 
 /* ---- the command line ---- */
 
-unsigned ctl_option(const struct ctl_command *c, char *word, char **value)
+/* The number of the option that @word is: "--NAME", "--NAME=VALUE", "-L" or "-LVALUE"; sets
+ * *@value, to NULL if it has none. @c's number of options: it is none of them. */
+static unsigned find_option(const struct ctl_command *c, char *word, char **value)
 {
 	bool letter = word[0] == '-' && word[1] != '-';
 	size_t n = letter ? 1 : strcspn(word + 2, "=");
@@ -202,7 +215,7 @@ static int parse(struct ctl_arguments *a, int argc, char **argv, bool *help)
 		*help = strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 		if (*help)
 			return CTL_OK;
-		unsigned o = ctl_option(c, word, &value);
+		unsigned o = find_option(c, word, &value);
 
 		if (o == c->count)
 			return refuse_option(c, word);
@@ -283,17 +296,12 @@ int ctl_run(const struct ctl_command *command, int argc, char **argv)
 	bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
 
 	if (command->subcommands && !help) {
-		const char *name = argc > 1 ? argv[1] : NULL;
-		const struct ctl_command *sub = name ? ctl_find(command->subcommands, name) : NULL;
-		const char *near = name ? ctl_nearest(command->subcommands, name) : NULL;
+		const struct ctl_command *sub;
 
-		if (sub)
-			return ctl_run(sub, argc - 1, argv + 1);
-		if (near)
-			return ctl_usage(
-				command, "unknown subcommand '%s' (did you mean %s?)", name, near);
-		return name ? ctl_usage(command, "unknown subcommand '%s'", name)
-			    : ctl_usage(command, "needs a subcommand");
+		if (argc < 2)
+			return ctl_usage(command, "needs a subcommand");
+		sub = ctl_find(command->subcommands, argv[1]);
+		return sub ? ctl_run(sub, argc - 1, argv + 1) : ctl_unknown(command, argv[1]);
 	}
 	assert(command->count <= CTL_OPTIONS);
 	a.list = calloc((size_t)argc + 1, sizeof(*a.list));
@@ -322,7 +330,8 @@ static const char *value_of(const struct ctl_option *o, char text[64])
 	return text;
 }
 
-char *ctl_synopsis(const struct ctl_command *command)
+/* "tokctl plan STREAM -c FILE [--json]". Free it. NULL: out of memory. */
+static char *synopsis_of(const struct ctl_command *command)
 {
 	char *synopsis = NULL;
 	size_t bytes;
@@ -330,7 +339,7 @@ char *ctl_synopsis(const struct ctl_command *command)
 
 	if (!to)
 		return NULL;
-	fprintf(to, "tokctl %s", command->name);
+	fprintf(to, "tokctl%s%s", SPACED(command->name));
 	if (command->arguments)
 		fprintf(to, " %s", command->arguments);
 	for (int required = 1; required >= 0; required--)
@@ -345,13 +354,15 @@ char *ctl_synopsis(const struct ctl_command *command)
 			fprintf(to, "%s%s%s", value_of(o, value), o->kind == CTL_LIST ? "..." : "",
 				required ? "" : "]");
 		}
-	for (unsigned i = 0; command->subcommands && command->subcommands[i]; i++)
-		fprintf(to, "%s%s", i ? "|" : " ", ctl_last_word(command->subcommands[i]));
+	for (unsigned i = 0; command->subcommands && !command->arguments && command->subcommands[i];
+		i++)
+		fprintf(to, "%s%s", i ? "|" : " ", last_word(command->subcommands[i]));
 	fclose(to);
 	return synopsis;
 }
 
-void ctl_range(const struct ctl_option *o, char *text, size_t bytes)
+/* Writes the range and the preset of an option, "1 to 3600; default: 60", or "". */
+static void write_range(const struct ctl_option *o, char *text, size_t bytes)
 {
 	int n = 0;
 
@@ -394,16 +405,26 @@ static int write_left(char *left, size_t bytes, const struct ctl_option *o)
 
 void ctl_help(FILE *to, const struct ctl_command *command)
 {
-	char left[80], range[128], text[512], *synopsis = ctl_synopsis(command);
+	char left[80], range[128], text[512], *synopsis = synopsis_of(command);
 	int column = (int)strlen("  -h, --help");
 
 	fputs("usage: ", to);
 	put_wrapped(to, synopsis ? synopsis : "", (int)strlen("usage: "));
 	free(synopsis);
 	fprintf(to, "%s\n\n", command->help);
+	for (unsigned i = 0; command->subcommands && command->subcommands[i]; i++) {
+		const struct ctl_command *sub = command->subcommands[i];
+
+		if (sub->head)
+			fprintf(to, "%s%s\n", i ? "\n" : "", sub->head);
+		fprintf(to, "  %-10s  %s\n", last_word(sub), sub->help);
+	}
 	if (command->subcommands) {
-		for (unsigned i = 0; command->subcommands[i]; i++)
-			ctl_help_line(to, command->subcommands[i]);
+		fprintf(to,
+			"\n`tokctl help%s%s COMMAND` lists its options; tokctl(1) explains what "
+			"it prints.\n"
+			"Exit status: 0 success, 1 failure or a negative answer, 2 usage error.\n",
+			SPACED(command->name));
 		return;
 	}
 	for (unsigned i = 0; i < command->count; i++) {
@@ -419,15 +440,10 @@ void ctl_help(FILE *to, const struct ctl_command *command)
 		if (!o->name)
 			continue;
 		write_left(left, sizeof(left), o);
-		ctl_range(o, range, sizeof(range));
+		write_range(o, range, sizeof(range));
 		snprintf(text, sizeof(text), range[0] ? "%s (%s)" : "%s", o->help, range);
 		fprintf(to, "%-*s", column, left);
 		put_wrapped(to, text, column);
 	}
 	fprintf(to, "%-*sprint this text\n", column, "  -h, --help");
-}
-
-void ctl_help_line(FILE *to, const struct ctl_command *command)
-{
-	fprintf(to, "  %-10s  %s\n", ctl_last_word(command), command->help);
 }

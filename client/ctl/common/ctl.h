@@ -36,7 +36,7 @@ bool ctl_grow(void **array, size_t n, size_t bytes);
 
 /*
  * Subcommands as data. One table of options per command parses the arguments and makes the usage
- * line and `--help`. The man page has them too, between its own texts (man/tokctl.1.txt).
+ * line and `--help`, which the man page has between its own texts (man/tokctl.1.txt).
  */
 enum {
 	CTL_OPTIONS = 24,  /* most options of a command */
@@ -108,6 +108,7 @@ struct ctl_arguments;
 
 struct ctl_command {
 	const char *name; /* as typed after "tokctl": "plan", "cursor mix" */
+	const char *head; /* above it in a list of commands; or NULL */
 	/* The other arguments in a synopsis, "STREAM", or NULL. So many are needed and allowed, in
 	 * brackets none, with "..." any; @most changes that. */
 	const char *arguments;
@@ -142,15 +143,10 @@ int ctl_run(const struct ctl_command *command, int argc, char **argv);
 /* Prints an error of the command line, and where the help of @command is. Always CTL_USAGE. */
 __attribute__((format(printf, 2, 3))) int ctl_usage(
 	const struct ctl_command *command, const char *text, ...);
-/* The option that @word is: "--NAME", "--NAME=VALUE", "-L" or "-LVALUE"; sets *@value, to NULL if
- * it has none. Returns its number, or @c's number of options: it is none of them. */
-unsigned ctl_option(const struct ctl_command *c, char *word, char **value);
-/* "mix" of "cursor mix". */
-const char *ctl_last_word(const struct ctl_command *command);
+/* An error: @command has no subcommand @name. Always CTL_USAGE. */
+int ctl_unknown(const struct ctl_command *command, const char *name);
 /* The command of that name, or NULL. @commands ends with NULL. */
 const struct ctl_command *ctl_find(const struct ctl_command *const *commands, const char *name);
-/* The command most similar to the mistyped @name, or NULL. */
-const char *ctl_nearest(const struct ctl_command *const *commands, const char *name);
 
 static inline bool ctl_given(const struct ctl_arguments *a, unsigned option)
 {
@@ -173,20 +169,10 @@ static inline uint64_t ctl_number(
 									   : otherwise;
 }
 
-/* "tokctl plan STREAM -c FILE [--json]". Free it. NULL: out of memory. */
-char *ctl_synopsis(const struct ctl_command *command);
-/* The range and the preset of an option, "1 to 3600; default: 60", or "". */
-void ctl_range(const struct ctl_option *o, char *text, size_t bytes);
-/* The text of `--help`. */
+/* The text of `--help`; the man page and completions are made from it. */
 void ctl_help(FILE *to, const struct ctl_command *command);
-/* The line of a command in a list of them. */
-void ctl_help_line(FILE *to, const struct ctl_command *command);
-
-/* `tokctl help --tables`, for man/pages.py. Returns an exit status. */
-int ctl_tables(const struct ctl_command *const *commands);
-/* `tokctl complete`: prints the words that can follow in bash's $COMP_LINE, of tokctl or tokend.
- * Returns an exit status. */
-int ctl_complete(const struct ctl_command *const *commands);
+/* `tokctl help --keys`: the config's keys, for man/pages.py. Always CTL_OK. */
+int ctl_keys(void);
 extern const struct ctl_command ctl_completion;
 
 /* Splits the arguments from @first on, DATASET=WEIGHT, into names and weights. A name may contain

@@ -1,17 +1,15 @@
-"""Makes the man pages, DIRECTORY/PAGE from each PAGE.txt next to this file.
+"""Makes the man pages, DIRECTORY/PAGE from each PAGE.txt next to this file: pages.py BIN DIRECTORY.
 
-Reads the tables of options, commands and config keys from stdin, as `tokctl help --tables` prints
-them. A text is a summary and then blocks: titles in capitals, paragraphs, items `= TERM`, examples
-indented by 4, roff from a line with a dot on, and tables: @command NAME, the head of a command;
-@options, those of the last command, otherwise of tokend; @keys NAME. Words between backticks are
-bold.
+A text is a summary and then blocks: titles in capitals, paragraphs, items `= TERM`, examples
+indented by 4, roff from a line with a dot on, and what the programs in BIN print: @command NAME,
+the head of a command; @options, those of the last command, otherwise of tokend; @keys NAME. Words
+between backticks are bold.
 """
 
-import json
 import re
 import sys
-from itertools import chain
 from pathlib import Path
+from subprocess import check_output
 
 SPECIAL = {
     "\\": r"\(rs",
@@ -39,55 +37,44 @@ def prose(text):
     return "".join(parts)
 
 
-def paragraphs(text):
-    for paragraph in filter(None, text.split("\n\n")):
-        yield from (".PP", prose(" ".join(paragraph.split("\n"))))
+def sentence(phrase):
+    return f"{phrase[0].upper()}{phrase[1:]}."
 
 
-def sentence(phrase, details="", end="."):
-    return prose(phrase[0].upper() + phrase[1:] + (f" ({details})" if details else "") + end)
-
-
-def term(name, value=""):
-    value = rf" \fI{escape(value)}\fR" if value else ""
-    return [".TP", rf"\fB{escape(name)}\fR{value}"]
+def item(term, text):
+    name, value = re.fullmatch(r"(-.*-\S+)(.*)|.*", term).groups()
+    return [".TP", rf"\fB{escape(name or term)}\fI{escape(value or '')}\fR", prose(text)]
 
 
 def example(lines):
     return [".PP", ".RS 4", ".EX", *map(escape, lines), ".EE", ".RE"]
 
 
-def options(rows):
-    for o in rows:
-        yield from term(f"-{o['letter']}, " * bool(o["letter"]) + f"--{o['name']}", o["value"])
-        yield sentence(o["help"], o["range"])
-        if o["required"]:
-            yield "Required."
+def options(help_text):
+    for term, phrase in re.findall(r"^ +(-.*?)  +(.*(?:\n {8,}.*)*)", help_text, re.M):
+        if term != "-h, --help":
+            yield from item(term, sentence(" ".join(phrase.split())))
 
 
-def head(command):
-    yield from (f".SS tokctl {command['command']}", sentence(command["help"]), ".HP")
+def head(command, help_text):
+    *usage, summary = help_text.split("\n\n")[0].split("\n")
+    yield from (f".SS tokctl {command}", prose(sentence(summary)), ".HP")
+    synopsis = escape(" ".join(" ".join(usage).split()[1:]))
     # no line break within brackets
-    yield re.sub(r"\[[^]]*\]", lambda m: m[0].replace(" ", r"\ "), escape(command["synopsis"]))
+    yield re.sub(r"\[[^]]*\]", lambda m: m[0].replace(" ", r"\ "), synopsis)
 
 
-def keys(rows):
-    for key in rows:
-        yield from term(f"{key['name']}:")
-        yield prose(key["help"])
-        required = " Required." if key["required"] else ""
-        default = f" Default: {key['default']}." if key["default"] else ""
-        yield prose(f"Value: {key['value']}.{required}{default}")
-
-
-def page(name, text, tables):
+def page(name, text, said):
     title, section = name.rsplit(".", 1)
+    version = said("tokctl", "--version").split()[1]
+    keys = said("tokctl", "help", "--keys").split("@keys ")
+    for table, items in (each.split("\n\n", 1) for each in keys[1:]):
+        text = text.replace(f"@keys {table}", items.strip())
     yield ".nr HY 0"  # no hyphenation
-    yield f'.TH {title.upper()} {section} "" "tokend {tables[0]["version"]}"'
+    yield f'.TH {title.upper()} {section} "" "tokend {version}"'
     summary, *blocks = text.strip().split("\n\n")
     yield from (".ad l", ".ss 12 0", ".SH NAME", rf"{title} \- {summary}")
-    commands = {row["command"]: row for row in tables if "command" in row}
-    last = tables[0]
+    help_text = said("tokend", "--help")
     for block in blocks:
         lines = block.split("\n")
         if block.isupper() and len(lines) == 1:
@@ -95,27 +82,27 @@ def page(name, text, tables):
         elif block[0] == ".":
             yield block
         elif block == "@options":
-            yield from options(last["options"])
+            yield from options(help_text)
         elif block.startswith("@command "):
-            last = commands.pop(block[9:])
-            yield from head(last)
-        elif block[0] == "@":
-            yield from chain(*(keys(t["keys"]) for t in tables if t.get("keys_of") == block[6:]))
+            help_text = said("tokctl", "help", *lines[0].split()[1:])
+            yield from head(block[9:], help_text)
         elif block[0] == "=":
-            yield from term(lines[0][2:])
-            yield prose(" ".join(lines[1:]))
+            yield from item(lines[0][2:], " ".join(lines[1:]))
         elif block[0] == " ":
             yield from example(line[4:] for line in lines)
         else:
-            yield from paragraphs(block)
-    assert last is tables[0] or not commands, f"{name}: lacks {', '.join(commands)}"
+            yield from (".PP", prose(" ".join(lines)))
 
 
 def main():
-    tables = [json.loads(line) for line in sys.stdin]
+    programs, directory = map(Path, sys.argv[1:])
+
+    def said(program, *words):
+        return check_output([programs / program, *words], text=True)
+
     for path in Path(__file__).parent.glob("*.txt"):
-        lines = page(path.stem, path.read_text(), tables)
-        Path(sys.argv[1], path.stem).write_text("\n".join(lines) + "\n")
+        lines = page(path.stem, path.read_text(), said)
+        (directory / path.stem).write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -688,6 +688,7 @@ static int inspect(const struct ctl_arguments *a)
 
 const struct ctl_command ctl_inspect = {
 	.name = "inspect",
+	.head = "Shards:",
 	.arguments = "PATH...",
 	.help = "print what shards contain and what is wrong with them",
 	.run = inspect,

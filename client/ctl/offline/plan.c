@@ -224,6 +224,7 @@ static const struct ctl_option plan_options[] = {
 
 const struct ctl_command ctl_plan = {
 	.name = "plan",
+	.head = "The order of a stream:",
 	.arguments = "STREAM",
 	.help = "print which windows a stream serves at given positions, or to each rank at a step",
 	OPTIONS_ARE(plan_options),

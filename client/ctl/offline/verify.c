@@ -133,6 +133,7 @@ static const struct ctl_option options[] = {
 
 const struct ctl_command ctl_verify = {
 	.name = "verify",
+	.head = "After a run:",
 	.arguments = "STREAM RECORD...",
 	.help = "prove from records (a Loader's record=) that no sample was repeated, lost or "
 		"altered",

@@ -501,7 +501,7 @@ static const struct ctl_option rescale_options[OPTIONS] = {TAGGED,
 		"rows per batch of the next job; default: unchanged")}};
 
 const struct ctl_command ctl_mix = {VERB("mix", mix_options),
-	.arguments = "STREAM DATASET=WEIGHT...",
+	.head = "A running job:", .arguments = "STREAM DATASET=WEIGHT...",
 	.help = "change a running job's mix; weights are relative, and 0 if not named"};
 const struct ctl_command ctl_skip = {VERB("skip", skip_options), .arguments = "STREAM",
 	.help = "skip the next samples of a running job"};

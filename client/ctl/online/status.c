@@ -442,6 +442,7 @@ static int status(const struct ctl_arguments *a)
 
 const struct ctl_command ctl_status = {
 	.name = "status",
+	.head = "On a node:",
 	.help = "print where each trainer is, how many batches are ready, and what it waits for",
 	OPTIONS_ARE(options),
 	.run = status,
