@@ -21,29 +21,9 @@ import growth
 from common import ROOT, medians
 
 RESULTS = ROOT / "bench/results"
-PAGES = (ROOT / "README.md", ROOT / "bench/RESULTS.md", *sorted(RESULTS.glob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "bench/RESULTS.md")
 TABLE = re.compile(r"(<!-- table: ([^>]+) -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
 COLUMNS = 100
-NAMES = {
-    "size": "tokens",
-    "stored": "M tokens/s as stored",
-    "int64": "int64",
-    "cpu": "CPU s per 10⁹ tokens",
-    "start_ms": "start, ms",
-    "attach_ms": "attach, ms",
-    "memory": "memory, MiB",
-    "share": "daemon, of a core",
-    "fairness": "slowest ÷ fastest",
-    "torch_start_ms": "torch: start, ms",
-    "torch_memory": "torch: MiB",
-    "torch_int64": "torch, int64",
-    "megatron_start_ms": "Megatron: start, ms",
-    "megatron_again_ms": "its second start, ms",
-    "megatron_memory": "Megatron: MiB",
-    "megatron_int64": "Megatron, int64",
-    "mosaic_int64": "Mosaic, int64",
-}
-MILLIONS = ("stored", "int64")  # the ends of such names
 # Of README.md's table: a column's head, and the names of a loader in the contest and in `steps`.
 LOADERS = (
     ("tokend", "tokend", "tokend"),
@@ -158,24 +138,13 @@ def printed(run, names):
     )
 
 
-def curve(run, axis):
-    """The plots and the table of an axis."""
-    points = run["parts"]["growth"]["growth"][axis]
-    pictures = [
-        f"![{title}: {y} against {x}]({name}.svg)\n\n"
+def curve(axis):
+    """The plots of an axis."""
+    return "\n".join(
+        f"![{title}: {y} against {x}](results/{name}.svg)\n"
         for name, (of, x, title, y, _) in growth.PLOTS.items()
         if of == axis
-    ]
-    keys = [key for key in NAMES if any(key in point for point in points.values())]
-    rows = []
-    for n, point in points.items():
-        cells = [point.get(key) for key in keys]
-        for at, key in enumerate(keys):
-            if cells[at] and key.endswith(MILLIONS):
-                cells[at] /= 1e6
-        rows.append([f"{int(n):,}", *map(number, cells)])
-    heads = [NAMES.get(axis, axis), *(NAMES[key] for key in keys)]
-    return "".join(pictures) + markdown(heads, rows)
+    )
 
 
 TABLES = {"contest": contest, "goals": goals_table, "readme": readme, "machine": machine}
@@ -187,7 +156,7 @@ def made(run, name):
     try:
         if first == "printed":
             return printed(run, others)
-        return TABLES[first](run) if first in TABLES else curve(run, first)
+        return TABLES[first](run) if first in TABLES else curve(first)
     except KeyError:
         return None
 

@@ -122,7 +122,7 @@ bool shard_loss_mask(
  * alike; of u32 that is read as u16, every second one is small. The high byte of u16 varies less
  * than the low one; in text, compressed or big-endian data it does not. Negative numbers and floats
  * are as frequent as positive ones. All these compare distributions, so a few odd values change
- * nothing. bench/sample.py measures them on shards of real tokenizers.
+ * nothing.
  */
 enum { SAMPLE_PLACES = 8, SAMPLE_PLACE_TOKENS = 4096 };
 
