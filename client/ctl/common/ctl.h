@@ -203,9 +203,9 @@ int ctl_weights(const struct ctl_arguments *a, int first, double *weight);
  * borrowed until the table ends. Each row of a table has the same columns, at most EMIT_COLUMNS;
  * its members may differ.
  *
- * Columns are as wide as in the rows that fit in `held`. Later rows are printed as they come, and a
- * wider cell moves the rest of its row. So a table of any length takes no memory, and nothing here
- * fails but writing.
+ * Rows are printed when `held` is full. Columns are as wide as in all rows until then, so the last
+ * ones of a long table may be wider. A table of any length takes no memory, and nothing here fails
+ * but writing.
  *
  * Text is cleaned: control characters, also U+0080 to U+009F, and bytes that are not UTF-8 become
  * '?'. In JSON they are escaped; bytes that are not UTF-8 become \udcXX, as in Python's
@@ -222,7 +222,7 @@ struct emit {
 	int error;
 	bool fields, object, comma; /* object: the row's is open */
 	bool open;		    /* a line of text that has no end yet */
-	bool settled;		    /* the columns have their widths, and `held` is empty */
+	bool headed;		    /* the heads are printed */
 	unsigned column, printed;   /* columns of this row: seen, printed */
 	unsigned columns;
 	size_t owed; /* spaces before the next cell */

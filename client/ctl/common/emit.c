@@ -8,7 +8,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-enum { GAP = 2 /* spaces between columns */, SHORT = 16 };
+enum { GAP = 2 /* spaces between columns */ };
 
 /* The kinds of held texts. */
 enum { LEFT = 'l', RIGHT = 'r', LINE = '-', MORE = '+', END = '\n' };
@@ -20,14 +20,7 @@ static FILE *to(const struct emit *e)
 
 static void put(struct emit *e, const char *bytes, size_t n)
 {
-	FILE *file = to(e);
-
-	if (n > SHORT) {
-		fwrite_unlocked(bytes, 1, n, file);
-		return;
-	}
-	for (size_t i = 0; i < n; i++) /* faster */
-		putc_unlocked(bytes[i], file);
+	fwrite_unlocked(bytes, 1, n, to(e));
 }
 
 /* Notes a fault of writing while errno is its own. */
@@ -85,15 +78,12 @@ static void print(struct emit *e, char what, const char *text)
 	}
 }
 
-/* Prints the heads and what is held. From now on cells are printed as they come. */
-static void settle(struct emit *e)
+/* Prints the heads, once, and what is held. */
+static void lay_out(struct emit *e)
 {
 	bool heads = false;
 
-	if (e->settled)
-		return;
-	e->settled = true;
-	for (unsigned i = 0; i < e->columns; i++)
+	for (unsigned i = 0; i < e->columns && !e->headed; i++)
 		heads |= e->head[i][0] != 0;
 	for (unsigned i = 0; i < e->columns && heads; i++) {
 		char head[256];
@@ -105,44 +95,41 @@ static void settle(struct emit *e)
 		print(e, END, "");
 	for (size_t at = 0; at < e->n; at += strlen(e->held + at) + 1)
 		print(e, e->held[at], e->held + at + 1);
+	e->headed = true;
 	e->n = 0;
 }
 
 static void add(struct emit *e, char what, const char *head, const char *text)
 {
-	size_t n = strlen(text);
+	size_t n = strlen(text), width;
 	unsigned i = e->column;
 
 	if (e->open && what != MORE) { /* the line before this one ends */
 		e->open = false;
 		add(e, END, NULL, "");
 	}
-	if (e->n + n + 2 > sizeof(e->held))
-		settle(e);
 	n = n < sizeof(e->held) - 2 ? n : sizeof(e->held) - 2;
+	if (e->n + n + 2 > sizeof(e->held))
+		lay_out(e);
 	char *to = e->held + e->n;
 
 	to[0] = what;
 	memcpy(to + 1, text, n);
 	to[1 + n] = 0;
 	fault_line(to + 1);
-	if (what == LEFT || what == RIGHT) {
-		assert(i < EMIT_COLUMNS);
-		if (i == e->columns) {
-			e->head[i] = head;
-			e->right[i] = what == RIGHT;
-			e->width[i] = width_of(head);
-			e->columns++;
-		}
-		size_t width = e->settled ? 0 : width_of(to + 1);
-
-		e->width[i] = width > e->width[i] ? width : e->width[i];
-		e->column++;
+	e->n += 1 + n + 1;
+	if (what != LEFT && what != RIGHT)
+		return;
+	assert(i < EMIT_COLUMNS);
+	if (i == e->columns) {
+		e->head[i] = head;
+		e->right[i] = what == RIGHT;
+		e->width[i] = width_of(head);
+		e->columns++;
 	}
-	if (e->settled)
-		print(e, what, to + 1);
-	else
-		e->n += 1 + n + 1;
+	width = width_of(to + 1);
+	e->width[i] = width > e->width[i] ? width : e->width[i];
+	e->column++;
 }
 
 static void add_format(struct emit *e, char what, const char *format, va_list args)
@@ -254,32 +241,13 @@ void emit_text(struct emit *e, const char *key, const char *head, const char *te
 	show(e, LEFT, head, text ? text : "-");
 }
 
-/* Prints a number in a column that has its width: tables may have millions of rows. */
-static void print_digits(struct emit *e, const char *digits, size_t n)
-{
-	if (e->open) {
-		e->open = false;
-		print(e, END, "");
-	}
-	size_t width = e->width[e->printed++];
-
-	for (e->owed += n < width ? width - n : 0; e->owed > 0; e->owed--)
-		put(e, " ", 1);
-	put(e, digits, n);
-	e->owed = GAP;
-	e->column++;
-}
-
 void emit_number(struct emit *e, const char *key, const char *head, uint64_t value)
 {
 	char digits[21];
 	const char *text = write_number(digits, value);
 
 	emit_json(e, key, text);
-	if (head && !e->json && e->settled && !e->fields && e->column < e->columns)
-		print_digits(e, text, (size_t)(digits + 20 - text));
-	else
-		show(e, RIGHT, head, text);
+	show(e, RIGHT, head, text);
 }
 
 void emit_optional(struct emit *e, const char *key, const char *head, uint64_t value, bool present)
@@ -381,8 +349,8 @@ void emit_table(struct emit *e)
 		e->open = false;
 		add(e, END, NULL, "");
 	}
-	settle(e);
-	e->settled = e->fields = false;
+	lay_out(e);
+	e->headed = e->fields = false;
 	e->columns = e->printed = 0;
 }
 

@@ -1,6 +1,6 @@
 /*
  * tokctl doctor: what a node needs for a daemon and its trainers, a line each, in the order in
- * which a reader should mend them. Shards are opened by a child as the daemon's user, which also
+ * which a reader should mend them. For the last one, shards, it becomes the daemon's user, and also
  * measures the disk: windows at random places, past the page cache, by several threads.
  */
 #include "client/ctl/common/ctl.h"
@@ -21,23 +21,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/timex.h>
-#include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum {
-	KERNEL_MAJOR = 5,
-	KERNEL_MINOR = 14,
 	RING_BYTES = 4 << 20,
 	THREADS = 8,
 	MEASURE_MS = 300,
-	BLOCK = 4096, /* O_DIRECT needs whole blocks */
-	FILES = 64,   /* of a dataset, at most */
-	CHILD_FAILED = 255,
+	BLOCK = 4096,		   /* O_DIRECT needs whole blocks */
 	TOKENS_NEEDED = 8 * 90000, /* a second, of 8 trainers */
 	PATIENCE_MS = 60000,
 	STORE_BYTES = 64 << 20,
@@ -77,19 +70,6 @@ __attribute__((format(printf, 5, 6))) static void line(struct doctor *d, const c
 
 /* ---- the machine ---- */
 
-static void check_kernel(struct doctor *d)
-{
-	struct utsname name;
-	unsigned major = 0, minor = 0;
-
-	uname(&name);
-	sscanf(name.release, "%u.%u", &major, &minor);
-	if (major > KERNEL_MAJOR || (major == KERNEL_MAJOR && minor >= KERNEL_MINOR))
-		ok(d, "kernel", "Linux %s", name.release);
-	else
-		fix(d, "kernel", "use Linux 5.14 or newer", "Linux %s is too old", name.release);
-}
-
 /* By the system call: tokctl needs nothing else of liburing. */
 static void check_io_uring(struct doctor *d)
 {
@@ -108,32 +88,6 @@ static void check_io_uring(struct doctor *d)
 			strerror(errno));
 	if (fd >= 0)
 		close(fd);
-}
-
-/* Memory as that of a ring, until the process ends; or MAP_FAILED. */
-static void *ring_memory(void)
-{
-	int fd = memfd_create("tokend-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-	if (fd < 0 || ftruncate(fd, RING_BYTES) < 0)
-		return MAP_FAILED;
-	return mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-}
-
-/* Rings are memfds, which /dev/shm and RLIMIT_MEMLOCK do not limit. */
-static void check_rings(struct doctor *d)
-{
-	struct rlimit locked = {.rlim_cur = 0};
-
-	getrlimit(RLIMIT_MEMLOCK, &locked);
-	if (ring_memory() == MAP_FAILED)
-		fix(d, "rings", "allow memfd_create() in the sandbox or seccomp profile",
-			"no shared memory can be made: %s", strerror(errno));
-	else
-		ok(d, "rings",
-			"shared memory can be made; /dev/shm and RLIMIT_MEMLOCK (%" PRIu64
-			" KiB) do not limit it",
-			(uint64_t)locked.rlim_cur >> 10);
 }
 
 /* The groups of this process: a service has its own limit, which the daemon checks. */
@@ -183,7 +137,9 @@ static void check_gpu(struct doctor *d)
 	} symbols[] = {{"cuInit", &init}, {"cuDeviceGetCount", &devices},
 		{"cuDevicePrimaryCtxRetain", &retain}, {"cuCtxPushCurrent_v2", &push},
 		{"cuMemHostRegister_v2", &pin}};
-	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *context, *at;
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *context;
+	void *at = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE,
+		MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0); /* as that of a ring */
 	bool complete = true;
 	int count = 0, error;
 
@@ -198,12 +154,10 @@ static void check_gpu(struct doctor *d)
 	else if (!complete)
 		fix(d, "gpu", "install a driver of CUDA 11 or newer",
 			"libcuda.so.1 lacks functions");
-	else if ((error = init(0)) != 0 || (error = devices(&count)) != 0)
+	else if ((error = init(0)) != 0 || (error = devices(&count)) != 0 || count == 0)
 		fix(d, "gpu", "look at nvidia-smi, and at the permissions of /dev/nvidia*",
-			"the driver does not start: error %d", error);
-	else if (count == 0)
-		fix(d, "gpu", "look at nvidia-smi", "the driver shows no GPU");
-	else if ((at = ring_memory()) == MAP_FAILED)
+			"the driver shows no GPU: error %d", error);
+	else if (at == MAP_FAILED)
 		skip(d, "gpu", "no shared memory can be made");
 	else if ((error = retain(&context, 0)) != 0 || (error = push(context)) != 0 ||
 		 (error = pin(at, RING_BYTES, PORTABLE | DEVICEMAP)) != 0)
@@ -215,10 +169,9 @@ static void check_gpu(struct doctor *d)
 
 /* ---- shards ---- */
 
-struct files {
-	int fd[FILES];
-	uint64_t bytes[FILES];
-	unsigned n;
+struct disk {
+	int fd; /* of a shard */
+	uint64_t bytes;
 	size_t window; /* bytes of a read, whole blocks */
 	char *to;      /* [THREADS][window] */
 	uint64_t until_ms;
@@ -227,74 +180,51 @@ struct files {
 /* Reads a window at a random place; false, without a fault, when the time is over. */
 static bool read_window(const struct parallel *p, struct fault *fault)
 {
-	const struct files *f = p->context;
-	uint64_t chance = order_mix64(p->i);
-	unsigned file = (unsigned)(chance % f->n);
-	uint64_t places = (f->bytes[file] - f->window) / BLOCK + 1;
-	off_t at = (off_t)(order_mix64(chance) % places * BLOCK);
+	const struct disk *disk = p->context;
+	uint64_t places = (disk->bytes - disk->window) / BLOCK + 1;
+	off_t at = (off_t)(order_mix64(p->i) % places * BLOCK);
 
 	fault->code = FAULT_NONE;
-	if (ctl_clock_ms() >= f->until_ms)
+	if (ctl_clock_ms() >= disk->until_ms)
 		return false;
-	return pread(f->fd[file], f->to + p->thread * f->window, f->window, at) >= 0 ||
+	return pread(disk->fd, disk->to + p->thread * disk->window, disk->window, at) >= 0 ||
 	       fault_errno(fault, errno, "", "%s", strerror(errno));
 }
 
-/* Opens shards that are not smaller than a window of whole blocks, without the page cache. */
-static void open_files(struct files *f, const struct dataset *d)
-{
-	uint64_t shards = d->table.shards, some = shards < FILES ? shards : FILES;
-	char path[4096];
-
-	for (uint64_t i = 0; i < some; i++) {
-		uint64_t shard = i * shards / some;
-
-		dataset_shard_path(d, shard, path, sizeof(path));
-
-		int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
-
-		if (fd < 0)
-			continue;
-		f->bytes[f->n] = (uint64_t)lseek(fd, 0, SEEK_END);
-		f->fd[f->n] = fd;
-		if (f->bytes[f->n] >= f->window)
-			f->n++;
-		else
-			close(fd);
-	}
-}
-
+/* Of the shard in the middle of the list. */
 static void check_speed(struct doctor *d, const struct stream *s, const struct dataset *set)
 {
-	uint64_t window = s->config->seq_len * set->token_bytes, reads, tokens;
-	struct files f = {.window = (window + BLOCK - 1) / BLOCK * BLOCK};
+	uint64_t window = s->config->seq_len * set->token_bytes, reads = 0, tokens;
+	struct disk disk = {.window = (window + BLOCK - 1) / BLOCK * BLOCK};
 	const char *name = set->config->name;
-	char text[LIMIT_TEXT_BYTES];
+	char path[4096];
 	struct fault fault = {.code = FAULT_NONE};
 
-	open_files(&f, set);
-	f.to = aligned_alloc(BLOCK, THREADS * f.window);
-	f.until_ms = ctl_clock_ms() + MEASURE_MS;
-	reads = f.n && f.to ? parallel_for(UINT64_MAX, THREADS, read_window, &f, &fault) : 0;
-	reads = reads * 1000 / MEASURE_MS;
-	tokens = reads * s->config->seq_len;
-	snprintf(text, sizeof(text),
-		"%s: %" PRIu64 " random windows/s of %zu KiB, %.1f M tokens/s; 8 trainers may take "
-		"%.1f M",
-		name, reads, f.window >> 10, (double)tokens / 1e6, (double)TOKENS_NEEDED / 1e6);
-	if (f.n == 0)
-		skip(d, "disk",
-			"%s: its shards are too small, or their file system has no O_DIRECT", name);
+	dataset_shard_path(set, set->table.shards / 2, path, sizeof(path));
+	disk.fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+	disk.bytes = disk.fd < 0 ? 0 : (uint64_t)lseek(disk.fd, 0, SEEK_END);
+	disk.to = aligned_alloc(BLOCK, THREADS * disk.window);
+	disk.until_ms = ctl_clock_ms() + MEASURE_MS;
+	if (disk.bytes >= disk.window && disk.to)
+		reads = parallel_for(UINT64_MAX, THREADS, read_window, &disk, &fault);
+	tokens = reads * s->config->seq_len * 1000 / MEASURE_MS;
+	if (disk.bytes < disk.window)
+		skip(d, "disk", "%s: %s is too small, or its file system has no O_DIRECT", name,
+			path);
 	else if (fault.code != FAULT_NONE)
 		fix(d, "disk", "look at the file system", "%s: cannot read: %s", name, fault.text);
-	else if (tokens < TOKENS_NEEDED)
-		fix(d, "disk", "use a faster disk, or set shuffle: block so that readahead helps",
-			"%s", text);
 	else
-		ok(d, "disk", "%s", text);
-	for (unsigned i = 0; i < f.n; i++)
-		close(f.fd[i]);
-	free(f.to);
+		line(d, tokens < TOKENS_NEEDED ? "fix" : "ok", "disk",
+			tokens < TOKENS_NEEDED
+				? "use a faster disk, or set shuffle: block so that readahead helps"
+				: NULL,
+			"%s: %" PRIu64 " random windows/s of %zu KiB, %.1f M tokens/s; 8 trainers "
+			"may take %.1f M",
+			name, reads * 1000 / MEASURE_MS, disk.window >> 10, (double)tokens / 1e6,
+			(double)TOKENS_NEEDED / 1e6);
+	if (disk.fd >= 0)
+		close(disk.fd);
+	free(disk.to);
 }
 
 /* Reads the first window of a dataset in a store. */
@@ -365,35 +295,17 @@ static bool become(const struct doctor *d)
 
 static void check_shards(struct doctor *d)
 {
-	int status = 0;
-	pid_t child;
-
-	if (!d->config) {
+	if (!d->config)
 		skip(d, "shards", "no config is known; name it with -c");
-		return;
-	}
-	if (geteuid() != 0 && geteuid() != d->user) {
+	else if (geteuid() != 0 && geteuid() != d->user)
 		skip(d, "shards", "the daemon runs as %s; run this as root%s%s", d->user_name,
 			d->user ? ", or as " : "", d->user ? d->user_name : "");
-		return;
-	}
-	child = fork();
-	if (child == 0) {
-		d->fixes = 0;
-		if (become(d))
-			check_streams(d);
-		else
-			fix(d, "shards", "run this again as that user", "cannot act as %s: %s",
-				d->user_name,
-				errno ? strerror(errno) : "it has no entry in the user database");
-		_exit(d->e.failed ? CHILD_FAILED : d->fixes > 0);
-	}
-	if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) ||
-		WEXITSTATUS(status) == CHILD_FAILED)
-		fix(d, "shards", "report this as a bug of tokend",
-			"the check ended before its result");
+	else if (become(d))
+		check_streams(d);
 	else
-		d->fixes += (unsigned)WEXITSTATUS(status);
+		fix(d, "shards", "run this again as that user", "cannot act as %s: %s",
+			d->user_name,
+			errno ? strerror(errno) : "it has no entry in the user database");
 }
 
 /* ---- the command ---- */
@@ -464,9 +376,7 @@ static int doctor(const struct ctl_arguments *a)
 	config = file ? config_load(file, &fault) : NULL;
 	d.config = config;
 	take_user(&d, geteuid());
-	check_kernel(&d);
 	check_io_uring(&d);
-	check_rings(&d);
 	check_memory(&d);
 	check_clock(&d);
 	if (file && !config)
@@ -474,8 +384,8 @@ static int doctor(const struct ctl_arguments *a)
 	theirs = check_daemon(&d, a);
 	if (entry)
 		take_user(&d, uid);
-	check_shards(&d);
 	check_gpu(&d);
+	check_shards(&d);
 	config_free(config);
 	config_free(theirs);
 	return emit_end(&d.e, d.fixes ? CTL_FAILED : CTL_OK);

@@ -24,40 +24,27 @@ struct wanted {
 	const char *stream, *run; /* of a request */
 };
 
+#define WHICH "add -c FILE, or the --socket of one that `tokctl status` lists"
+
 /* ---- the name of a private daemon's socket ---- */
-
-enum { CONFIG_MOST = 1 << 20 }; /* a larger one is refused, and may have no end */
-
-/* The hash of the path and the text of @config. */
-static bool hash_config(const char *config, uint64_t *hash, struct fault *fault)
-{
-	size_t path = strlen(config) + 1;
-	char *both = malloc(path + CONFIG_MOST);
-	int fd = open(config, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	ssize_t n = both && fd >= 0 ? read(fd, both + path, CONFIG_MOST) : -1;
-
-	if (n < 0) {
-		fault_errno(fault, errno, "config", "config: %s: %s; pass a config file of tokend",
-			config, strerror(errno));
-	} else {
-		memcpy(both, config, path);
-		*hash = XXH3_64bits(both, path + (size_t)n);
-	}
-	if (fd >= 0)
-		close(fd);
-	free(both);
-	return n >= 0;
-}
 
 bool ctl_private_socket(const char *config, char path[WIRE_SOCKET_BYTES], struct fault *fault)
 {
+	static char text[1 << 20]; /* of a larger config only the beginning counts */
 	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	int fd = open(config, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	ssize_t n = fd >= 0 ? read(fd, text, sizeof(text)) : -1;
 	char name[32];
-	uint64_t hash = 0;
 
-	if (!hash_config(config, &hash, fault))
+	if (n < 0)
+		fault_errno(fault, errno, "config", "config: %s: %s; pass a config file of tokend",
+			config, strerror(errno));
+	if (fd >= 0)
+		close(fd);
+	if (n < 0)
 		return false;
-	snprintf(name, sizeof(name), "%016" PRIx64 ".sock", hash);
+	snprintf(name, sizeof(name), "%016" PRIx64 ".sock",
+		XXH3_64bits_withSeed(text, (size_t)n, XXH3_64bits(config, strlen(config))));
 	if (!runtime || access(runtime, W_OK | X_OK) < 0 ||
 		!place_own(runtime, getuid(), name, path))
 		place_own(NULL, getuid(), name, path);
@@ -205,92 +192,28 @@ static bool has_run(const json_t *status, const struct wanted *wanted)
 	return false;
 }
 
-/* ---- messages ---- */
-
-enum { RUNS_NAMED = 4 }; /* of a daemon */
-
-/* Puts ", run A of stream B" for each run of the daemon. */
-static void put_runs(FILE *t, const json_t *status)
-{
-	const json_t *sessions = json_object_get(status, "sessions"), *s;
-	unsigned runs = 0;
-	size_t i;
-
-	json_array_foreach(sessions, i, s)
-	{
-		const char *stream = status_text(s, "stream"), *run = status_text(s, "run");
-		size_t first = 0;
-
-		while (!is_of(json_array_get(sessions, first), stream, run))
-			first++;
-		if (first == i && runs++ < RUNS_NAMED)
-			fprintf(t, "%s run %s of stream %s", runs > 1 ? "," : ":", run, stream);
-	}
-	if (runs > RUNS_NAMED)
-		fputs(", …", t);
-}
-
-/* Puts "--socket PATH (serves FILE: run A of stream B), or …" of all daemons, or of those with the
- * run. */
-static void put_daemons(
-	FILE *t, struct ctl_link *l, struct ctl_daemons *found, const struct wanted *only)
-{
-	const char *before = "";
-
-	for (unsigned i = 0; i < found->n; i++) {
-		const json_t *status = status_of(l, &found->daemon[i]);
-
-		if (only && !has_run(status, only))
-			continue;
-		fprintf(t, "%s--socket %s (%s%s", before, found->daemon[i].path,
-			status ? "serves " : "does not answer", config_of(status));
-		put_runs(t, status);
-		fputs(")", t);
-		before = ", or ";
-	}
-}
-
 /* No daemon is the one that is meant, or too many are: @fit have the request's run. */
-static bool refuse(
-	struct ctl_link *l, struct ctl_daemons *found, const struct wanted *wanted, unsigned fit)
+static bool refuse(struct ctl_link *l, const struct ctl_daemons *found, const struct wanted *wanted,
+	unsigned fit)
 {
-	char meant[3 * LIMIT_NAME_BYTES] = "", tried[LIMIT_TEXT_BYTES], *text = NULL;
-	size_t n;
-	FILE *t = open_memstream(&text, &n);
+	const char *run = wanted->run ? wanted->run : "";
+	char tried[LIMIT_TEXT_BYTES];
 
-	if (!t)
-		return ctl_link_fail(l, PHRASE_MEMORY);
-	if (wanted->stream)
-		snprintf(meant, sizeof(meant), "%s%s%sstream %s", wanted->run ? "run " : "",
-			wanted->run ? wanted->run : "", wanted->run ? " of " : "", wanted->stream);
 	places_tell(found->named.place, found->named.n, tried);
 	if (found->n == 0)
-		fprintf(t, "no daemon at %s%s%s; " PHRASE_START, tried, meant[0] ? ", for " : "",
-			meant);
-	else if (fit > 0)
-		fprintf(t, "several daemons serve %s; add ", meant);
-	else if (wanted->config)
-		fprintf(t, "no daemon serves %s%s%s; start one with tokend -c FILE, or add ",
-			wanted->config, meant[0] ? ", for " : "", meant);
-	else if (wanted->stream)
-		fprintf(t, "none of the %u daemons here has a session of %s; add -c FILE, or ",
-			found->n, meant);
-	else
-		fprintf(t, "%u daemons run; add -c FILE, or ", found->n);
-	put_daemons(t, l, found, fit > 0 ? wanted : NULL);
-	fclose(t);
-	ctl_link_fail(l, "%s", text);
-	free(text);
-	return false;
+		return ctl_link_fail(l, "no daemon at %s; " PHRASE_START, tried);
+	if (wanted->config)
+		return ctl_link_fail(l,
+			"no daemon serves %s; start one with tokend -c FILE, or add the --socket "
+			"of one that `tokctl status` lists",
+			wanted->config);
+	if (!wanted->stream)
+		return ctl_link_fail(l, "%u daemons run; " WHICH, found->n);
+	return ctl_link_fail(l, "%u of %u daemons have sessions of %s%s%sstream %s; " WHICH, fit,
+		found->n, *run ? "run " : "", run, *run ? " of " : "", wanted->stream);
 }
 
 /* ---- the daemon that is meant ---- */
-
-bool ctl_daemons_find(struct ctl_link *l, struct ctl_daemons *found)
-{
-	ctl_daemons_look(l, found, NULL, NULL);
-	return found->n > 0 || refuse(l, found, &(struct wanted){0}, 0);
-}
 
 /* Of a file, a daemon that serves it. Otherwise the only daemon; of several, one with the request's
  * run. @whole NULL: the file does not exist. */

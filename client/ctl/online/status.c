@@ -13,8 +13,6 @@
 
 enum { SOCKET, CONFIG, WATCH, SORT, JSON };
 
-enum { NAME_WIDTH = 20 };
-
 struct listing {
 	struct emit e;
 	struct ctl_link link;
@@ -154,16 +152,6 @@ static void put_waits(struct emit *e, const json_t *s)
 	emit_text(e, NULL, "WAITS", text);
 }
 
-/* On a terminal a long name would move the numbers out of sight. */
-static void put_name(struct listing *l, const char *head, const char *name)
-{
-	char cut[NAME_WIDTH + 1];
-
-	snprintf(cut, sizeof(cut), "%s", name);
-	cut[NAME_WIDTH - 1] = '~';
-	emit_text(&l->e, NULL, head, l->terminal && strlen(name) > NAME_WIDTH ? cut : name);
-}
-
 static void put_session(struct listing *l, json_t *s)
 {
 	struct emit *e = &l->e;
@@ -172,8 +160,8 @@ static void put_session(struct listing *l, json_t *s)
 			       "store_wait_ms", "store_wait", ""));
 	put_members(e, s);
 	emit_text(e, "daemon", NULL, l->link.socket);
-	put_name(l, "STREAM", status_text(s, "stream"));
-	put_name(l, "RUN", status_text(s, "run"));
+	emit_text(e, NULL, "STREAM", status_text(s, "stream"));
+	emit_text(e, NULL, "RUN", status_text(s, "run"));
 	emit_cell(e, "RANK of WORLD", "%.0f of %.0f", real(s, "rank"), real(s, "world"));
 	emit_number(e, NULL, "MICRO", status_number(s, "micro"));
 	emit_number(e, NULL, "POSITION", status_number(s, "position"));
@@ -192,20 +180,11 @@ static void put_session(struct listing *l, json_t *s)
 
 /* ---- stores and the cache ---- */
 
-static void add_duration(struct emit *e, double s, const char *after)
-{
-	const char *unit = s < 120 ? "s" : s < 7200 ? "min" : s < 172800 ? "h" : "days";
-	double seconds = s < 120 ? 1 : s < 7200 ? 60 : s < 172800 ? 3600 : 86400;
-
-	emit_more(e, "%.0f %s %s", s / seconds, unit, after);
-}
-
 static void add_last(struct emit *e, const json_t *item)
 {
-	if (!json_is_number(get(item, "last_ago_s")))
-		return;
-	emit_more(e, "  last: %s, ", status_text(item, "last"));
-	add_duration(e, real(item, "last_ago_s"), "ago");
+	if (json_is_number(get(item, "last_ago_s")))
+		emit_more(e, "  last: %s, %.0f s ago", status_text(item, "last"),
+			real(item, "last_ago_s"));
 }
 
 static void put_store(struct emit *e, const json_t *s)
@@ -220,10 +199,8 @@ static void put_store(struct emit *e, const json_t *s)
 	emit_more(e, "  retried %.1f %%", 100 * real(s, "retried"));
 	if (provider[0])
 		emit_more(e, "  credentials: %s", provider);
-	if (provider[0] && json_is_number(get(s, "credentials_s"))) {
-		emit_more(e, ", ");
-		add_duration(e, real(s, "credentials_s"), "left");
-	}
+	if (provider[0] && json_is_number(get(s, "credentials_s")))
+		emit_more(e, ", %.0f s left", real(s, "credentials_s"));
 	add_last(e, s);
 }
 
@@ -328,47 +305,38 @@ static bool put_daemon(struct listing *l, const char *path, const struct ctl_dae
 static bool put_all(struct listing *l)
 {
 	struct ctl_daemons found;
-	bool ok;
+	bool ok = true;
 
-	if (ctl_daemon_named(l->a))
+	found.n = 0;
+	if (!ctl_daemon_named(l->a))
+		ctl_daemons_look(&l->link, &found, NULL, NULL);
+	if (found.n == 0)
 		return ctl_choose(&l->link, l->a, NULL, NULL) &&
 		       put_daemon(l, l->link.socket, NULL);
-	ok = ctl_daemons_find(&l->link, &found);
 	for (unsigned i = 0; i < found.n; i++) {
 		if (i > 0)
 			emit_line(&l->e, "%s", "");
 		ok = put_daemon(l, found.daemon[i].path, found.n > 1 ? &found.daemon[i] : NULL) &&
 		     ok;
 	}
-	ctl_daemons_free(&found);
 	return ok;
 }
 
 /* ---- again and again ---- */
 
-/* Shows @text from the upper left corner of the terminal on, cut to its size. */
+/* Shows the lines of @text that fit on the terminal, which cuts those that are too long. */
 static void show(const char *text)
 {
 	struct winsize size = {0};
-	unsigned lines = 0, shown = 0, room, columns;
 
 	ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
-	room = size.ws_row > 2 ? size.ws_row - 1 : 24;
-	columns = size.ws_col ? size.ws_col : 80;
-	for (const char *c = text; *c; c++)
-		lines += *c == '\n';
-	fputs("\033[H\033[?7l", stdout); /* wide characters do not wrap */
-	for (; *text && (lines <= room || shown + 1 < room); shown++) {
-		fputs("\033[K", stdout);
-		for (unsigned cells = 0; *text != '\n'; text++) {
-			cells += ((unsigned char)*text & 0xc0) != 0x80; /* UTF-8 */
-			if (cells <= columns)
-				putchar(*text);
-		}
-		putchar(*text++);
+	fputs("\033[H\033[?7l", stdout);
+	for (unsigned row = 1; *text && (row < size.ws_row || size.ws_row == 0); row++) {
+		int n = (int)strcspn(text, "\n");
+
+		printf("\033[K%.*s\n", n, text);
+		text += n + 1;
 	}
-	if (*text)
-		printf("\033[Kand %u more lines; --sort chooses which are first\n", lines - shown);
 	fputs("\033[J\033[?7h", stdout);
 }
 

@@ -54,11 +54,9 @@ struct ctl_daemons {
  * meant.
  */
 bool ctl_daemon_named(const struct ctl_arguments *a);
-/* Finds all daemons that this user's clients may use, also private ones; there is at least one.
- * False after an error. The caller frees them. */
-bool ctl_daemons_find(struct ctl_link *l, struct ctl_daemons *found);
-/* Finds those that may serve the file @whole, or all if it is NULL. @config: what it says; NULL: it
- * cannot be read. The caller frees them before the config. */
+/* Finds the daemons that may serve the file @whole, or, if it is NULL, all that this user's clients
+ * may use, also private ones. @config: what the file says; NULL: it cannot be read. The caller
+ * frees them before the config. */
 void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struct config *config,
 	const char *whole);
 void ctl_daemons_free(struct ctl_daemons *found);
