@@ -72,13 +72,13 @@ def why_not(part, ran, failed):
 
 
 def table(figures, ran, failed):
-    """Prints all goals. @figures: those measured; @ran: the parts; @failed: why parts failed."""
-    print("\nGoals")
-    print(f"  {'':<70}{'measured':>14}{'goal':>12}")
+    """All goals as text. @figures: those measured; @ran: the parts; @failed: why parts failed."""
+    lines = ["", "Goals", f"  {'':<60}{'measured':>10}{'goal':>10}"]
     for part, figure, text, unit, sense, limit in goals():
-        value, goal = figures.get(figure), f"{sense} {limit:g} {unit}".rstrip()
+        value, goal = figures.get(figure), f"{sense} {limit:g} {unit}".rstrip(" ×")
         if value is None:
             measured, said = "–", "not measured: " + why_not(part, ran, failed)
         else:
-            measured, said = f"{value:.3g} {unit}".rstrip(), verdict(value, sense, limit)
-        print(f"  {text:<70}{measured:>14}{goal:>12}   {said}")
+            measured, said = f"{value:.3g} {unit}".rstrip(" ×"), verdict(value, sense, limit)
+        lines.append(f"  {text:<60}{measured:>10}{goal:>10}  {said}")
+    return "\n".join(lines) + "\n"

@@ -16,7 +16,6 @@ import statistics
 import sys
 import textwrap
 
-import goals
 import growth
 from common import ROOT, medians
 
@@ -106,19 +105,6 @@ def machine(run):
     )
 
 
-def goals_table(run):
-    figures = {name: value for part in run["parts"].values() for name, value in part.items()}
-    rows = []
-    for part, figure, text, unit, sense, limit in goals.goals():
-        value = figures.get(figure)
-        said = "not measured" if value is None else goals.verdict(value, sense, limit)
-        if part == "gpu" and value is None:
-            said = "needs a GPU"
-        goal = f"{sense} {f'{limit:g} {unit}'.rstrip(' ×')}"
-        rows.append([text, number(value, unit), goal, f"**{said}**" if "way" in said else said])
-    return markdown(["figure", "value", "goal", ""], rows)
-
-
 def narrow(line):
     """A line of output that is not wider than the pages."""
     if len(line) > COLUMNS:
@@ -147,7 +133,7 @@ def curve(axis):
     )
 
 
-TABLES = {"contest": contest, "goals": goals_table, "readme": readme, "machine": machine}
+TABLES = {"contest": contest, "readme": readme, "machine": machine}
 
 
 def made(run, name):

@@ -153,12 +153,13 @@ def main():
         for _ in run(directory, args, parts, found):
             passed = time.monotonic() - begin
             about |= {"minutes": round(passed / 60, 1), "stolen": (stolen() - taken) / passed}
+            figures = {k: value for part in found["parts"].values() for k, value in part.items()}
+            found["printed"]["goals"] = goals.table(figures, found["parts"], found["failed"])
             results.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    figures = {name: value for part in found["parts"].values() for name, value in part.items()}
-    goals.table(figures, found["parts"], found["failed"])
-    print(f"\nin all {about['minutes']:.1f} minutes; all figures: {results.relative_to(ROOT)}")
+    print(found["printed"]["goals"])
+    print(f"in all {about['minutes']:.1f} minutes; all figures: {results.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
