@@ -151,6 +151,11 @@ void dataset_close(struct dataset *dataset);
 
 /* ---- its shards, now ---- */
 
+struct dataset_identity dataset_identify(const struct stat *st);
+/* Is the file still the one that was @was? False: FAULT_CHANGED, with the difference. @when: "the
+ * shard was listed", for the text. */
+bool dataset_identical(const struct dataset_identity *was, const char *when, const struct stat *st,
+	struct fault *fault);
 /*
  * Whether an open file with @st is still the shard that was listed. False: FAULT_CHANGED, with the
  * difference. True for a manifest's shard that dataset_open_shard() has not compared yet.

@@ -23,8 +23,7 @@ struct dataset_identity dataset_identify(const struct stat *st)
 	};
 }
 
-/* @when: "the shard was listed", for the text. */
-static bool identical(const struct dataset_identity *was, const char *when, const struct stat *st,
+bool dataset_identical(const struct dataset_identity *was, const char *when, const struct stat *st,
 	struct fault *fault)
 {
 	const struct dataset_identity is = dataset_identify(st);
@@ -56,7 +55,7 @@ bool dataset_same_shard(
 {
 	assert(shard < d->table.shards);
 	return is_new(d, shard) ||
-	       identical(&d->entry[shard].file, "the shard was listed", st, fault);
+	       dataset_identical(&d->entry[shard].file, "the shard was listed", st, fault);
 }
 
 /* ---- all shards ---- */
@@ -74,7 +73,7 @@ static bool same_file(
 	if (stat(path, &st) != 0)
 		return !is_gone(errno) ||
 		       fault_set(fault, FAULT_CHANGED, "", "%s: %s", path, strerror(errno));
-	return identical(was, when, &st, fault) || fault_prefix(fault, "%s: ", path);
+	return dataset_identical(was, when, &st, fault) || fault_prefix(fault, "%s: ", path);
 }
 
 static bool same_shard(const struct parallel *p, struct fault *fault)

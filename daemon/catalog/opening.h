@@ -43,7 +43,6 @@ void dataset_doubt_names(struct dataset *dataset);
 
 /* ---- its shards ---- */
 
-struct dataset_identity dataset_identify(const struct stat *st);
 /* A hash of the identities of the shard's side files; 0: there are none. */
 uint32_t dataset_sides(const struct shard_facts *facts);
 /*

@@ -60,12 +60,9 @@ unsigned io_reap(
 	struct io *io, struct io_work **done, unsigned max, int64_t deadline_ns, bool *kicked);
 void io_kick(struct io *io); /* ends a wait in io_reap(); any thread */
 
-/* Opens @path read-only and fills *@found by statx(). Returns a descriptor or -errno. May hang on a
- * network file system. */
-int64_t io_open(const char *path, int flags, struct statx *found);
-/* The alignment of O_DIRECT's offsets and lengths in a file that io_open() @found: a power of two
- * from IO_SECTOR to IO_ALIGN. */
-unsigned io_align(const struct statx *found);
+/* The alignment of O_DIRECT's offsets and lengths in an open file: a power of two from IO_SECTOR to
+ * IO_ALIGN. */
+unsigned io_align(int fd);
 /* Can the file system of @fd read without waiting? Never blocks. */
 bool io_knows_nowait(int fd);
 

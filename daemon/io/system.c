@@ -13,29 +13,17 @@
 #define stx_dio_offset_align stx_blksize
 #endif
 
-unsigned io_align(const struct statx *found)
+unsigned io_align(int fd)
 {
-	unsigned align = found->stx_mask & STATX_DIOALIGN ? found->stx_dio_offset_align : 0;
+	struct statx found;
+	unsigned align = 0;
 
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &found) == 0 &&
+		(found.stx_mask & STATX_DIOALIGN))
+		align = found.stx_dio_offset_align;
 	if (align == 0 || align > IO_ALIGN || (align & (align - 1)) != 0)
 		return IO_ALIGN;
 	return align < IO_SECTOR ? IO_SECTOR : align;
-}
-
-int64_t io_open(const char *path, int flags, struct statx *found)
-{
-	assert(!(flags & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC)));
-	int fd = open(path, flags);
-
-	if (fd < 0)
-		return -errno;
-	if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_DIOALIGN, found) < 0) {
-		int error = errno;
-
-		close(fd);
-		return -error;
-	}
-	return fd;
 }
 
 bool io_knows_nowait(int fd)

@@ -260,22 +260,23 @@ static bool spare_descriptor(struct reader *reader)
 }
 
 static bool open_descriptor(
-	struct reader *reader, struct file *file, struct statx *found, struct fault *fault)
+	struct reader *reader, struct file *file, struct stat *found, struct fault *fault)
 {
 	/* O_NONBLOCK: a shard may have been replaced by a FIFO, whose open() would wait for a
 	 * writer. */
 	int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, error;
 
 	for (unsigned tries = 0; tries < TRIES;) {
-		int64_t fd = io_open(file->path, flags | (file->direct ? O_DIRECT : 0), found);
-
-		if (fd >= 0) {
-			file->fd = (int)fd;
-			file->align = io_align(found);
+		file->fd = open(file->path, flags | (file->direct ? O_DIRECT : 0));
+		if (file->fd >= 0 && fstat(file->fd, found) == 0) {
+			file->align = io_align(file->fd);
 			fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_NONBLOCK);
 			return true;
 		}
-		error = (int)-fd;
+		error = errno;
+		if (file->fd >= 0)
+			close(file->fd);
+		file->fd = -1;
 		if (error == EINVAL && file->direct)
 			files_buffer(&reader->files, file);
 		else if (error == EINTR || error == EAGAIN)
@@ -291,16 +292,14 @@ static bool open_descriptor(
 /* A side file must still be the one that was compared with the list. */
 static bool look_at_side(struct file *file, const struct shard_side *side, struct fault *fault)
 {
-	struct statx found;
+	struct stat found;
 
-	if (statx(side->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &found) < 0) {
+	if (fstat(side->fd, &found) < 0) {
 		int error = errno;
 
 		return fault_errno(fault, error, "", "%s%s", side->what, strerror(error));
 	}
-	struct stat st = stat_of(&found);
-
-	if (bytes_id(&st) != side->id)
+	if (bytes_id(&found) != side->id)
 		return fault_set(fault, FAULT_DATA, "", "%s" PHRASE_CHANGED_OPENING, side->what);
 	look_begin(&file->look[file->looks++], side->fd, side->what, &found);
 	file->nowait = file->nowait && io_knows_nowait(side->fd);
@@ -350,7 +349,7 @@ static bool open_file(
 {
 	const struct dataset *d = file->dataset;
 	char path[PATH_MAX];
-	struct statx found;
+	struct stat found;
 
 	dataset_shard_path(d, file->number, path, sizeof(path));
 	file->path = strdup(path);
@@ -366,9 +365,7 @@ static bool open_file(
 	file->direct = reader->direct && file->plain;
 	if (!open_descriptor(reader, file, &found, fault))
 		return false;
-	struct stat st = stat_of(&found);
-
-	if (!dataset_same_shard(d, file->number, &st, fault))
+	if (!dataset_same_shard(d, file->number, &found, fault))
 		return fault_prefix(fault,
 			"not the file that tokend listed (restore it, or reload tokend and attach "
 			"again): ");

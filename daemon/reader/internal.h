@@ -21,7 +21,8 @@
  */
 struct look {
 	int fd; /* borrowed */
-	uint64_t device, inode, bytes, mtime_ns;
+	dev_t device;
+	struct dataset_identity was;
 	bool named;	  /* it had a name */
 	const char *what; /* "", or "its index: " and the like: begins the texts of faults */
 };
@@ -176,9 +177,8 @@ struct read *read_of(struct io_work *work);
 
 /* ---- look.c ---- */
 
-struct stat stat_of(const struct statx *found);
-void look_begin(struct look *look, int fd, const char *what, const struct statx *found);
-/* Is the file, and are its side files, as when they were opened? One statx() each. False: @fault,
+void look_begin(struct look *look, int fd, const char *what, const struct stat *found);
+/* Is the file, and are its side files, as when they were opened? One fstat() each. False: @fault,
  * with FAULT_CHANGED, or of a system call that failed. */
 bool look_again(const struct file *file, struct fault *fault);
 /* Does the shard's name still lead to the open file? The file itself is unchanged if another one
