@@ -54,47 +54,8 @@ void engine_free(struct engine *engine)
 	free(engine);
 }
 
-/* ---- invariants ---- */
-
-static bool is_list(const struct engine *engine, const struct feed *feed)
-{
-	if (feed->list == &engine->ready)
-		return true;
-	for (unsigned i = 0; i < ENGINE_PLACES; i++)
-		if (feed->list == &engine->place[i].share[feed->options.stream].waiting)
-			return true;
-	return false;
-}
-
-/* Of the feed at @id of the table. */
-static void check_feed(const struct engine *engine, uint32_t id)
-{
-	const struct feed *feed = engine->feed[id];
-
-	assert(feed->options.id == id);
-	assert(feed->state != FEED_LEAVING || feed->reading > 0);
-	assert(feed->peers >= 1 && feed->peers <= engine->most_peers);
-	assert(!feed->list || is_list(engine, feed));
-	feed_check(feed);
-}
-
-static unsigned check_place(const struct place *place)
-{
-	unsigned reading = 0, taken = 0;
-
-	for (uint32_t stream = 0; stream < LIMIT_STREAMS; stream++) {
-		const struct share *share = &place->share[stream];
-
-		reading += share->reading;
-		taken += share->reading > 0 ? share->reading - 1 : 0;
-		/* It has a read of its own, whose end wakes those that wait. */
-		assert(share->reading > 0 || TAILQ_EMPTY(&share->waiting));
-	}
-	assert(taken == place->taken && taken <= place->depth);
-	return reading;
-}
-
-/* Walks over all sessions, so not at every step. */
+/* Asserts the invariants of all feeds and places. It walks over all of them, so not at every step.
+ */
 static void engine_check(const struct engine *engine)
 {
 	unsigned reading = 0, failing = 0, feeds = 0;
@@ -104,15 +65,22 @@ static void engine_check(const struct engine *engine)
 
 		if (!feed)
 			continue;
-		check_feed(engine, id);
+		assert(feed->options.id == id);
+		assert(feed->state != FEED_LEAVING || feed->reading > 0);
+		feed_check(feed);
 		reading += feed->reading;
 		failing += feed->failing;
 		feeds++;
 	}
 	for (unsigned i = 0; i < ENGINE_PLACES; i++)
-		reading -= check_place(&engine->place[i]);
-	assert(reading == 0);
-	assert(failing == engine->failing && feeds == engine->feeds);
+		for (uint32_t stream = 0; stream < LIMIT_STREAMS; stream++) {
+			const struct share *share = &engine->place[i].share[stream];
+
+			reading -= share->reading;
+			/* It has a read of its own, whose end wakes those that wait. */
+			assert(share->reading > 0 || TAILQ_EMPTY(&share->waiting));
+		}
+	assert(reading == 0 && failing == engine->failing && feeds == engine->feeds);
 }
 
 /* ---- turns: deficit round robin, by the cost of reads in bytes ---- */
@@ -303,14 +271,9 @@ static void fail_stream(struct engine *engine, uint32_t stream, const struct eng
 	}
 }
 
-static void publish(struct engine *engine, struct feed *feed, struct engine_actions *out)
+static void publish(struct feed *feed, struct engine_actions *out)
 {
-	bool first = feed->published == 0, wake = feed_publish(feed);
-
-	/* It may have been at FEED_FIRST. A feed that sleeps becomes ready when it is woken. */
-	if (first && feed->published > 0 && feed->wake_at == 0)
-		feed_ready(engine, feed);
-	if (!wake)
+	if (!feed_publish(feed))
 		return;
 	feed->credit -= FEED_WAKE_COST;
 	emit_plain(out, ENGINE_WAKE, feed);
@@ -327,13 +290,11 @@ static void attach(struct engine *engine, struct feed *feed)
 	count_peers(engine, feed->options.user);
 	feed->credit = quantum(engine, feed);
 	feed_ready(engine, feed);
-	feed_check_slots(feed);
 	engine_check(engine);
 }
 
 static void detach(struct engine *engine, struct feed *feed, struct engine_actions *out)
 {
-	feed_check_slots(feed);
 	assert(feed->state != FEED_LEAVING);
 	feed_stop(feed);
 	feed->state = FEED_LEAVING;
@@ -364,7 +325,7 @@ static void done(
 	if (feed->state == FEED_RUNNING) {
 		assert(event->fault == FAULT_NONE && feed->left[slot] > 0);
 		feed->left[slot]--;
-		publish(engine, feed, out);
+		publish(feed, out);
 	}
 	leave_if_idle(engine, feed, out);
 }
@@ -377,15 +338,6 @@ static void look(struct engine *engine)
 		if (feed && feed->state == FEED_RUNNING && feed_look(feed))
 			feed_ready(engine, feed);
 	}
-}
-
-static void tick(struct engine *engine, struct engine_actions *out)
-{
-	engine_check(engine);
-	out->active = false;
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (engine->feed[id] && engine->feed[id]->state == FEED_RUNNING)
-			out->active |= feed_active(engine->feed[id]);
 }
 
 static void report_failures(struct engine *engine, struct engine_actions *out)
@@ -407,8 +359,7 @@ static void report_failures(struct engine *engine, struct engine_actions *out)
 
 /* Plans a row, whose read is for @place. Returns the cost of its zeros if it is padding, otherwise
  * 0. */
-static uint64_t plan(
-	struct engine *engine, struct feed *feed, struct place *place, struct engine_actions *out)
+static uint64_t plan(struct feed *feed, struct place *place, struct engine_actions *out)
 {
 	struct engine_action read;
 	bool wanted = feed_plan(feed, &read);
@@ -420,7 +371,7 @@ static uint64_t plan(
 	}
 	/* A slot of padding only is ready now, and so is one whose reads are all done. */
 	if (feed->row == 0)
-		publish(engine, feed, out);
+		publish(feed, out);
 	return wanted ? 0 : feed->cost;
 }
 
@@ -441,7 +392,7 @@ static void pump(struct engine *engine, struct engine_actions *out)
 			continue;
 		switch (feed_room(feed)) {
 		case FEED_ROOM:
-			padding += plan(engine, feed, &engine->place[place], out);
+			padding += plan(feed, &engine->place[place], out);
 			break;
 		case FEED_HOSTILE:
 			feed->state = FEED_FAILED;
@@ -449,7 +400,6 @@ static void pump(struct engine *engine, struct engine_actions *out)
 			feed_stop(feed);
 			break;
 		case FEED_FULL:
-		case FEED_FIRST:
 		case FEED_ENDED:
 			feed_stop(feed);
 		}
@@ -483,7 +433,8 @@ void engine_step(
 		look(engine);
 		break;
 	case ENGINE_TICK:
-		tick(engine, out);
+		engine_check(engine);
+		out->active = engine->feeds > 0;
 		break;
 	case ENGINE_PUMP:
 		break;

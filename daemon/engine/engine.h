@@ -12,9 +12,7 @@
  *   PAUSE  ┘
  *
  * A *feed* is one session's ring and its position in the order. Feeds take turns. Users get equal
- * shares in bytes, and so do the feeds of one user. A feed of local shards begins with few rows,
- * and goes on when its first batch is published: otherwise a trainer that starts would wait until
- * the shards of the whole ring are open.
+ * shares in bytes, and so do the feeds of one user.
  *
  * A *place* is where reads come from: local storage, or a store. It may stop answering, and
  * streams of one place may use different disks. So in each place, each stream has one read of its
@@ -36,10 +34,7 @@
 struct engine;
 struct feed;
 
-enum {
-	ENGINE_PLACES = 8,	/* local storage, and stores */
-	ENGINE_FIRST_ROWS = 16, /* a feed begins with the fewest batches of so many rows */
-};
+enum { ENGINE_PLACES = 8 }; /* local storage, and stores */
 
 /* One dataset of a feed's cursor. table is NULL if the cursor never serves it any more. */
 struct feed_source {
@@ -112,10 +107,8 @@ enum {
 
 struct engine_actions {
 	unsigned count;
-	bool more; /* call again with ENGINE_PUMP, after any other events */
-	/* Clients released slots between the last two ticks, so ENGINE_LOOK is useful. Only
-	 * ENGINE_TICK sets it. */
-	bool active;
+	bool more;   /* call again with ENGINE_PUMP, after any other events */
+	bool active; /* there are feeds, so ENGINE_LOOK is useful; only ENGINE_TICK sets it */
 	struct engine_action action[ENGINE_ACTIONS];
 };
 

@@ -30,24 +30,6 @@ void feed_check(const struct feed *feed)
 	assert(feed->flying == (feed->reading - feed->away) * feed->cost);
 }
 
-void feed_check_slots(const struct feed *feed)
-{
-	const struct ring_geometry *g = &feed->options.ring.geometry;
-	uint64_t ahead = feed->planned - feed->published + (feed->row > 0), reading = 0;
-
-	feed_check(feed);
-	for (uint32_t i = 0; i < g->slots; i++) {
-		uint64_t number = feed->published + i;
-		uint32_t left = feed->left[number % g->slots];
-
-		assert(left <= g->rows + 1);
-		assert(i < ahead || left == 0);
-		reading += left;
-	}
-	/* In a failed feed, reads that failed stay counted, so that no slot is published. */
-	assert(feed->state != FEED_RUNNING || reading == feed->reading + (feed->row > 0));
-}
-
 uint64_t feed_batches(const struct cursor *cursor, uint64_t world, uint64_t micro_batch)
 {
 	uint64_t end = cursor_end(cursor);
@@ -94,7 +76,7 @@ struct feed *feed_new(const struct cursor *cursor, const struct feed_options *op
 					     options->ring.geometry.token_bytes;
 	feed->batches = feed_batches(cursor, options->world, options->ring.geometry.rows);
 	atomic_store(&options->ring.header->end, feed->batches);
-	feed_check_slots(feed);
+	feed_check(feed);
 	return feed;
 }
 
@@ -192,13 +174,6 @@ static enum feed_room feed_sleep(struct feed *feed)
 	return FEED_ROOM;
 }
 
-/* Reads from stores wait for a network, so all of them begin at once. */
-static bool first_planned(const struct feed *feed)
-{
-	return !feed->stored && feed->published == 0 &&
-	       feed->planned * feed->options.ring.geometry.rows >= ENGINE_FIRST_ROWS;
-}
-
 enum feed_room feed_room(struct feed *feed)
 {
 	const struct ring *ring = &feed->options.ring;
@@ -207,8 +182,6 @@ enum feed_room feed_room(struct feed *feed)
 		return FEED_ROOM;
 	if (feed->planned == feed->batches)
 		return FEED_ENDED;
-	if (first_planned(feed))
-		return FEED_FIRST;
 	if (feed->planned - feed->released < ring->geometry.slots)
 		return FEED_ROOM;
 	if (!ring_released(ring, feed->published, &feed->released))
@@ -247,15 +220,6 @@ bool feed_look(struct feed *feed)
 	feed->wake_at = 0;
 	ring_wake_at(ring, 0);
 	return true;
-}
-
-bool feed_active(struct feed *feed)
-{
-	uint64_t before = feed->seen;
-
-	feed->seen =
-		atomic_load_explicit(&feed->options.ring.control->released, memory_order_relaxed);
-	return feed->seen != before;
 }
 
 /* ---- planning ---- */

@@ -40,7 +40,6 @@ struct feed {
 	uint64_t released;
 	uint64_t wake_at; /* asleep until so many slots are released; 0: awake */
 	uint64_t woke_at; /* the wake_at that the client reached last; 0: none */
-	uint64_t seen;	  /* released at the last feed_active() */
 	uint64_t woken;	  /* the last client_waits that got a wake-up */
 	uint32_t reading; /* reads in flight */
 	uint32_t away;	  /* of these, reads from stores */
@@ -67,15 +66,12 @@ struct feed {
 
 /* Asserts the invariants above, in constant time. Words that the client writes are not checked. */
 void feed_check(const struct feed *feed);
-/* The same for every slot. */
-void feed_check_slots(const struct feed *feed);
 
 /*
  * Is there room to plan the next row? FULL: the ring is full, so the feed was put to sleep
- * (wake_at). FIRST: ENGINE_FIRST_ROWS are planned; it is not asleep, and has room when a batch is
- * published. HOSTILE: the client wrote an impossible `released`.
+ * (wake_at). HOSTILE: the client wrote an impossible `released`.
  */
-enum feed_room { FEED_FULL, FEED_FIRST, FEED_ROOM, FEED_ENDED, FEED_HOSTILE };
+enum feed_room { FEED_FULL, FEED_ROOM, FEED_ENDED, FEED_HOSTILE };
 enum feed_room feed_room(struct feed *feed);
 /* The place of the next row's read; of padding, and after the end, the local one. */
 unsigned feed_place(struct feed *feed);
@@ -93,7 +89,5 @@ bool feed_publish(struct feed *feed);
 bool feed_awake(struct feed *feed);
 /* The same, and also if a sixteenth of its ring is free, so that its client need not ask. */
 bool feed_look(struct feed *feed);
-/* Did the client release slots since the last call? */
-bool feed_active(struct feed *feed);
 
 #endif

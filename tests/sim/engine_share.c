@@ -13,22 +13,9 @@ static uint64_t next_position(const struct client *c)
 	return c->cursor.next + (slots * c->world + c->rank) * g->rows + c->requested % g->rows;
 }
 
-/* Has its feed planned all that it may until the first batch is published? */
-static bool first_planned(const struct client *c)
-{
-	uint32_t rows = c->ring.geometry.rows;
-
-	for (uint32_t d = 0; d < c->cursor.datasets; d++)
-		if (rig.source[c->stream][d].place > 0)
-			return false;
-	return published(c) == 0 && c->requested / rows * rows >= ENGINE_FIRST_ROWS;
-}
-
 /* In an endless stream there is no padding here. */
 static bool wants_more(const struct client *c)
 {
-	if (first_planned(c))
-		return false;
 	return c->end == RING_ENDLESS || (c->requested / c->ring.geometry.rows < c->end &&
 						 next_position(c) < cursor_end(&c->cursor));
 }
