@@ -174,7 +174,7 @@ static int run(const struct options *a, struct reload_past *past)
 		code = serve(catalog, stores, a, past, cgroup, &rereads);
 	catalog_free(catalog);
 	store_close(stores);
-	cgroup_free(cgroup);
+	free(cgroup);
 	config_free(config);
 	return code;
 }

@@ -18,6 +18,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,29 +149,41 @@ static bool make_cursor(struct attach_job *job)
 }
 
 /*
- * Checks the cgroup's limit first: beyond it the kernel kills instead of failing. `memory:` alone
- * is not enough, because other processes of the cgroup may have taken memory since the start.
+ * Beyond the cgroup's limit the kernel kills instead of failing. `memory:` alone is not enough,
+ * because other processes of the cgroup may have taken memory since the start. A ring that replaces
+ * another one may use the reserved part, too.
  */
-static bool make_memory(struct attach_job *job)
+static bool fits_cgroup(struct attach_job *job)
 {
-	struct session *s = job->session;
-	struct cgroup *cgroup = s->control->options->cgroup;
+	const struct session *s = job->session;
 	struct cgroup_room room;
 
-	if (!cgroup_begin(cgroup, s->bytes, job->replaces, &room))
-		return fault_set_passing(&job->fault, FAULT_MEMORY, "slots",
-			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, but only %" PRIu64
-			" of the %" PRIu64
-			" bytes of cgroup %s are left; raise its limit, or " PHRASE_SLOTS,
-			s->slots, s->bytes, room.left, room.limit, room.path);
+	if (!cgroup_room(s->control->options->cgroup, &room))
+		return true;
+	if (job->replaces)
+		room.left = room.limit > room.used ? room.limit - room.used : 0;
+	return s->bytes <= room.left ||
+	       fault_set_passing(&job->fault, FAULT_MEMORY, "slots",
+		       "a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, but only %" PRIu64
+		       " of the %" PRIu64
+		       " bytes of cgroup %s are left; raise its limit, or " PHRASE_SLOTS,
+		       s->slots, s->bytes, room.left, room.limit, room.path);
+}
 
-	bool made = ring_memory_new(&s->memory, &job->geometry, &job->fault);
+static bool make_memory(struct attach_job *job)
+{
+	/* One at a time, so that two do not count on the same room. */
+	static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
-	if (!made) {
+	pthread_mutex_lock(&making);
+	bool fits = fits_cgroup(job),
+	     made = fits && ring_memory_new(&job->session->memory, &job->geometry, &job->fault);
+
+	pthread_mutex_unlock(&making);
+	if (fits && !made) {
 		job->fault.code = FAULT_MEMORY;
 		job->fault.passing = true;
 	}
-	cgroup_end(cgroup);
 	return made;
 }
 

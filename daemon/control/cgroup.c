@@ -3,7 +3,6 @@
 
 #include <inttypes.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +13,8 @@ enum { KEPT_SHARE = 16 }; /* 1/16 of a limit is kept */
 #define KEPT_LEAST (UINT64_C(16) << 20)
 
 struct cgroup {
-	char path[PATH_MAX];   /* of our group's directory */
-	size_t mount;	       /* length of its first part, the root group's */
-	pthread_mutex_t mutex; /* of who allocates */
+	char path[PATH_MAX]; /* of our group's directory */
+	size_t mount;	     /* length of its first part, the root group's */
 };
 
 struct cgroup *cgroup_find(const char *root)
@@ -39,18 +37,10 @@ struct cgroup *cgroup_find(const char *root)
 	/* In a container, the mount may be our group, and the path of another namespace. */
 	if (strcmp(inside, "/") == 0 || strstr(inside, "/..") || access(cgroup->path, F_OK) < 0)
 		inside[0] = 0;
-	pthread_mutex_init(&cgroup->mutex, NULL);
 	if (found)
 		return cgroup;
-	cgroup_free(cgroup);
-	return NULL;
-}
-
-void cgroup_free(struct cgroup *cgroup)
-{
-	if (cgroup)
-		pthread_mutex_destroy(&cgroup->mutex);
 	free(cgroup);
+	return NULL;
 }
 
 /* ---- what the groups allow ---- */
@@ -110,25 +100,4 @@ bool cgroup_room(const struct cgroup *cgroup, struct cgroup_room *room)
 		if (!inside[0])
 			return any;
 	}
-}
-
-bool cgroup_begin(struct cgroup *cgroup, uint64_t bytes, bool all, struct cgroup_room *room)
-{
-	if (!cgroup)
-		return true;
-	pthread_mutex_lock(&cgroup->mutex);
-	if (!cgroup_room(cgroup, room))
-		return true;
-	if (all)
-		room->left = less(room->limit, room->used);
-	if (bytes <= room->left)
-		return true;
-	pthread_mutex_unlock(&cgroup->mutex);
-	return false;
-}
-
-void cgroup_end(struct cgroup *cgroup)
-{
-	if (cgroup)
-		pthread_mutex_unlock(&cgroup->mutex);
 }

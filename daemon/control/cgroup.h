@@ -21,17 +21,8 @@ struct cgroup_room {
 
 /* Finds the groups of this process below @root, which is "" except in tests. NULL: the kernel has
  * none of version 2, or out of memory. */
-struct cgroup *cgroup_find(const char *root);
-void cgroup_free(struct cgroup *cgroup);
-/* Fills @room. False: no group has a limit. */
+struct cgroup *cgroup_find(const char *root); /* free() it */
+/* Fills @room. False: no group has a limit, or @cgroup is NULL. */
 bool cgroup_room(const struct cgroup *cgroup, struct cgroup_room *room);
-
-/*
- * Do @bytes fit, which the caller is about to allocate? @all: the kept part may be used too. True:
- * call cgroup_end() once they are allocated, or were not. Until then others wait here, so that two
- * do not count on the same room. False: see @room.
- */
-bool cgroup_begin(struct cgroup *cgroup, uint64_t bytes, bool all, struct cgroup_room *room);
-void cgroup_end(struct cgroup *cgroup);
 
 #endif

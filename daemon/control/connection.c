@@ -608,19 +608,3 @@ void connections_stop(struct control *control)
 	LIST_FOREACH(c, &control->connections.open, others)
 	connection_close(c);
 }
-
-void connections_check(const struct connections *all)
-{
-	const struct connection *c;
-	unsigned n = 0;
-
-	LIST_FOREACH(c, &all->open, others)
-	{
-		assert(c->fd >= 0 && c->user->connected > 0);
-		assert(!c->closing || !c->waiting);
-		assert(!c->closing || c->handles > 0 || c->jobs > 0 || c->session);
-		assert(c->closing || c->handles > 0);
-		n++;
-	}
-	assert(n == all->n);
-}

@@ -643,10 +643,8 @@ void session_clock(struct session *s, uint64_t now_ms);
 void twins_clock(struct session *s, uint64_t now_ms); /* looks for them after a seek */
 void compare_clock(struct control *control);
 void status_clock(struct control *control);
-/* Assert what is true between turns of the loop. */
+/* Asserts what is true between turns of the loop. */
 void sessions_check(const struct sessions *sessions);
-void connections_check(const struct connections *all);
-void requests_check(const struct requests *requests);
 
 /* Has the process a terminal? */
 bool server_terminal(void);

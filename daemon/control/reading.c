@@ -201,8 +201,7 @@ void reading_cap_memory(struct config *config, const struct cgroup *cgroup)
 {
 	struct cgroup_room room;
 
-	if (!cgroup || !cgroup_room(cgroup, &room) ||
-		room.limit - room.kept >= config->memory_bytes)
+	if (!cgroup_room(cgroup, &room) || room.limit - room.kept >= config->memory_bytes)
 		return;
 	log_line(LOG_WARNING,
 		"memory: lowered to %" PRIu64 " bytes from %" PRIu64 ": cgroup %s may use %" PRIu64

@@ -457,17 +457,3 @@ void requests_init(struct requests *requests)
 		chance = (uint32_t)getpid();
 	requests->last = (uint64_t)(uint32_t)time(NULL) << 31 | chance >> 2;
 }
-
-void requests_check(const struct requests *requests)
-{
-	const struct request *r;
-
-	LIST_FOREACH(r, &requests->open, others)
-	{
-		assert(r->number > 0 && r->number <= requests->last);
-		assert(r->stream && r->participants <= LIMIT_SESSIONS);
-		assert(with(r, 0) > 0); /* otherwise it would have ended */
-		assert(!r->asker || (r->asker->request == r && !r->asker->closing));
-		assert(find(requests, r->stream, r->run) == r); /* a run has one */
-	}
-}

@@ -73,26 +73,13 @@ static bool is_capped(const struct user *user)
 	return user->uid != 0 && user->uid != geteuid();
 }
 
-/* Does the config list users with several uids? */
-static bool several(const struct config *config)
-{
-	uid_t first = 0;
-
-	for (uint32_t i = 0; i < config->allow_uids + config->admin_uids; i++) {
-		uid_t uid = i < config->allow_uids ? config->allow_uid[i]
-						   : config->admin_uid[i - config->allow_uids];
-
-		if (first != 0 && uid != 0 && uid != first)
-			return true;
-		first = uid != 0 ? uid : first;
-	}
-	return false;
-}
-
 /* Of @total, the part that @user may have. */
 static uint64_t cap(const struct user *user, uint64_t total)
 {
-	return is_capped(user) && several(user->all->config) ? total / 2 : total;
+	const struct config *config = user->all->config;
+	bool several = config->allow_uids + config->admin_uids > 1;
+
+	return is_capped(user) && several ? total / 2 : total;
 }
 
 bool user_connect(struct user *user, unsigned connected, struct fault *fault)

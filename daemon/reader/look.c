@@ -38,7 +38,8 @@ bool look_again(const struct file *file, struct fault *fault)
 		if (!dataset_identical(&look->was, "it was opened", &now, fault))
 			return fault_prefix(fault, "was written to while it was open: %s%s",
 				look->what,
-				(uint64_t)now.st_size < look->was.bytes ? "it was truncated: " : "");
+				(uint64_t)now.st_size < look->was.bytes ? "it was truncated: "
+									: "");
 		if (look->named && now.st_nlink == 0)
 			return fault_set(fault, FAULT_CHANGED, "",
 				"%sit was removed or replaced while it was open", look->what);

@@ -43,7 +43,7 @@ static bool room_of(struct files *f, struct cgroup_room *room)
 	struct cgroup *cgroup = cgroup_find(f->directory);
 	bool any = cgroup_room(cgroup, room);
 
-	cgroup_free(cgroup);
+	free(cgroup);
 	return any;
 }
 
@@ -91,25 +91,6 @@ static void test_groups_seen_from_containers(void **state)
 	}
 }
 
-static void test_an_allocation_fits_or_not(void **state)
-{
-	struct cgroup_room room;
-
-	put(*state, "proc/self/cgroup", "0::/\n");
-	put_group(*state, "", "104857600\n", "max\n", "0\n", NO_STAT);
-
-	struct cgroup *cgroup = cgroup_find(((struct files *)*state)->directory);
-
-	assert_true(cgroup_begin(cgroup, 84 * MIB, false, &room));
-	cgroup_end(cgroup);
-	assert_false(cgroup_begin(cgroup, 85 * MIB, false, &room));
-	assert_int_equal(room.left, 84 * MIB);
-	assert_true(cgroup_begin(cgroup, 100 * MIB, true, &room)); /* the kept part may be used */
-	cgroup_end(cgroup);
-	cgroup_free(cgroup);
-	assert_true(cgroup_begin(NULL, UINT64_MAX, false, &room));
-}
-
 #define WITH_FILES(test) cmocka_unit_test_setup_teardown(test, files_set_up, files_tear_down)
 
 int main(void)
@@ -117,7 +98,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		WITH_FILES(test_limits_of_a_group_and_its_parents),
 		WITH_FILES(test_groups_seen_from_containers),
-		WITH_FILES(test_an_allocation_fits_or_not),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

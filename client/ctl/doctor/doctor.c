@@ -105,7 +105,7 @@ static void check_memory(struct doctor *d)
 			room.left >> 20, wanted >> 20);
 	else
 		ok(d, "memory", "cgroup %s leaves %" PRIu64 " MiB", room.path, room.left >> 20);
-	cgroup_free(cgroup);
+	free(cgroup);
 }
 
 /* Records have the time of day: `tokctl verify` orders restarts by it. */
