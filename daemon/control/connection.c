@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -231,19 +232,17 @@ void connection_error(struct connection *c, uint64_t serial, const struct fault 
 	connection_send(c, serial, &w);
 }
 
-void connection_refuse_about(struct connection *c, uint64_t serial,
-	const struct log_subject *subject, const struct fault *fault)
-{
-	log_write(c->uid, subject ? LOG_BURST_SESSIONS : LOG_BURST, subject, LOG_WARNING,
-		"pid %d (uid %u) disconnected: %s: %s", (int)c->pid, (unsigned)c->uid, fault->field,
-		fault->text);
-	connection_error(c, serial, fault);
-	connection_close(c);
-}
-
 void connection_refuse(struct connection *c, uint64_t serial, const struct fault *fault)
 {
-	connection_refuse_about(c, serial, NULL, fault);
+	const struct session *s = c->session;
+	char about[LIMIT_NAME_BYTES + 64] = "";
+
+	if (s && s->fed)
+		snprintf(about, sizeof(about), " (run %s, rank %" PRIu64 ")", s->run, s->rank);
+	log_client(c->uid, LOG_WARNING, "pid %d (uid %u) disconnected: %s: %s%s", (int)c->pid,
+		(unsigned)c->uid, fault->field, fault->text, about);
+	connection_error(c, serial, fault);
+	connection_close(c);
 }
 
 /* ---- messages ---- */

@@ -353,10 +353,8 @@ void connection_send_fds(
 void connection_warn(struct connection *c, const char *text);
 /* Replies with an error and stays open. */
 void connection_error(struct connection *c, uint64_t serial, const struct fault *fault);
-/* Logs and sends an error, and closes. @subject: or NULL. */
+/* Logs and sends an error, and closes. */
 void connection_refuse(struct connection *c, uint64_t serial, const struct fault *fault);
-void connection_refuse_about(struct connection *c, uint64_t serial,
-	const struct log_subject *subject, const struct fault *fault);
 /* Closes it. The loop frees it later, so a handler of a message may call it. */
 void connection_close(struct connection *c);
 /* Frees a closed connection that has no handle, job or session left. Call it when one ends. */

@@ -237,10 +237,9 @@ void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes)
 static void log_hang(const struct stream *s, const struct reader_hang *hang, bool is)
 {
 	char path[LIMIT_TEXT_BYTES];
-	struct log_subject subject = {.stream = s->config->name, .shard = path};
 
 	hang_shard(hang, path, sizeof(path));
-	log_about(&subject, is ? LOG_WARNING : LOG_NOTE,
+	log_line(is ? LOG_WARNING : LOG_NOTE,
 		is ? "stream %s: storage of %s has not answered for %u s; the stream waits, other "
 		     "streams continue; check the disk, the file server, and that descriptors are "
 		     "left"

@@ -17,17 +17,10 @@ struct config;
 /* ---- log.c ---- */
 
 /*
- * Lines on stderr. If that is systemd's journal, each line is sent to the journal's own socket,
- * with its level and fields; if that fails, it gets sd-daemon's prefix for the level. Any thread
- * may log, and none waits for the reader of stderr: the log's own thread writes. If 1024 lines
- * wait, further lines are dropped and counted.
+ * Lines on stderr. In systemd's journal each has sd-daemon's prefix for its level. Any thread may
+ * log, and none waits for the reader of stderr: the log's own thread writes. If 1024 lines wait,
+ * further lines are dropped and counted.
  */
-
-/* The subject of a line, for the journal's fields STREAM, RUN, RANK and SHARD. */
-struct log_subject {
-	const char *stream, *run, *shard; /* the last two may be NULL */
-	uint64_t rank;			  /* of the run, if that is given */
-};
 
 enum log_level { LOG_ERROR = 3, LOG_WARNING = 4, LOG_NOTE = 6 };
 
@@ -37,22 +30,15 @@ void log_start(void);
 /* Waits up to a second until all lines are written. */
 void log_flush(void);
 
-/*
- * @burst: 0, or how many lines of this @format (by address) user @uid may cause at once; then it is
- * one a second. The number of suppressed lines is logged. @subject: or NULL.
- */
-__attribute__((format(printf, 5, 6))) void log_write(uid_t uid, unsigned burst,
-	const struct log_subject *subject, enum log_level level, const char *format, ...);
+/* @client: @uid's clients can cause the line as often as they like. Of these, 256 are written at
+ * once, then one a second, and the number of suppressed ones. */
+__attribute__((format(printf, 4, 5))) void log_write(
+	bool client, uid_t uid, enum log_level level, const char *format, ...);
 
-#define log_line(...)		log_write(0, 0, NULL, __VA_ARGS__)
-#define log_about(subject, ...) log_write(0, 0, subject, __VA_ARGS__)
+#define log_line(...)	     log_write(false, 0, __VA_ARGS__)
+#define log_client(uid, ...) log_write(true, uid, __VA_ARGS__)
 
-/* For lines that a client of user @uid can cause as often as it likes. LOG_STRANGERS: all users who
- * may not connect. */
-enum { LOG_STRANGERS = -1, LOG_BURST = 20, LOG_BURST_SESSIONS = 256 };
-
-#define log_client(uid, ...)	       log_write(uid, LOG_BURST, NULL, __VA_ARGS__)
-#define log_session(uid, subject, ...) log_write(uid, LOG_BURST_SESSIONS, subject, __VA_ARGS__)
+enum { LOG_STRANGERS = -1 }; /* the uid of all users who may not connect */
 
 enum { LOG_FAULTS = 20, LOG_FAULT_BYTES = 400 };
 

@@ -9,33 +9,29 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 enum {
 	LINES = 1024,
 	LINE_BYTES = 2032, /* without the prefix */
-	FIELDS_BYTES = 512,
-	CAUSES = 64,
+	WRITERS = 64,
+	BURST = 256,
 	FLUSH_MS = 1000,
 };
 
 struct line {
 	enum log_level level;
-	size_t n, fields_n;
-	char text[LINE_BYTES];	   /* with a line end */
-	char fields[FIELDS_BYTES]; /* in the journal's format: NAME=value, one a line */
+	size_t n;
+	char text[LINE_BYTES]; /* with a line end */
 };
 
-/* Lines of one format for one user. `left` is how many more may be written now; it grows by one a
- * second, up to the burst. */
-struct cause {
-	const char *format; /* its address is its identity; NULL: unused */
+/* A user whose clients cause lines of this level. `left` is how many more may be written now; it
+ * grows by one a second, up to BURST. */
+struct writer {
 	uid_t uid;
-	enum log_level level;
+	enum log_level level; /* 0: unused */
 	unsigned left;
 	time_t since; /* when `left` was computed, in seconds of the monotonic clock */
 	uint64_t suppressed;
@@ -48,14 +44,13 @@ static struct {
 	struct line line[LINES];
 	unsigned first, count; /* lines that wait; the first stays until it is written */
 	uint64_t lost;	       /* lines dropped since that was last logged */
-	struct cause cause[CAUSES];
+	struct writer writer[WRITERS];
 	struct log_fault fault[LOG_FAULTS];
 	unsigned faults; /* so far; the next one goes to faults % LOG_FAULTS */
-	int journal;	 /* a socket, if stderr is the journal's; otherwise -1 */
+	bool journal;	 /* stderr is systemd's journal */
 } the_log = {
 	.mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP, /* tell() logs */
 	.news = PTHREAD_COND_INITIALIZER,
-	.journal = -1,
 };
 
 static time_t seconds(void)
@@ -81,58 +76,20 @@ static bool is_journal(void)
 	return strcmp(own, named) == 0;
 }
 
-/* Lines and fields contain no control characters, so the journal's simple format is enough. */
-static bool send_line(int journal, const struct line *l)
-{
-	struct sockaddr_un to = {.sun_family = AF_UNIX, .sun_path = "/run/systemd/journal/socket"};
-	char head[64];
-	int n = snprintf(
-		head, sizeof(head), "PRIORITY=%d\nSYSLOG_IDENTIFIER=tokend\nMESSAGE=", l->level);
-	struct iovec part[] = {
-		{head, (size_t)n}, {(void *)l->text, l->n}, {(void *)l->fields, l->fields_n}};
-	const struct msghdr message = {
-		.msg_name = &to, .msg_namelen = sizeof(to), .msg_iov = part, .msg_iovlen = 3};
-
-	return sendmsg(journal, &message, MSG_NOSIGNAL) >= 0;
-}
-
 /* In one call, so that lines of several processes do not mix. Errors are ignored: there is no place
  * to report them. */
 static void write_line(const struct line *l)
 {
 	char head[16];
-	int n = snprintf(head, sizeof(head), the_log.journal < 0 ? "tokend: " : "<%d>", l->level);
+	int n = snprintf(head, sizeof(head), the_log.journal ? "<%d>" : "tokend: ", l->level);
 	const struct iovec part[] = {{head, (size_t)n}, {(void *)l->text, l->n}};
 
-	if (the_log.journal < 0 || !send_line(the_log.journal, l))
-		(void)!writev(STDERR_FILENO, part, 2);
+	(void)!writev(STDERR_FILENO, part, 2);
 }
 
 /* ---- lines ---- */
 
-/* Names of streams and runs are plain text, and short. A shard's path may be left out. */
-static void format_fields(struct line *l, const struct log_subject *subject)
-{
-	size_t room = sizeof(l->fields) - 1;
-	int n = snprintf(l->fields, room, "STREAM=%s\n", subject->stream), path;
-	char *at;
-
-	if (subject->run)
-		n += snprintf(l->fields + n, room - (size_t)n, "RUN=%s\nRANK=%" PRIu64 "\n",
-			subject->run, subject->rank);
-	l->fields_n = (size_t)n;
-	if (!subject->shard)
-		return;
-	at = l->fields + n;
-	path = snprintf(at, room - (size_t)n, "SHARD=%s", subject->shard);
-	if ((size_t)path >= room - (size_t)n)
-		return;
-	strcpy(fault_line(at) + path, "\n");
-	l->fields_n += (size_t)path + 1;
-}
-
-static void format_line(struct line *l, enum log_level level, const struct log_subject *subject,
-	const char *format, va_list args)
+static void format_line(struct line *l, enum log_level level, const char *format, va_list args)
 {
 	int n = vsnprintf(l->text, LINE_BYTES - 1, format, args);
 
@@ -142,9 +99,6 @@ static void format_line(struct line *l, enum log_level level, const struct log_s
 	fault_line(l->text); /* it may contain a client's text */
 	l->text[n++] = '\n';
 	l->n = (size_t)n;
-	l->fields_n = 0;
-	if (subject)
-		format_fields(l, subject);
 }
 
 static void keep_fault(struct log_fault *f, const struct line *l)
@@ -156,8 +110,7 @@ static void keep_fault(struct log_fault *f, const struct line *l)
 }
 
 /* Under the mutex. */
-static void add(
-	const struct log_subject *subject, enum log_level level, const char *format, va_list args)
+static void add(enum log_level level, const char *format, va_list args)
 {
 	struct line *l = &the_log.line[(the_log.first + the_log.count) % LINES];
 
@@ -165,7 +118,7 @@ static void add(
 		the_log.lost++;
 		return;
 	}
-	format_line(l, level, subject, format, args);
+	format_line(l, level, format, args);
 	if (level <= LOG_WARNING)
 		keep_fault(&the_log.fault[the_log.faults++ % LOG_FAULTS], l);
 	if (!the_log.running)
@@ -174,37 +127,37 @@ static void add(
 	pthread_cond_signal(&the_log.news);
 }
 
-/* ---- causes ---- */
+/* ---- users ---- */
 
-/* The cause of these lines, or the one that is unused for the longest time. */
-static struct cause *find_cause(uid_t uid, const char *format)
+/* The user's, or the one that is unused for the longest time. */
+static struct writer *find_writer(uid_t uid, enum log_level level)
 {
-	struct cause *oldest = &the_log.cause[0];
+	struct writer *oldest = the_log.writer;
 
-	for (struct cause *c = the_log.cause; c < the_log.cause + CAUSES; c++) {
-		if (c->format == format && c->uid == uid)
-			return c;
-		if (c->since < oldest->since)
-			oldest = c;
+	for (struct writer *w = the_log.writer; w < the_log.writer + WRITERS; w++) {
+		if (w->uid == uid && w->level == level)
+			return w;
+		if (w->since < oldest->since)
+			oldest = w;
 	}
 	return oldest;
 }
 
 /* Under the mutex. */
-static bool may_write(uid_t uid, unsigned burst, enum log_level level, const char *format)
+static bool may_write(uid_t uid, enum log_level level)
 {
-	struct cause *c = find_cause(uid, format);
+	struct writer *w = find_writer(uid, level);
 	time_t now = seconds();
 
-	if (c->format != format || c->uid != uid) {
-		the_log.lost += c->suppressed;
-		*c = (struct cause){format, uid, level, burst, now, 0};
+	if (w->uid != uid || w->level != level) {
+		the_log.lost += w->suppressed;
+		*w = (struct writer){.uid = uid, .level = level, .left = BURST, .since = now};
 	}
-	c->left = now - c->since < burst - c->left ? c->left + (unsigned)(now - c->since) : burst;
-	c->since = now;
-	if (c->left > 0)
-		return c->left--, true;
-	c->suppressed++;
+	w->left = now - w->since < BURST - w->left ? w->left + (unsigned)(now - w->since) : BURST;
+	w->since = now;
+	if (w->left > 0)
+		return w->left--, true;
+	w->suppressed++;
 	return false;
 }
 
@@ -221,16 +174,15 @@ static void tell(void)
 			"%" PRIu64
 			" log lines were lost: too many at once, or the reader of stderr is slow",
 			lost);
-	for (struct cause *c = the_log.cause; c < the_log.cause + CAUSES; c++) {
+	for (struct writer *w = the_log.writer; w < the_log.writer + WRITERS; w++) {
 		char who[48] = "users who may not connect";
 
-		if (c->uid != (uid_t)LOG_STRANGERS)
-			snprintf(who, sizeof(who), "uid %u", (unsigned)c->uid);
-		if (c->suppressed > 0)
-			log_line(c->level,
-				"%" PRIu64 " more lines like \"%.60s\" by %s were suppressed",
-				c->suppressed, c->format, who);
-		c->suppressed = 0;
+		if (w->uid != (uid_t)LOG_STRANGERS)
+			snprintf(who, sizeof(who), "uid %u", (unsigned)w->uid);
+		if (w->suppressed > 0)
+			log_line(w->level, "%" PRIu64 " more lines about %s were suppressed",
+				w->suppressed, who);
+		w->suppressed = 0;
 	}
 	pthread_mutex_unlock(&the_log.mutex);
 }
@@ -270,8 +222,7 @@ static void *writer(void *none)
 
 void log_start(void)
 {
-	if (is_journal())
-		the_log.journal = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	the_log.journal = is_journal();
 	the_log.running = thread_start(writer, NULL);
 }
 
@@ -289,15 +240,14 @@ void log_flush(void)
 
 /* ---- for everybody ---- */
 
-void log_write(uid_t uid, unsigned burst, const struct log_subject *subject, enum log_level level,
-	const char *format, ...)
+void log_write(bool client, uid_t uid, enum log_level level, const char *format, ...)
 {
 	va_list args;
 
 	pthread_mutex_lock(&the_log.mutex);
 	va_start(args, format);
-	if (burst == 0 || may_write(uid, burst, level, format))
-		add(subject, level, format, args);
+	if (!client || may_write(uid, level))
+		add(level, format, args);
 	va_end(args);
 	pthread_mutex_unlock(&the_log.mutex);
 }

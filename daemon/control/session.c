@@ -32,37 +32,30 @@ struct session *session_next(
 
 /* ---- its lines in the log ---- */
 
-static struct log_subject subject_of(const struct session *s, const char *shard)
-{
-	return (struct log_subject){
-		.stream = s->stream->config->name, .run = s->run, .rank = s->rank, .shard = shard};
-}
-
 void session_log_attach(const struct session *s)
 {
 	const struct connection *c = s->connection;
-	struct log_subject subject = subject_of(s, NULL);
 
-	log_session(c->uid, &subject, LOG_NOTE,
+	log_client(c->uid, LOG_NOTE,
 		"pid %d (uid %u) attached%s: stream %s, run %s, rank %" PRIu64 " of %" PRIu64
 		", micro_batch %" PRIu64 ", from position %" PRIu64,
-		(int)c->pid, (unsigned)c->uid, s->again ? " again" : "", subject.stream, s->run,
-		s->rank, s->world, s->micro_batch, s->next);
+		(int)c->pid, (unsigned)c->uid, s->again ? " again" : "", s->stream->config->name,
+		s->run, s->rank, s->world, s->micro_batch, s->next);
 }
 
 static void log_detach(const struct session *s)
 {
 	const struct connection *c = s->connection;
-	struct log_subject subject = subject_of(s, NULL);
 	struct feed_counters counters = feed_counters(s->feed);
 	double lived_s = (double)(connection_now(c) - s->attached_ms) / 1e3;
 
-	log_session(c->uid, &subject, LOG_NOTE,
+	log_client(c->uid, LOG_NOTE,
 		"pid %d (uid %u) detached%s: stream %s, run %s, rank %" PRIu64 " of %" PRIu64
 		": %" PRIu64 " samples in %.1f s, waited %.1f s in %" PRIu64 " waits",
 		(int)c->pid, (unsigned)c->uid, s->process_ended ? ", its process ended" : "",
-		subject.stream, s->run, s->rank, s->world, counters.released * s->micro_batch,
-		lived_s, (double)count_of(&s->waited_ns) / 1e9, count_of(&s->waits));
+		s->stream->config->name, s->run, s->rank, s->world,
+		counters.released * s->micro_batch, lived_s, (double)count_of(&s->waited_ns) / 1e9,
+		count_of(&s->waits));
 }
 
 /* ---- making and freeing ---- */
@@ -174,7 +167,6 @@ static void send_failure(struct session *s)
 {
 	const struct session_failure *f = &s->failure;
 	const char *shard = dataset_shard_name(f->dataset, f->shard);
-	struct log_subject subject = subject_of(s, shard);
 	char field[FAULT_FIELD_BYTES], sound[256] = "";
 	struct fault fault;
 
@@ -193,8 +185,8 @@ static void send_failure(struct session *s)
 	snprintf(field, sizeof(field), "dataset %s", f->dataset->config->name);
 	fault_set(&fault, FAULT_DATA, field,
 		"shard %s at token %" PRIu64 ": %s; stream %s stops here, nothing was skipped%s",
-		shard, f->token, f->fault.text, subject.stream, sound);
-	connection_refuse_about(s->connection, 0, &subject, &fault);
+		shard, f->token, f->fault.text, s->stream->config->name, sound);
+	connection_refuse(s->connection, 0, &fault);
 }
 
 void session_news(struct control *control, uint32_t id, unsigned news)

@@ -27,12 +27,11 @@ static void say(enum log_level level, const char *format, va_list args)
 	world_say("node %u <%d> %s", p && p->node ? p->node->number : 99, (int)level, line);
 }
 
-void log_write(uid_t uid, unsigned burst, const struct log_subject *subject, enum log_level level,
-	const char *format, ...)
+void log_write(bool client, uid_t uid, enum log_level level, const char *format, ...)
 {
 	va_list args;
 
-	(void)uid, (void)burst, (void)subject;
+	(void)client, (void)uid;
 	va_start(args, format);
 	say(level, format, args);
 	va_end(args);

@@ -143,10 +143,9 @@ ssize_t __wrap_getrandom(void *to, size_t n, unsigned flags)
 	return (ssize_t)n;
 }
 
-void __wrap_log_write(
-	uid_t uid, unsigned burst, const void *subject, int level, const char *format, ...)
+void __wrap_log_write(bool client, uid_t uid, int level, const char *format, ...)
 {
-	(void)uid, (void)burst, (void)subject, (void)level, (void)format;
+	(void)client, (void)uid, (void)level, (void)format;
 }
 
 /* ---- where a test is ---- */
