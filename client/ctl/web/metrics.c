@@ -22,9 +22,9 @@
 #define SESSION	    "sessions", "stream run rank peer session"
 
 /*
- * The member is the value, in milliseconds if it ends in _ms. "member,label": it is an object, and
- * each of its members a value with one more label. "=labels": the value is 1, with these labels.
- * The type follows from the value and from the end of the name.
+ * The member is the value, in milliseconds if it has _ms. "member,label": it is an object, and each
+ * of its members a value with one more label. "=labels": the value is 1, with these labels. The
+ * type follows from the value and from the name.
  */
 static const struct metric {
 	const char *items, *labels, *member, *name, *help;
@@ -147,13 +147,6 @@ static double value_of(const json_t *value)
 				      : json_number_value(value);
 }
 
-static bool ends_in(const char *text, const char *end)
-{
-	size_t n = strlen(text), m = strlen(end);
-
-	return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 static void put_item(FILE *to, const struct metric *m, const json_t *item, const json_t *value)
 {
 	const char *name, *label = strchr(m->member, ',');
@@ -171,7 +164,7 @@ static void put_item(FILE *to, const struct metric *m, const json_t *item, const
 		put_line(to, m, "", item, NULL, NULL, 1);
 	} else if (json_is_number(value)) {
 		put_line(to, m, "", item, NULL, NULL,
-			value_of(value) / (ends_in(m->member, "_ms") ? 1000 : 1));
+			value_of(value) / (strstr(m->member, "_ms") ? 1000 : 1));
 	}
 }
 
@@ -188,7 +181,7 @@ static void put_metric(FILE *to, const struct metric *m, const json_t *items)
 		if (i == 0)
 			fprintf(to, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name,
 				json_object_get(value, "le") ? "histogram"
-				: ends_in(m->name, "_total") ? "counter"
+				: strstr(m->name, "_total")  ? "counter"
 							     : "gauge");
 		put_item(to, m, item, value);
 	}

@@ -1,7 +1,6 @@
 /*
  * tokctl serve: the status of a daemon over HTTP, for Prometheus and for people. The daemon is
- * asked at most four times a second, and for at most a twentieth of the time, however many clients
- * there are.
+ * asked at most twice a second, however many clients there are.
  *
  * It is a small server, for a browser on the same node and for Prometheus. A connection has one
  * request, GET or HEAD, and its answer ends it. Clients, their requests and times are bounded: if
@@ -31,10 +30,9 @@ enum {
 	BACKLOG = 64,
 	PATIENCE_MS = 10000, /* for a whole request, and for taking the answer */
 	LINGER_MS = 1000,    /* for the client's end, so that no reset overtakes the answer */
+	LOOK_MS = 1000,	     /* at these times */
 	REQUEST_MOST = 16384,
-	FRESH_MS = 250,
-	FRESH_MOST_MS = 2000,
-	REST = 20,
+	FRESH_MS = 500,
 	SILENT_MS = 5000,     /* of the data thread */
 	STATE_DIR_MS = 20000, /* then saves fail */
 	SESSIONS_LISTED = 256,
@@ -53,10 +51,9 @@ struct served {
 
 static void refresh(struct served *s)
 {
-	uint64_t begin = ctl_clock_ms(), rest;
 	bool was_there = s->status || s->fresh_until_ms == 0;
 
-	if (begin < s->fresh_until_ms)
+	if (ctl_clock_ms() < s->fresh_until_ms)
 		return;
 	json_decref(s->status);
 	s->status = ctl_status_of(&s->link, s->a, true);
@@ -64,9 +61,7 @@ static void refresh(struct served *s)
 		ctl_fail("%s", s->link.why);
 	else if (!was_there && s->status)
 		ctl_note("the daemon answers again");
-	rest = (ctl_clock_ms() - begin) * REST;
-	rest = rest > FRESH_MS ? rest : FRESH_MS;
-	s->fresh_until_ms = ctl_clock_ms() + (rest < FRESH_MOST_MS ? rest : FRESH_MOST_MS);
+	s->fresh_until_ms = ctl_clock_ms() + FRESH_MS;
 }
 
 /* The page's files are part of the program: it serves without a directory of its own. */
@@ -151,6 +146,13 @@ static const struct {
 	{"/readyz", plain, put_readiness, NULL, NULL},
 };
 
+/* Writes the answer to a request that is not served, and returns its status. */
+static unsigned refuse(FILE *to, unsigned status, const char *why)
+{
+	fprintf(to, "%s\n", why);
+	return status;
+}
+
 /* Writes the document at @path to @to, sets its type, and returns its status. */
 static unsigned put_document(struct served *s, const char *path, FILE *to, const char **type)
 {
@@ -160,13 +162,9 @@ static unsigned put_document(struct served *s, const char *path, FILE *to, const
 
 	while (i < n && strcmp(path, routes[i].path) != 0)
 		i++;
-	if (i == n) {
-		fputs("not found; served here:", to);
-		for (i = 0; i < n; i++)
-			fprintf(to, " %s", routes[i].path);
-		fputc('\n', to);
-		return 404;
-	}
+	if (i == n)
+		return refuse(to, 404,
+			"not found; served here: / /status.json /metrics /healthz /readyz");
 	if (routes[i].put) {
 		refresh(s);
 		done = routes[i].put(s, to);
@@ -211,20 +209,14 @@ static void leave(struct client *c)
  */
 static bool is_served(const struct served *s, const char *host, size_t n)
 {
-	char name[256], ours[256] = "";
+	char text[256], name[256], ours[256] = "";
 	unsigned char number[sizeof(struct in6_addr)];
+	char after = ':';
 
-	snprintf(name, sizeof(name), "%.*s", (int)(n < sizeof(name) ? n : 0), host);
-	n = strlen(name);
-	while (n > 0 && name[n - 1] >= '0' && name[n - 1] <= '9')
-		n--;
-	if (n > 0 && name[n - 1] == ':')
-		name[--n] = 0; /* without the port */
-	n = strlen(name);
-	if (name[0] == '[' && name[n - 1] == ']') {
-		name[n - 1] = 0;
-		return inet_pton(AF_INET6, name + 1, number) == 1;
-	}
+	snprintf(text, sizeof(text), "%.*s", (int)(n < sizeof(text) ? n : 0), host);
+	if (sscanf(text, "[%255[^]]]%c", name, &after) >= 1)
+		return after == ':' && inet_pton(AF_INET6, name, number) == 1;
+	snprintf(name, sizeof(name), "%.*s", (int)strcspn(text, ":"), text); /* without the port */
 	for (unsigned i = 0; i < s->a->listed; i++)
 		if (strcasecmp(name, s->a->list[i]) == 0)
 			return true;
@@ -270,13 +262,6 @@ static const llhttp_settings_t settings = {
 	.on_header_value = on_header_value,
 	.on_headers_complete = on_headers_complete,
 };
-
-/* Writes the answer to a request that is not served, and returns its status. */
-static unsigned refuse(FILE *to, unsigned status, const char *why)
-{
-	fprintf(to, "%s\n", why);
-	return status;
-}
 
 /* Writes the answer to @to, and returns its status. 0: the request is not complete yet. */
 static unsigned answer_to(
@@ -402,18 +387,14 @@ static void serve_clients(struct served *s, int fd)
 	for (unsigned i = 0; i < CLIENTS && of; i++)
 		of[i].fd = -1;
 	for (uint64_t number = 1; of; number++) {
-		uint64_t now = ctl_clock_ms(), next = now + PATIENCE_MS;
-
 		for (unsigned i = 0; i < CLIENTS; i++) {
-			if (of[i].fd >= 0 && of[i].until_ms <= now)
+			if (of[i].fd >= 0 && of[i].until_ms <= ctl_clock_ms())
 				leave(&of[i]);
-			if (of[i].fd >= 0 && of[i].until_ms < next)
-				next = of[i].until_ms;
 			polled[i] = (struct pollfd){
 				.fd = of[i].fd, .events = of[i].sent < of[i].n ? POLLOUT : POLLIN};
 		}
 		polled[CLIENTS] = (struct pollfd){.fd = fd, .events = POLLIN};
-		if (poll(polled, CLIENTS + 1, (int)(next - now)) < 0 && errno != EINTR)
+		if (poll(polled, CLIENTS + 1, LOOK_MS) < 0 && errno != EINTR)
 			break;
 		for (unsigned i = 0; i < CLIENTS; i++) {
 			if (polled[i].revents && polled[i].events == POLLOUT)
