@@ -152,9 +152,7 @@ bool cursor_remove(struct cursor *cursor, uint32_t d, uint64_t at, struct fault 
 bool cursor_schedule(struct cursor *cursor, const double *weights, const struct cursor_step *steps,
 	uint32_t n, const uint64_t *max_epochs, struct fault *fault);
 
-/*
- * One of the edits above as a value, for programs, operators and files. Datasets have names.
- */
+/* One of the edits above as a value, for programs, operators and files. Datasets have names. */
 enum cursor_edit_kind {
 	CURSOR_SEEK,
 	CURSOR_SKIP,
@@ -185,11 +183,9 @@ const char *cursor_missing(const struct cursor *cursor, const struct cursor_edit
 bool cursor_apply(struct cursor *cursor, const struct cursor_edit *edit, uint64_t *acts_from,
 	struct fault *fault);
 
-/*
- * Finds where max_epochs end dataset @d: it is not served from *@position on, and *@unserved of the
+/* Finds where max_epochs end dataset @d: it is not served from *@position on, and *@unserved of the
  * windows of its max_epochs are never served (repeats counted; at most 2^64 - 1). False: it has no
- * max_epochs, or has a weight until the end of the stream.
- */
+ * max_epochs, or has a weight until the end of the stream. */
 bool cursor_unserved(
 	const struct cursor *cursor, uint32_t d, uint64_t *position, uint64_t *unserved);
 
@@ -204,11 +200,9 @@ char *cursor_list_datasets(
 
 /* ---- comparing ---- */
 
-/*
- * True if @cursor belongs to the stream as it is now (@now: a new cursor of it). The stream must
+/* True if @cursor belongs to the stream as it is now (@now: a new cursor of it). The stream must
  * have all datasets that @cursor serves now or later, unchanged. Without epochs it may have more;
- * their order and weights do not matter.
- */
+ * their order and weights do not matter. */
 bool cursor_belongs(const struct cursor *cursor, const struct cursor *now, struct fault *fault);
 /* A hash of identity, order version, current and pending mixes, position, world and micro-batch. At
  * one step it is equal on all ranks. */

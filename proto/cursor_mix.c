@@ -128,15 +128,6 @@ struct layout {
 	size_t bytes;
 };
 
-static bool refuse_room(const struct layout *l, struct fault *fault)
-{
-	return fault_set(fault, FAULT_CURSOR, "schedule",
-		"a cursor of %d bytes has no room for %u or more pending mixes of %u datasets; use "
-		"fewer steps, or max_epochs for fewer datasets",
-		LIMIT_CURSOR_BYTES, l->cursor->segments - cursor_past(l->cursor),
-		l->cursor->datasets);
-}
-
 static bool append(struct layout *l, struct order_segment *s, struct fault *fault)
 {
 	assert(!l->last || (s->start > l->last->start && s->start >= l->floor));
@@ -144,7 +135,11 @@ static bool append(struct layout *l, struct order_segment *s, struct fault *faul
 		l->bytes += cursor_bytes_more(s);
 	if (l->bytes > LIMIT_CURSOR_BYTES) {
 		order_segment_free(s);
-		return refuse_room(l, fault);
+		return fault_set(fault, FAULT_CURSOR, "schedule",
+			"a cursor of %d bytes has no room for %u or more pending mixes of %u "
+			"datasets; use fewer steps, or max_epochs for fewer datasets",
+			LIMIT_CURSOR_BYTES, l->cursor->segments - cursor_past(l->cursor),
+			l->cursor->datasets);
 	}
 	if (!cursor_append(l->cursor, s))
 		return fault_memory(fault);

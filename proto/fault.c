@@ -21,7 +21,9 @@ char *fault_line(char *text)
 	return text;
 }
 
-static void fill(struct fault *fault, enum fault_code code, int error, const char *field)
+/* A text is one line, whatever it quotes. */
+static void fill(struct fault *fault, enum fault_code code, int error, const char *field,
+	const char *format, va_list args)
 {
 	assert(code > FAULT_NONE && code < FAULT_CODES && field);
 	fault->code = code;
@@ -30,11 +32,6 @@ static void fill(struct fault *fault, enum fault_code code, int error, const cha
 	fault->passing = false;
 	snprintf(fault->field, sizeof(fault->field), "%s", field);
 	fault_line(fault->field); /* it may contain a name from a file or a message */
-}
-
-/* A text is one line, whatever it quotes. */
-static void write_text(struct fault *fault, const char *format, va_list args)
-{
 	vsnprintf(fault->text, sizeof(fault->text), format, args);
 	fault_line(fault->text);
 }
@@ -44,9 +41,8 @@ bool(fault_set)(
 {
 	va_list args;
 
-	fill(fault, code, 0, field);
 	va_start(args, format);
-	write_text(fault, format, args);
+	fill(fault, code, 0, field, format, args);
 	va_end(args);
 	return false;
 }
@@ -56,11 +52,10 @@ bool fault_set_passing(
 {
 	va_list args;
 
-	fill(fault, code, 0, field);
-	fault->passing = true;
 	va_start(args, format);
-	write_text(fault, format, args);
+	fill(fault, code, 0, field, format, args);
 	va_end(args);
+	fault->passing = true;
 	return false;
 }
 
@@ -81,9 +76,8 @@ bool(fault_errno)(struct fault *fault, int error, const char *field, const char 
 {
 	va_list args;
 
-	fill(fault, code_of(error), error, field);
 	va_start(args, format);
-	write_text(fault, format, args);
+	fill(fault, code_of(error), error, field, format, args);
 	va_end(args);
 	return false;
 }

@@ -83,7 +83,7 @@ typedef int nothing; /* the template's type of an object; only containers use it
 static int sink_value(struct sink *s, struct value v)
 {
 	if (s->count == s->max)
-		return UNPACK_MANY;
+		return -1;
 	s->values[s->count++] = v;
 	return 0;
 }
@@ -91,7 +91,7 @@ static int sink_value(struct sink *s, struct value v)
 static int sink_open(struct sink *s, enum value_type type, unsigned int n)
 {
 	if (n > 0 && s->depth == LIMIT_DEPTH)
-		return UNPACK_DEPTH;
+		return -1;
 	s->depth += n > 0;
 	assert(s->depth <= LIMIT_DEPTH);
 	return sink_value(s, (struct value){.type = type, .count = n});
@@ -162,7 +162,7 @@ static int sink_bin(struct sink *s, const char *base, const char *at, unsigned i
 static int sink_ext(struct sink *s, const char *base, const char *at, unsigned int n, nothing *o)
 {
 	(void)s, (void)base, (void)at, (void)n, (void)o;
-	return UNPACK_MALFORMED; /* extension types are not supported */
+	return -1; /* extension types are not supported */
 }
 
 static nothing sink_root(struct sink *s)
@@ -175,7 +175,7 @@ static nothing sink_root(struct sink *s)
 static int sink_array(struct sink *s, unsigned int n, nothing *o)
 {
 	if (n > INT32_MAX)
-		return UNPACK_MANY;
+		return -1;
 	*o = (nothing)n;
 	return sink_open(s, VALUE_ARRAY, n);
 }
@@ -183,7 +183,7 @@ static int sink_array(struct sink *s, unsigned int n, nothing *o)
 static int sink_map(struct sink *s, unsigned int n, nothing *o)
 {
 	if (n > INT32_MAX)
-		return UNPACK_MANY;
+		return -1;
 	*o = (nothing)n;
 	return sink_open(s, VALUE_MAP, n);
 }
@@ -226,10 +226,8 @@ int unpack_first(const void *bytes, size_t n, struct value *values, size_t max, 
 	*used = 0;
 	sink_init(&context);
 	done = sink_execute(&context, bytes, n, used);
-	if (done < 0)
-		return done;
-	if (done == 0)
-		return UNPACK_MALFORMED;
+	if (done <= 0)
+		return -1;
 	assert(context.user.count > 0 && context.user.count <= max);
 	assert(context.user.depth == 0);
 	return (int)context.user.count;
@@ -240,7 +238,7 @@ int unpack(const void *bytes, size_t n, struct value *values, size_t max)
 	size_t used;
 	int count = unpack_first(bytes, n, values, max, &used);
 
-	return count > 0 && used != n ? UNPACK_MALFORMED : count;
+	return count > 0 && used != n ? -1 : count;
 }
 
 const struct value *value_skip(const struct value *value, const struct value *end)

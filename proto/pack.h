@@ -50,13 +50,8 @@ struct value {
 	};
 };
 
-enum {
-	UNPACK_MALFORMED = -1, /* not MessagePack, cut short, or followed by more */
-	UNPACK_DEPTH = -2,     /* nested deeper than LIMIT_DEPTH */
-	UNPACK_MANY = -3,      /* more than @max values */
-};
-
-/* Returns the number of values written to @values, ≥ 1, or one of the above. */
+/* Returns the number of values written to @values, ≥ 1. -1: the bytes are not MessagePack, are cut
+ * short or followed by more, nested deeper than LIMIT_DEPTH, or more than @max values. */
 int unpack(const void *bytes, size_t n, struct value *values, size_t max);
 /* The same, but more bytes may follow: *@used is the number of bytes read. */
 int unpack_first(const void *bytes, size_t n, struct value *values, size_t max, size_t *used);

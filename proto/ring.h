@@ -32,9 +32,8 @@
  *   client   released = q; wake_at ≤ q ? → wake-up
  *
  * The daemon usually waits for more than one slot, so that it is seldom woken, and for half a ring
- * at most.
- * A client that keeps more and waits for one slot would then wait forever. So the beginning of its
- * wait is a reason, too:
+ * at most. A client that keeps more and waits for one slot would then wait forever. So the
+ * beginning of its wait is a reason, too:
  *
  *   daemon   wake_at = r; client_waits, and a slot is free ?
  *   client   client_waits = s + 1; wake_at ? → wake-up

@@ -20,8 +20,7 @@ struct table {
 				   entry is N */
 };
 
-/* Computes all that follows from tokens. The caller allocates and owns the
- * arrays. */
+/* Computes all that follows from tokens. The caller allocates and owns the arrays. */
 void table_number(struct table *table);
 
 /* Finds the shard and the token offset of @window, below N, in @epoch (with the slide). */

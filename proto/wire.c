@@ -103,24 +103,17 @@ static bool take(struct wire *w, unsigned key, const struct value *value)
 	return true;
 }
 
-static bool no_message(struct fault *fault, const char *field, const char *text)
-{
-	return fault_set(fault, FAULT_PROTOCOL, field, "%s", text);
-}
-
 bool wire_decode(struct wire *w, const void *packet, size_t n, struct fault *fault)
 {
-	static const char wrong[] = PHRASE_MISSING;
 	struct value values[256];
-	int count = n <= LIMIT_PACKET_BYTES ? unpack(packet, n, values, 256) : UNPACK_MANY;
+	int count = n <= LIMIT_PACKET_BYTES ? unpack(packet, n, values, 256) : -1;
 	unsigned op = WIRE_OPS;
 
-	if (count == UNPACK_DEPTH)
-		return no_message(fault, "packet", "nested too deeply");
-	if (count == UNPACK_MANY)
-		return no_message(fault, "packet", "longer than 128 KiB, or more than 256 values");
 	if (count < 0 || values[0].type != VALUE_MAP)
-		return no_message(fault, "packet", "must be a MessagePack map");
+		return fault_set(fault, FAULT_PROTOCOL, "packet",
+			"must be a MessagePack map of at most 128 KiB and 256 values, nested at "
+			"most %d deep",
+			LIMIT_DEPTH);
 
 	const struct value *end = values + count, *v = values + 1;
 
@@ -133,14 +126,14 @@ bool wire_decode(struct wire *w, const void *packet, size_t n, struct fault *fau
 		if (value_is(key, "op"))
 			op = find_name(value, op_names, WIRE_OPS);
 		else if (k < WIRE_KEYS && !take(w, k, value))
-			return no_message(fault, key_names[k], wrong);
+			return fault_set(fault, FAULT_PROTOCOL, key_names[k], PHRASE_MISSING);
 	}
 	if (op == WIRE_OPS)
-		return no_message(fault, "op", wrong);
+		return fault_set(fault, FAULT_PROTOCOL, "op", PHRASE_MISSING);
 	w->op = op;
 	for (unsigned k = 0; k < WIRE_KEYS; k++)
 		if ((required[op] & BIT(k)) && !wire_has(w, k))
-			return no_message(fault, key_names[k], wrong);
+			return fault_set(fault, FAULT_PROTOCOL, key_names[k], PHRASE_MISSING);
 	return true;
 }
 

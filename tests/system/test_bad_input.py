@@ -98,8 +98,8 @@ def malformed():
             with_key(b"\xc6\x80\x00\x00\x00abc"),  # bytes that claim 2^31
             with_key(b"\xc9\xff\xff\xff\xff\x01"),  # an extension that claims 2^32-1 bytes
             *(attach[:n] for n in range(2, len(attach))))),
-        *((raw, "packet", "nested too deeply") for raw in (with_key(deep(9)), deep(100_000))),
-        *((raw, "packet", "or more than 256 values") for raw in (
+        *((raw, "packet", "nested at most") for raw in (with_key(deep(9)), deep(100_000))),
+        *((raw, "packet", "and 256 values") for raw in (
             b"\xdf\xff\xff\xff\xff" + attach[1:],  # a map that claims 2^32-1 pairs
             with_key(b"\xdd\x00\x01\x86\xa0" + b"\xc0" * 100_000))),
         (msgpack.packb({**ATTACH, "x": "y" * PACKET_BYTES}), "packet", "longer than 128 KiB"),
