@@ -94,7 +94,6 @@ struct config {
 	char *state_dir_written; /* as in the file; state_place() may change state_dir */
 	bool has_socket, has_state_dir; /* given in the file */
 	uint64_t memory_bytes;
-	bool memory_capped; /* memory_bytes was lowered to the cgroup's limit */
 	enum config_io io;
 	bool direct;
 	uid_t *allow_uid;

@@ -1,15 +1,13 @@
 /*
  * An attach has four steps. On the loop: all checks that need no waiting. In libuv's pool: the
- * stream's shards are compared with what their paths hold now. If they differ, the attach is
- * refused: for now, while the config is read again; or, if a session still reads the former ones or
- * was stopped by the change, until somebody acts. In the pool: the cursor and the ring are made.
- * Back on the loop: the data thread gets the feed, and the client gets the ring's two descriptors.
- * Only an attach at a snapshot reads state_dir, before the second step. A client that seeks, or
- * attaches again, skips that.
+ * stream's shards are compared with what their paths hold now; a client that seeks, or attaches
+ * again, skips that. In the pool: the cursor and the ring are made. Back on the loop: the data
+ * thread gets the feed, and the client the ring's two descriptors. An attach at a snapshot reads
+ * state_dir before the second step.
  *
  * The pool has a thread for each stream and some more, so a stream whose storage hangs delays no
- * other. Such a stream's attaches go on a second or two after the comparison began, because the
- * reader compares each shard that it opens.
+ * other. Its own attaches go on a second or two after the comparison began, because the reader
+ * compares each shard that it opens.
  */
 #include "daemon/control/control.h"
 #include "proto/cursor.h"
@@ -125,18 +123,13 @@ static bool read_coordinates(struct session *s, const struct wire *w, struct fau
 
 /* ---- in the pool: the cursor and the ring ---- */
 
-static bool out_of_memory(struct fault *fault)
-{
-	return fault_set_passing(fault, FAULT_MEMORY, "", "out of memory");
-}
-
 static bool make_cursor(struct attach_job *job)
 {
 	const struct cursor *begin = &job->session->stream->begin;
 	struct fault *fault = &job->fault;
 
 	if (job->cursor_bytes == 0 && !cursor_copy(&job->cursor, begin))
-		return out_of_memory(fault);
+		return fault_memory(fault);
 	if (job->cursor_bytes == 0
 			? cursor_seek(&job->cursor, job->position, fault)
 			: cursor_decode(&job->cursor, job->bytes, job->cursor_bytes, fault) &&
@@ -163,7 +156,7 @@ static bool fits_cgroup(struct attach_job *job)
 	if (job->replaces)
 		room.left = room.limit > room.used ? room.limit - room.used : 0;
 	return s->bytes <= room.left ||
-	       fault_set_passing(&job->fault, FAULT_MEMORY, "slots",
+	       fault_set(&job->fault, FAULT_MEMORY, "slots",
 		       "a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, but only %" PRIu64
 		       " of the %" PRIu64
 		       " bytes of cgroup %s are left; raise its limit, or " PHRASE_SLOTS,
@@ -176,14 +169,12 @@ static bool make_memory(struct attach_job *job)
 	static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
 	pthread_mutex_lock(&making);
-	bool fits = fits_cgroup(job),
-	     made = fits && ring_memory_new(&job->session->memory, &job->geometry, &job->fault);
+	bool made = fits_cgroup(job) &&
+		    ring_memory_new(&job->session->memory, &job->geometry, &job->fault);
 
 	pthread_mutex_unlock(&making);
-	if (fits && !made) {
+	if (!made)
 		job->fault.code = FAULT_MEMORY;
-		job->fault.passing = true;
-	}
 	return made;
 }
 
@@ -224,7 +215,7 @@ static bool make_feed(struct attach_job *job)
 						 .ring = s->memory.ring,
 						 .source = source,
 					 });
-	return s->feed || out_of_memory(&job->fault);
+	return s->feed || fault_memory(&job->fault);
 }
 
 static void attach_work(uv_work_t *work)
@@ -232,8 +223,10 @@ static void attach_work(uv_work_t *work)
 	struct attach_job *job = work->data;
 
 	job->ok = make_cursor(job) && make_memory(job) && make_feed(job);
-	if (!job->ok)
+	if (!job->ok) {
+		job->fault.passing = job->fault.code == FAULT_MEMORY;
 		return;
+	}
 	job->session->next = job->cursor.next;
 	job->cursor_bytes = cursor_encode(&job->cursor, job->bytes, sizeof(job->bytes));
 	assert(job->cursor_bytes > 0);
@@ -254,7 +247,7 @@ static void send_feed(struct attach_job *job)
 	wire_set(&w, WIRE_DATA_BYTES, job->geometry.data_bytes);
 	wire_set(&w, WIRE_ID, s->id);
 	wire_set_text(&w, WIRE_RUN, s->run);
-	connection_send_fds(s->connection, job->job.serial, &w, fds, 2);
+	connection_send_fds(s->connection, job->job.serial, &w, fds);
 	ring_memory_close_fds(&s->memory);
 }
 
@@ -484,5 +477,5 @@ void session_attach(struct connection *c, const struct wire *w)
 	}
 	job->job.work = load_work;
 	job->job.done = load_done;
-	state_give(&s->control->state.jobs, c, &job->job);
+	state_give(&s->control->state, c, &job->job);
 }

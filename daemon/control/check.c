@@ -218,29 +218,6 @@ static bool check_state_dir(const struct config *config)
 	return false;
 }
 
-/* The default socket is systemd's, or the daemon chooses another one. */
-static bool check_socket(const struct config *config)
-{
-	char directory[WIRE_SOCKET_BYTES], *slash;
-	struct fault fault;
-	int error = 0;
-
-	if (!config->has_socket || strcmp(config->socket, WIRE_SOCKET) == 0)
-		return true;
-	snprintf(directory, sizeof(directory), "%s", config->socket);
-	/* The daemon makes the last directory. */
-	for (int i = 0; i < 2 && (i == 0 || error == ENOENT); i++) {
-		slash = strrchr(directory, '/');
-		slash[slash == directory] = 0;
-		error = access(directory, W_OK | X_OK) < 0 ? errno : 0;
-	}
-	if (error == 0)
-		return true;
-	listener_refuse(config->socket, error, &fault);
-	log_line(LOG_ERROR, "%s: %s", config->path, fault.text);
-	return false;
-}
-
 int check_run(const struct catalog *catalog, struct stores *stores)
 {
 	const struct config *config = catalog->config;
@@ -262,7 +239,6 @@ int check_run(const struct catalog *catalog, struct stores *stores)
 		fine &= sound && (!open || check_windows(s, reading.reader));
 	}
 	fine &= check_state_dir(config);
-	fine &= check_socket(config);
 	if (!reading_fits_cache(config, &fault)) {
 		log_line(LOG_ERROR, "%s", fault.text);
 		fine = false;

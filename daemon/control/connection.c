@@ -23,9 +23,7 @@ enum {
 	 * a socket's queue holds). */
 	LAST_WORDS = 4,
 	LAST_WORDS_MOST = 512,
-	MAX_FDS = 8,
 	AGAIN_MS = 1,
-	ACCEPTS = 8, /* in AGAIN_MS */
 	CLOSERS = 64,
 	KIB = 1024,
 };
@@ -161,11 +159,10 @@ void connection_close(struct connection *c)
 
 /* ---- sending ---- */
 
-void connection_send_fds(
-	struct connection *c, uint64_t serial, struct wire *w, const int *fds, unsigned n)
+void connection_send_fds(struct connection *c, uint64_t serial, struct wire *w, const int fds[2])
 {
 	char *packet = c->control->connections.outgoing;
-	char control[CMSG_SPACE(MAX_FDS * sizeof(int))];
+	char control[CMSG_SPACE(2 * sizeof(int))] = {0};
 
 	if (c->closing)
 		return;
@@ -176,19 +173,18 @@ void connection_send_fds(
 	struct iovec part = {packet, length};
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
 
-	assert(length > 0 && n <= MAX_FDS);
+	assert(length > 0);
 	user_charge(c->user, length / KIB);
-	if (n > 0) {
-		memset(control, 0, sizeof(control));
+	if (fds) {
 		message.msg_control = control;
-		message.msg_controllen = CMSG_SPACE(n * sizeof(int));
+		message.msg_controllen = sizeof(control);
 
 		struct cmsghdr *head = CMSG_FIRSTHDR(&message);
 
 		head->cmsg_level = SOL_SOCKET;
 		head->cmsg_type = SCM_RIGHTS;
-		head->cmsg_len = CMSG_LEN(n * sizeof(int));
-		memcpy(CMSG_DATA(head), fds, n * sizeof(int));
+		head->cmsg_len = CMSG_LEN(2 * sizeof(int));
+		memcpy(CMSG_DATA(head), fds, 2 * sizeof(int));
 	}
 	if (sendmsg(c->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)length)
 		return;
@@ -200,7 +196,7 @@ void connection_send_fds(
 
 void connection_send(struct connection *c, uint64_t serial, struct wire *w)
 {
-	connection_send_fds(c, serial, w, NULL, 0);
+	connection_send_fds(c, serial, w, NULL);
 }
 
 void connection_warn(struct connection *c, const char *text)
@@ -508,8 +504,8 @@ static struct user *admit(struct control *control, int fd, struct ucred *peer, s
 	return user && user_connect(user, control->connections.n + 1, fault) ? user : NULL;
 }
 
-/* Accepts one client. False: none waits, or there is no descriptor for it. */
-static bool accept_one(struct control *control, int listening)
+/* Accepts a client, if one waits and there is a descriptor for it. */
+static void accept_one(struct control *control, int listening)
 {
 	int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	char *packet = control->connections.outgoing;
@@ -519,16 +515,17 @@ static bool accept_one(struct control *control, int listening)
 	struct wire w;
 
 	if (fd < 0) {
-		control->connections.full = errno == EMFILE || errno == ENFILE;
+		control->connections.full =
+			errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
 		if (control->connections.full)
-			log_client(0, LOG_WARNING,
-				"clients wait: out of file descriptors; " PHRASE_NOFILE);
-		return false;
+			log_client(0, LOG_WARNING, "clients wait: %s; " PHRASE_NOFILE,
+				strerror(errno));
+		return;
 	}
 	user = admit(control, fd, &peer, &fault);
 	if (user) {
 		begin(control, fd, &peer, user);
-		return true;
+		return;
 	}
 	/* A stranger may have many uids. */
 	log_client(fault.code == FAULT_PERMISSION ? (uid_t)LOG_STRANGERS : peer.uid, LOG_WARNING,
@@ -537,34 +534,25 @@ static bool accept_one(struct control *control, int listening)
 	w = error_of(&fault);
 	send(fd, packet, wire_encode(&w, packet), MSG_DONTWAIT | MSG_NOSIGNAL);
 	socket_close(fd);
-	return true;
 }
 
-/* A few at a time, so that a flood of them leaves the thread to others. */
+/* One at a time, so that a flood of them leaves the thread to others. */
 static void on_accept(uv_poll_t *poll, int status, int events)
 {
 	struct control *control = poll->data;
 
 	(void)status, (void)events;
-	for (int n = 0; n < ACCEPTS && accept_one(control, control->options->past->listener.fd);)
-		n++;
-	uv_poll_stop(poll);
-	if (!control->connections.full)
-		start_again(&control->connections);
-}
-
-static void accept_clients(struct control *control)
-{
-	if (!control->connections.full && !control->stopping)
-		uv_poll_start(&control->connections.listening, UV_READABLE, on_accept);
+	accept_one(control, control->options->past->listener.fd);
+	if (control->connections.full)
+		uv_poll_stop(poll);
 }
 
 void connections_retry(struct control *control)
 {
-	if (!control->connections.full)
+	if (!control->connections.full || control->stopping)
 		return;
 	control->connections.full = false;
-	accept_clients(control);
+	uv_poll_start(&control->connections.listening, UV_READABLE, on_accept);
 }
 
 /* ---- all of them ---- */
@@ -572,8 +560,7 @@ void connections_retry(struct control *control)
 /* Each connection that waits has a turn, and receives a packet if its user has a token. */
 static void on_again(uv_timer_t *timer)
 {
-	struct control *control = timer->data;
-	struct connections *all = &control->connections;
+	struct connections *all = timer->data;
 	struct connection *c;
 
 	for (unsigned n = all->waiting_n; n > 0 && (c = TAILQ_FIRST(&all->waiting)); n--) {
@@ -582,7 +569,6 @@ static void on_again(uv_timer_t *timer)
 			receive(c);
 		listen_or_wait(c);
 	}
-	accept_clients(control);
 }
 
 void connections_start(struct control *control)
@@ -593,8 +579,9 @@ void connections_start(struct control *control)
 	TAILQ_INIT(&all->waiting);
 	uv_timer_init(control->loop, &all->again);
 	uv_poll_init(control->loop, &all->listening, control->options->past->listener.fd);
-	all->again.data = all->listening.data = control;
-	accept_clients(control);
+	all->again.data = all;
+	all->listening.data = control;
+	uv_poll_start(&all->listening, UV_READABLE, on_accept);
 }
 
 void connections_stop(struct control *control)

@@ -13,10 +13,7 @@
 #include "daemon/engine/engine.h"
 #include "daemon/reader/reader.h"
 #include "daemon/store/store.h"
-#include "proto/fault.h"
 #include "proto/limits.h"
-#include "proto/ring.h"
-#include "proto/wire.h"
 
 #include <jansson.h>
 #include <stdatomic.h>
@@ -85,10 +82,9 @@ enum { STATE_DEADLINE_MS = 20000 };
 
 struct state_job {
 	TAILQ_ENTRY(state_job) others;
-	struct state_jobs *jobs;
+	struct state *state;
 	uv_work_t pool;
-	/* The connection that waits for it, as its `errand`; NULL: none, or none any more. */
-	struct connection *connection;
+	struct connection *connection;	     /* that waits for it, as its `errand`; or NULL */
 	uint64_t serial;		     /* of its query */
 	uint64_t since_ms;		     /* when it was given */
 	bool dropped;			     /* its connection has gone: skipped unless begun */
@@ -97,26 +93,22 @@ struct state_job {
 	void (*done)(struct state_job *job);
 };
 
-struct state_jobs {
+struct state {
 	uv_loop_t *loop;
 	TAILQ_HEAD(, state_job) waiting;
 	struct state_job *running;
 	uint64_t begun_ms; /* when that began */
-	unsigned n;	   /* waiting or running */
-};
-
-/* Its work and done are set; serial, too, if @c is to wait for it. */
-void state_give(struct state_jobs *jobs, struct connection *c, struct state_job *job);
-/* The connection closes, or has its reply: it does not wait any more. */
-void state_forget(struct connection *c);
-/* How long the present job has been running; 0: none. */
-uint64_t state_busy_ms(const struct state_jobs *jobs);
-
-struct state {
-	struct state_jobs jobs;
+	unsigned jobs;	   /* waiting or running */
 	const char *dir;
 	bool durable; /* it is, and its parents are; used by jobs */
 };
+
+/* Its work and done are set; serial, too, if @c is to wait for it. */
+void state_give(struct state *state, struct connection *c, struct state_job *job);
+/* The connection closes, or has its reply: it does not wait any more. */
+void state_forget(struct connection *c);
+/* How long the present job has been running; 0: none. */
+uint64_t state_busy_ms(const struct state *state);
 
 /* Names a run in a job. */
 struct state_run {
@@ -139,14 +131,12 @@ size_t state_load(const struct state_run *run, const char *tag, void *bytes, str
 /* Saves the cursor as the run's, unless that has the same mixes. */
 bool state_note(const struct state_run *run, const void *bytes, size_t n, bool *written,
 	struct fault *fault);
-/* The session's run. */
 struct state_run state_run(const struct session *s);
 /* A session attaches at this cursor, or goes on at it: saves it as the run's, soon. */
 void state_attached(const struct session *s, const void *bytes, size_t n);
 
 /* Is @uid root, the daemon's own user or in admin_uids? Such users may use each run. */
 bool runs_privileged(const struct config *config, uid_t uid);
-/* May @uid use run @run? */
 bool runs_may(const struct config *config, uid_t uid, const char *run);
 /* Adds @UID to @run, as @uid calls it, unless the user is privileged. False: FAULT_ATTACH, the name
  * is too long, or another user's. */
@@ -164,7 +154,6 @@ struct histogram {
 	_Atomic uint64_t sum_ns;
 };
 
-/* The upper limits of the buckets. */
 extern const uint64_t histogram_most_ns[COUNTS_BUCKETS];
 
 static inline uint64_t count_of(const _Atomic uint64_t *counter)
@@ -193,19 +182,13 @@ struct stream_counts {
 	int64_t snapshot_s, snapshot_failed_s; /* when that happened last, Unix time; 0: never */
 };
 
-enum counts_outcome {
-	COUNTS_DONE,
-	COUNTS_FAILED,
-	COUNTS_REFUSED,
-	COUNTS_TAKEN_BACK,
-	COUNTS_OUTCOMES
-};
+enum counts_outcome { COUNTS_DONE, COUNTS_FAILED, COUNTS_REFUSED, COUNTS_TAKEN_BACK };
 
 /* The control thread's, except as said. */
 struct counts {
 	struct stream_counts *streams; /* of each */
 	_Atomic uint64_t *samples;     /* of each dataset, read into rings; the data thread's */
-	uint64_t requests[COUNTS_KINDS][COUNTS_OUTCOMES]; /* kinds: counts_kind[] */
+	uint64_t requests[COUNTS_KINDS][COUNTS_TAKEN_BACK + 1]; /* kinds: counts_kind[] */
 	int64_t begun_s; /* when the config in use was loaded, Unix time */
 };
 
@@ -216,7 +199,6 @@ extern const char *const counts_kind[COUNTS_KINDS];
  * counts_free() in any case. */
 bool counts_join(struct counts *counts, const struct catalog *catalog);
 void counts_free(struct counts *counts);
-/* Counts a request that ended. @kind: as it was sent. */
 void counts_request(struct counts *counts, const char *kind, enum counts_outcome outcome);
 
 /* ---- data_thread.c: owns the engine and the reader ---- */
@@ -244,12 +226,10 @@ void data_thread_stop(struct data_thread *data_thread);
 void data_thread_tell(struct data_thread *data_thread, uint32_t id, unsigned what);
 /* The next session with news, and their flags. False: there is none. */
 bool data_thread_take(struct data_thread *data_thread, uint32_t *id, unsigned *news);
-/* Begins no more reads, or goes on. Those in flight end. */
+/* Begins no more reads, or goes on; and while it pauses, a local read that has not ended. */
 void data_thread_pause(struct data_thread *data_thread, bool pause);
-/* While it pauses: a read of local storage that has not ended. */
-struct reader_busy data_thread_busy(struct data_thread *data_thread);
-/* The oldest read that the stream's storage had not answered at the last tick, ≤ 1 s ago. ticks is
- * 0 if there is none. */
+struct reader_hang data_thread_busy(struct data_thread *data_thread);
+/* As of the last tick: reader_hang(). */
 struct reader_hang data_thread_hang(struct data_thread *data_thread, uint32_t stream);
 /* The path of its shard, or the name if that is too long. */
 void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes);
@@ -283,7 +263,7 @@ struct users {
 /* Looks for the user of tokend-web.service, who may only ask for the status. */
 void users_find_web(struct users *users);
 void users_free(struct users *users);
-/* The user with @uid. NULL: out of memory. */
+/* NULL: out of memory. */
 struct user *user_of(struct users *users, uid_t uid);
 /* Counts a new connection of the user; @connected: all users' connections, including this one.
  * False: too many. */
@@ -291,16 +271,15 @@ bool user_connect(struct user *user, unsigned connected, struct fault *fault);
 void user_disconnect(struct user *user);
 /* May the user have @need more bytes of @total for rings? The caller counts them in ->bytes. */
 bool user_may_take(const struct user *user, uint64_t need, uint64_t total, struct fault *fault);
-/* Is a token left? */
+/* Is a token left? And takes so many. */
 bool user_may(struct user *user, uint64_t now_ms);
-/* Takes so many tokens. */
 void user_charge(struct user *user, uint64_t packets);
 
 /* ---- connection.c: the sockets of clients ---- */
 struct connections {
 	uv_poll_t listening;
-	uv_timer_t again; /* runs while one waits, or accepting pauses */
-	bool full;	  /* out of descriptors: clients wait */
+	uv_timer_t again;				  /* runs while one waits */
+	bool full;					  /* out of descriptors: clients wait */
 	TAILQ_HEAD(connection_queue, connection) waiting; /* their users have no tokens */
 	unsigned waiting_n;
 	LIST_HEAD(, connection) open;
@@ -322,7 +301,7 @@ struct connection {
 	unsigned jobs;	   /* in libuv's pool: it is not freed before they return */
 	bool closing;
 	struct user *user;
-	bool waiting; /* is it in that queue? */
+	bool waiting; /* for a token of its user */
 	TAILQ_ENTRY(connection) waits;
 	uint64_t since_ms; /* when the last message arrived */
 
@@ -334,26 +313,20 @@ struct connection {
 	struct request *request;  /* the operator's request whose answers it waits for, or NULL */
 };
 
-/* Begins to accept clients. Refuses those whose users may not connect, or have too many
- * connections. Clients for which there is no descriptor wait. */
+/* Begins to accept clients; those for which there is no descriptor wait. */
 void connections_start(struct control *control);
-/* Accepts clients again, if no descriptor was left: a connection has ended, or a second is over. */
+/* A connection has ended, or a second is over: accepts clients again, if no descriptor was left. */
 void connections_retry(struct control *control);
 /* Removes the listening socket, and closes all. */
 void connections_stop(struct control *control);
 
-/*
- * These send a message. @serial: that of the query it replies to; 0: none. @fds stay the caller's.
- * If the socket's buffer is full, the client does not read its replies, and is disconnected.
- */
+/* These send a message. @serial: that of the query it replies to; 0: none. @fds stay the caller's.
+ * A client that does not read its replies is disconnected. */
 void connection_send(struct connection *c, uint64_t serial, struct wire *w);
-void connection_send_fds(
-	struct connection *c, uint64_t serial, struct wire *w, const int *fds, unsigned n);
-/* Warns the user of the trainer. */
+void connection_send_fds(struct connection *c, uint64_t serial, struct wire *w, const int fds[2]);
 void connection_warn(struct connection *c, const char *text);
-/* Replies with an error and stays open. */
 void connection_error(struct connection *c, uint64_t serial, const struct fault *fault);
-/* Logs and sends an error, and closes. */
+/* The same; also logs it, and closes. */
 void connection_refuse(struct connection *c, uint64_t serial, const struct fault *fault);
 /* Closes it. The loop frees it later, so a handler of a message may call it. */
 void connection_close(struct connection *c);
@@ -394,18 +367,16 @@ struct session {
 	uint32_t id;
 	uint64_t rank, world, micro_batch, peer, slots;
 	char run[LIMIT_NAME_BYTES + 1];
-	uint64_t bytes; /* of its ring, counted in memory: */
-	/* The session that its client is about to leave for this one, until that has ended; or
-	 * NULL. */
-	struct session *replaces;
-	uint64_t lent;	      /* bytes that memory: does not count meanwhile */
-	uint64_t outlived_ms; /* when a session that replaced it last ended before it, or 0 */
+	uint64_t bytes;		  /* of its ring, counted in memory: */
+	struct session *replaces; /* which its client is about to leave for this one; or NULL */
+	uint64_t lent;		  /* bytes that memory: does not count until that has ended */
+	uint64_t outlived_ms;	  /* when a session that replaced it last ended before it, or 0 */
 	struct ring_memory memory;
 	struct feed *feed;
-	bool fed;   /* the data thread has the feed */
-	bool again; /* the client was attached before, and lost its connection */
+	bool fed; /* the data thread has the feed */
 	bool process_ended;
-	bool helper;			 /* it gets no operators' requests */
+	bool again;  /* the client was attached before, and lost its connection */
+	bool helper; /* it gets no operators' requests */
 	struct participant *participant; /* of the open request of its run, or NULL */
 	bool strict;			 /* refuse it while another process reads for its rank */
 	bool left;			 /* its client reads from the session that replaces it */
@@ -416,7 +387,6 @@ struct session {
 	uint64_t attached_ms;
 	uint64_t full_since_ms; /* since when its ring is full, and no slot is released; or 0 */
 	uint64_t full_released; /* slots released by then */
-	time_t cleaned;		/* when its saves last removed files of killed daemons, or 0 */
 	uv_work_t unmap;	/* the job that frees its memory */
 	bool vacating;		/* its memory is being freed while reads are in flight */
 	unsigned leaving_s;	/* how long it has been closed with reads in flight */
@@ -436,18 +406,17 @@ struct sessions {
 	uint64_t failures;	/* sessions stopped by a shard */
 };
 
-/* Makes a session for @c. NULL: LIMIT_SESSIONS are in use, or out of memory. */
+/* NULL: LIMIT_SESSIONS are in use, or out of memory. */
 struct session *session_new(struct connection *c);
-/* Frees a session that was never fed. */
+/* Frees one that was never fed; and in the pool, one that the data thread does not have, and whose
+ * connection is closing. */
 void session_free(struct session *s);
-/* Frees a session in the pool. Its connection is closing, and the data thread does not have its
- * feed. */
 void session_end(struct session *s);
 /* The connection closes: requests the feed back from the data thread, or ends the session. */
 void session_leave(struct session *s);
-/* Handles news of the data thread (DATA_THREAD_ flags) about session @id. */
+/* Handles news of the data thread about session @id. */
 void session_news(struct control *control, uint32_t id, unsigned news);
-/* Is the session fed and not closing? NULL: no. */
+/* Is it fed and not closing? NULL: no. */
 bool session_is_live(const struct session *s);
 /* The next live session of the stream and run, from @id on, or NULL. @stream, @run NULL: any. */
 struct session *session_next(
@@ -457,7 +426,6 @@ struct session *session_next(
 	s = session_next(control, 0, stream, run);                                                 \
 	s;                                                                                         \
 	s = session_next(control, s->id + 1, stream, run)
-/* Logs that the session begins. */
 void session_log_attach(const struct session *s);
 
 /* ---- session_memory.c: rings count against `memory:` and each user's cap ---- */
@@ -469,7 +437,6 @@ void session_log_attach(const struct session *s);
  */
 bool session_reserve(struct session *s, const struct wire *w, struct ring_geometry *geometry,
 	struct fault *fault);
-/* Returns the memory, if any is reserved. */
 void session_release(struct session *s);
 /* The geometry of a ring of the stream. *@slots: 0 for the default, which is then set. */
 bool session_ring(const struct stream *stream, uint64_t micro_batch, uint64_t *slots,
@@ -491,8 +458,7 @@ struct comparison {
 
 /* ---- warn.c ---- */
 
-/* Logs the remarks about all streams. */
-void warn_log(const struct catalog *catalog);
+void warn_log(const struct catalog *catalog); /* the remarks about all streams */
 /* Sends the warnings of a session that was just attached at @c. May close connections. */
 void warn_attached(struct session *s, const struct cursor *c);
 /* False: @s is strict, and another process reads for its rank. */
@@ -528,11 +494,9 @@ struct requests {
 
 void requests_init(struct requests *requests);
 void requests_free(struct requests *requests);
-/* A session has attached: shows it the open request of its run, unless it has answered that
- * already. */
+/* A session has attached: shows it the open request of its run, unless it has answered. */
 void request_join(struct session *session);
-/* A session ends that was fed. */
-void request_leave(struct session *session);
+void request_leave(struct session *session); /* it ends, and was fed */
 /* A connection closes. If it is an operator's, its request is taken back unless it was fetched. */
 void request_abandon(struct connection *c);
 /* Number of the request that this session has not answered, or 0. */
@@ -572,8 +536,7 @@ struct control {
 	/* ---- server.c's ---- */
 	uv_signal_t signal[3];
 	uv_timer_t second, watchdog;
-	uv_async_t news;    /* from the data thread */
-	bool state_stalled; /* state_dir hangs, and that was logged */
+	uv_async_t news; /* from the data thread */
 	bool stopping;
 	uint64_t lonely_since_ms;
 };
@@ -602,25 +565,20 @@ bool reading_descriptors(struct fault *fault);
 struct stores *reading_stores(const struct config *config, bool cache, struct fault *fault);
 /* Whether a daemon could use the config's cache, also if one does. Waits for its disk. */
 bool reading_fits_cache(const struct config *config, struct fault *fault);
-/* Fills @reading and opens its reader for @catalog. @stores: of its datasets. False: @fault, and
- * there is no reader. */
+/* Fills @reading and opens its reader for @catalog, or fails. @stores: of its datasets. */
 bool reading_open(const struct catalog *catalog, struct stores *stores, struct reading *reading,
 	struct fault *fault);
 /* Is any of the stream's datasets in a store, and in window mode? */
 bool reading_by_window(const struct stream *s);
-/*
- * Lowers memory: to what the cgroup allows. Beyond that, an attach would cause an OOM kill instead
- * of an error. Memory that other processes use now is ignored here: it may be rings of the previous
- * daemon, which trainers release when they attach again. Each attach checks what is left.
- */
+/* Lowers memory: to what the cgroup allows, whatever is in use now: that may be rings of the
+ * previous daemon, which trainers release when they attach. Each attach checks what is left. */
 void reading_cap_memory(struct config *config, const struct cgroup *cgroup);
 /* The engine's place for reads of @dataset, of @stores places for stores. */
 unsigned reading_place(const struct dataset *dataset, unsigned stores);
 
 /* ---- check.c ---- */
 
-/* tokend --check: tries what would fail later. The plan of the streams goes to stdout, a line for
- * each fault to stderr. @stores: of the catalog's datasets. Returns the exit code. */
+/* tokend --check: tries what would fail later. Returns the exit code. */
 int check_run(const struct catalog *catalog, struct stores *stores);
 
 /* ---- server.c: one libuv loop with the socket, signals and timers ---- */
@@ -644,8 +602,7 @@ void status_clock(struct control *control);
 /* Asserts what is true between turns of the loop. */
 void sessions_check(const struct sessions *sessions);
 
-/* Has the process a terminal? */
-bool server_terminal(void);
+bool server_terminal(void); /* has the process one? */
 /* Serves until SIGTERM or SIGINT. Returns the exit code; failures are logged. */
 int server_run(const struct server_options *options);
 

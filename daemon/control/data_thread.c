@@ -30,7 +30,7 @@ struct data_thread {
 	struct control *control; /* of which it uses what never changes, and `news` */
 	bool stop;		 /* under to_data.lock */
 	bool pause;		 /* also under it: no read begins */
-	struct reader_busy busy; /* also under it: while paused */
+	struct reader_hang busy; /* also under it: while paused */
 	bool paused;		 /* data thread: as `pause` */
 	_Atomic uint64_t turns;	 /* of the data thread's loop */
 	struct reader_hang hang[LIMIT_STREAMS]; /* under to_data.lock */
@@ -407,16 +407,16 @@ void data_thread_pause(struct data_thread *f, bool pause)
 {
 	pthread_mutex_lock(&f->to_data.lock);
 	f->pause = pause;
-	f->busy = (struct reader_busy){.any = true};
+	f->busy.ticks = 1;
 	pthread_mutex_unlock(&f->to_data.lock);
 	reader_kick(f->reader);
 }
 
-struct reader_busy data_thread_busy(struct data_thread *f)
+struct reader_hang data_thread_busy(struct data_thread *f)
 {
 	pthread_mutex_lock(&f->to_data.lock);
 
-	struct reader_busy busy = f->busy;
+	struct reader_hang busy = f->busy;
 
 	pthread_mutex_unlock(&f->to_data.lock);
 	return busy;

@@ -27,11 +27,11 @@ enum log_level { LOG_ERROR = 3, LOG_WARNING = 4, LOG_NOTE = 6 };
 /* Starts the log's thread. Before that, or if it fails, lines are written by the thread that logs.
  */
 void log_start(void);
-/* Waits up to a second until all lines are written. */
+/* Waits until all lines are written, up to a second. */
 void log_flush(void);
 
-/* @client: @uid's clients can cause the line as often as they like. Of these, 256 are written at
- * once, then one a second, and the number of suppressed ones. */
+/* @client: @uid's clients can cause the line as often as they like. Of these, 256 of each level are
+ * written at once, then one a second, and the number of suppressed ones. */
 __attribute__((format(printf, 4, 5))) void log_write(
 	bool client, uid_t uid, enum log_level level, const char *format, ...);
 
@@ -95,12 +95,8 @@ bool listener_take(struct listener *listener, const char *path, int lock_fd, str
 /* Listens; fails if another tokend listens at @path. Clients wait until they are accepted. Call it
  * before the shards are opened: so trainers can distinguish a daemon that starts from none. */
 bool listener_open(struct listener *listener, const char *path, struct fault *fault);
-/* Says that a socket or its lock at @path cannot be created, and what to do. Always false. */
-bool listener_refuse(const char *path, int error, struct fault *fault);
-/* Removes the socket and the files next to it, for a process that ends before it serves.
- * Async-signal-safe. */
+/* Removes its files, for a process that ends before it serves. Async-signal-safe. */
 void listener_remove(const struct listener *listener);
-/* Closes the socket and removes its files, if it has any. */
 void listener_close(struct listener *listener);
 
 /* ---- connection.c: sockets whose packets may contain descriptors ---- */
@@ -124,18 +120,16 @@ bool thread_start(void *(*work)(void *), void *context);
 
 /* ---- ring_memory.c ---- */
 
-/* The two memfds of a ring. They are sealed, and their pages allocated, before the client gets
- * them: all their memory is charged to the daemon. */
+/* The two memfds of a ring: sealed and allocated, before the client gets them. */
 struct ring_memory {
 	struct ring ring;
 	void *meta, *data;
 	int meta_fd, data_fd; /* -1 once the client has them */
 };
 
-/* Makes the ring's memory. Not on the loop: large rings take hundreds of milliseconds. */
+/* Not on the loop: large rings take hundreds of milliseconds. */
 bool ring_memory_new(
 	struct ring_memory *memory, const struct ring_geometry *g, struct fault *fault);
-/* Closes the descriptors, once the client has them. */
 void ring_memory_close_fds(struct ring_memory *memory);
 /* Frees the memory while reads into it are in flight: they continue into private pages at the same
  * addresses. Afterwards only ring_memory_free() may be called. */

@@ -65,18 +65,8 @@ const char *listener_place(
 
 /* ---- listening ---- */
 
-/* A socket of another kind would make every client fail without a clear reason. */
 static bool adopt(struct listener *l, int fd, struct fault *fault)
 {
-	int type = 0, domain = 0;
-	socklen_t n = sizeof(int);
-
-	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0 ||
-		getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &n) < 0 || type != SOCK_SEQPACKET ||
-		domain != AF_UNIX)
-		return fault_set(fault, FAULT_ARGUMENT, "socket",
-			"the socket from systemd is not a Unix SOCK_SEQPACKET socket; use "
-			"ListenSequentialPacket=");
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
 		return fault_errno(
 			fault, errno, "socket", "the socket from systemd: %s", strerror(errno));
@@ -123,21 +113,20 @@ bool listener_take(struct listener *l, const char *path, int lock_fd, struct fau
 	return true;
 }
 
-bool listener_refuse(const char *path, int error, struct fault *fault)
-{
-	return fault_errno(fault, error, "socket",
-		"socket: uid %u cannot create %s: %s; %s, or choose another socket",
-		(unsigned)geteuid(), path, strerror(error),
-		error == ENOENT ? "create its directory" : "have its owner allow that");
-}
-
 /* Takes the lock next to the socket. Tries again if its former owner unlinks the file meanwhile. */
 static bool take_lock(struct listener *l, struct fault *fault)
 {
 	for (;;) {
 		l->lock_fd = open(l->lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-		if (l->lock_fd < 0)
-			return listener_refuse(l->lock, errno, fault);
+		if (l->lock_fd < 0) {
+			int error = errno;
+
+			return fault_errno(fault, error, "socket",
+				"socket: uid %u cannot create %s: %s; %s, or choose another socket",
+				(unsigned)geteuid(), l->lock, strerror(error),
+				error == ENOENT ? "create its directory"
+						: "have its owner allow that");
+		}
 		if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0)
 			return fault_set(fault, FAULT_ARGUMENT, "socket",
 				"socket: another tokend listens at %s; stop it (tokctl stop "

@@ -210,5 +210,4 @@ void reading_cap_memory(struct config *config, const struct cgroup *cgroup)
 		room.limit - room.kept, config->memory_bytes, room.path, room.limit, room.kept,
 		room.used);
 	config->memory_bytes = room.limit - room.kept;
-	config->memory_capped = true;
 }

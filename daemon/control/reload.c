@@ -23,7 +23,7 @@ extern char **environ;
 
 #define PAST "TOKEND_PAST" /* the number of a memfd */
 
-enum { LATE_MS = 5000, PAUSE_MS = 5000, POLL_MS = 5 };
+enum { PAUSE_MS = 5000, POLL_MS = 5 };
 
 /* ---- the check, in the pool ---- */
 
@@ -114,15 +114,13 @@ static bool fits_session(struct reload *r, const struct session *s)
 		why.field[0] ? ": " : "", why.text);
 }
 
-/* Bytes of its ring, if its client asks for as many slots as before. */
+/* Bytes of its ring, with as many slots as now. */
 static uint64_t ring_bytes(const struct session *s, const struct stream *now)
 {
-	struct ring_geometry g = {0};
-	uint64_t slots = 0; /* the stream's default */
+	struct ring_geometry g;
+	uint64_t slots = s->slots;
 	struct fault fault;
 
-	session_ring(s->stream, s->micro_batch, &slots, &g, &fault);
-	slots = slots == s->slots ? 0 : s->slots;
 	return session_ring(now, s->micro_batch, &slots, &g, &fault) ? g.meta_bytes + g.data_bytes
 								     : UINT64_MAX / LIMIT_SESSIONS;
 }
@@ -258,26 +256,25 @@ struct catalog *reload_catalog(const struct reload_past *past, const struct conf
 static void on_pause(uv_timer_t *timer)
 {
 	struct reload *r = timer->data;
-	struct reader_busy busy = data_thread_busy(r->control->data_thread);
-	bool jobs = r->control->loop->active_reqs.count > 0;
+	struct reader_hang busy = data_thread_busy(r->control->data_thread);
+	bool idle = busy.ticks == 0 && r->control->loop->active_reqs.count == 0;
 	char path[LIMIT_TEXT_BYTES] = "a job of a client, or state_dir,";
 	sigset_t set;
 
-	if (!busy.any && !jobs && !r->blocked) {
+	if (idle && !r->blocked) {
 		/* The loop handles those that have come. Later ones wait for the next process. */
 		sigfillset(&set);
 		pthread_sigmask(SIG_BLOCK, &set, NULL);
 		r->blocked = true;
 		return;
-	} else if (!busy.any && !jobs) {
+	} else if (idle) {
 		if (fits_sessions(r)) /* now, because others may have attached */
 			execute(r);
 	} else if (uv_now(r->control->loop) - r->paused_ms < PAUSE_MS) {
 		return;
 	} else {
-		if (busy.dataset)
-			hang_shard(&(struct reader_hang){1, busy.dataset, busy.shard}, path,
-				sizeof(path));
+		if (busy.ticks > 0 && busy.dataset)
+			hang_shard(&busy, path, sizeof(path));
 		fault_set(&r->fault, FAULT_IO, "",
 			"%s has not ended for %d s, and a reload waits for all reads; check the "
 			"storage, then reload again",
@@ -302,16 +299,6 @@ static void reload_done(uv_work_t *work, int status)
 	}
 }
 
-static void on_late(uv_timer_t *timer)
-{
-	const struct reload *r = timer->data;
-
-	log_line(LOG_WARNING,
-		"%s: reading it again has not ended after %d s; check the storage of its datasets "
-		"and its cache; until then the daemon keeps the config that it has",
-		r->control->config->path, LATE_MS / 1000);
-}
-
 void reload_begin(struct reload *r)
 {
 	char state[64];
@@ -331,7 +318,6 @@ void reload_begin(struct reload *r)
 	r->running = true;
 	r->since_ms = uv_now(r->control->loop);
 	r->work.data = r->timer.data = r;
-	uv_timer_start(&r->timer, on_late, LATE_MS, 0);
 	uv_queue_work(r->control->loop, &r->work, reload_work, reload_done);
 }
 

@@ -1,11 +1,8 @@
 /*
  * A request is an operator's change of a running job. The run's sessions at this daemon see the
- * request's number in their rings, and fetch its text. Daemons do not talk to each other: the
- * trainers' own all-reduce carries a request to ranks on other nodes
- * (client/python/tokend/control.py). The daemon does not interpret a request: it knows the
- * participants, and passes their answers to the operator. A participant is a rank and peer of the
- * run; its ring and connection may change meanwhile, because carrying out a request may need a
- * seek.
+ * request's number in their rings, and fetch its text. The daemon does not interpret it: it knows
+ * the participants, and passes their answers to the operator. A participant is a rank and peer of
+ * the run; its ring and connection may change meanwhile, because a request may need a seek.
  *
  * A request ends when every participant has answered or is gone. It can be taken back as long as no
  * session has fetched it. A run has one request at a time. All on the loop.
@@ -21,8 +18,6 @@
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
-
-enum { RUNS_NAMED = 8 }; /* in one message */
 
 /* ---- participants ---- */
 
@@ -303,33 +298,13 @@ void request_cancel(struct connection *c, const struct wire *w)
 
 /* ---- a new one ---- */
 
-/* Lists the runs on @stream that @c may change, separated by commas. Returns their number. */
-static unsigned name_runs(
-	const struct connection *c, const struct stream *stream, char *to, size_t room)
-{
-	unsigned n = 0;
-	size_t length = 0;
-	const struct session *s;
-
-	to[0] = 0;
-	for (SESSIONS(s, c->control, stream, NULL)) {
-		if (n > RUNS_NAMED || !runs_may(c->control->config, c->uid, s->run) ||
-			first_of(c->control, stream, s->run) != s)
-			continue;
-		length += (size_t)snprintf(to + length, room - length, "%s%s", n > 0 ? ", " : "",
-			n == RUNS_NAMED ? "…" : s->run);
-		n++;
-	}
-	return n;
-}
-
 /* Takes the run that @w names, or the only one that the operator may change. */
 static bool find_run(
 	const struct connection *c, struct request *r, const struct wire *w, struct fault *fault)
 {
-	char runs[(RUNS_NAMED + 1) * (LIMIT_NAME_BYTES + 2)];
-	unsigned n = name_runs(c, r->stream, runs, sizeof(runs));
 	const char *stream = r->stream->config->name;
+	const struct session *s;
+	bool several = false;
 
 	if (!first_of(c->control, r->stream, NULL))
 		return fault_set(fault, FAULT_REQUEST, "stream",
@@ -341,21 +316,27 @@ static bool find_run(
 			fault->code = FAULT_REQUEST;
 			return false;
 		}
-		if (first_of(c->control, r->stream, r->run))
-			return true;
-		return fault_set(fault, FAULT_REQUEST, "run",
-			"run %s is not attached on stream %s; attached: %s", r->run, stream,
-			n > 0 ? runs : "runs of other users");
+		return first_of(c->control, r->stream, r->run) ||
+		       fault_set(fault, FAULT_REQUEST, "run",
+			       "run %s is not attached on stream %s; tokctl status lists those "
+			       "that are",
+			       r->run, stream);
 	}
-	snprintf(r->run, sizeof(r->run), "%.*s", LIMIT_NAME_BYTES, runs);
-	if (n == 0)
+	for (SESSIONS(s, c->control, r->stream, NULL)) {
+		if (s->helper || !runs_may(c->control->config, c->uid, s->run))
+			continue;
+		several |= r->run[0] && strcmp(r->run, s->run) != 0;
+		memcpy(r->run, s->run, sizeof(r->run));
+	}
+	if (!r->run[0])
 		return fault_set(fault, FAULT_REQUEST, "run",
 			"only runs of other users are attached on stream %s; their owners, root "
 			"and admin_uids may change them, not uid %u",
 			stream, (unsigned)c->uid);
-	return n == 1 ||
-	       fault_set(fault, FAULT_REQUEST, "run",
-		       "several runs are attached on stream %s; name one of %s", stream, runs);
+	return !several || fault_set(fault, FAULT_REQUEST, "run",
+				   "several runs are attached on stream %s; name one of those that "
+				   "tokctl status lists",
+				   stream);
 }
 
 /* A run and an operator's connection have one request at a time. */

@@ -112,23 +112,6 @@ static void on_news(uv_async_t *async)
 		session_news(control, id, news);
 }
 
-/* Logs when state_dir does not answer, and when it does again. */
-static void watch_state_dir(struct control *control)
-{
-	const char *state_dir = control->config->state_dir;
-	uint64_t busy = state_busy_ms(&control->state.jobs);
-	bool stalled = busy >= STATE_DEADLINE_MS;
-
-	if (stalled && !control->state_stalled)
-		log_line(LOG_WARNING,
-			"state_dir %s has not answered for %" PRIu64
-			" s: saves fail, training continues; check its file system",
-			state_dir, busy / 1000);
-	if (!stalled && control->state_stalled)
-		log_line(LOG_NOTE, "state_dir %s answers again", state_dir);
-	control->state_stalled = stalled;
-}
-
 static void watch_data_thread(struct control *control)
 {
 	uint64_t now = uv_now(control->loop);
@@ -149,7 +132,6 @@ static void on_second(uv_timer_t *timer)
 	sessions_check(&control->sessions);
 	assert(control->sessions.n <= control->connections.n);
 	watch_data_thread(control);
-	watch_state_dir(control);
 	compare_clock(control);
 	status_clock(control);
 	connections_retry(control);
@@ -190,45 +172,26 @@ static void no_work(uv_work_t *work)
 	(void)work;
 }
 
-static void no_work_done(uv_work_t *work, int status)
-{
-	(void)work, (void)status;
-}
-
-static void on_abort(int number)
-{
-	static const char text[] = "tokend: out of memory or threads\n";
-
-	(void)number;
-	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
-	_exit(1);
-}
-
 /*
  * Begins the loop, and has libuv make its pool: a thread for each stream, whose storage may hang,
- * and its usual four. They take no signals: a reload leaves them pending. libuv aborts if it cannot
- * have memory or threads. The next start then finds the socket's files as after any kill. False:
- * out of memory.
+ * and its usual four. They take no signals: a reload leaves them pending. Without threads libuv
+ * aborts. False: out of memory.
  */
 static bool start_loop(uv_loop_t *loop, const struct config *config)
 {
 	static uv_work_t work;
-	const struct sigaction action = {.sa_handler = on_abort};
-	struct sigaction former;
 	sigset_t all, before;
 	char threads[16];
 	bool started;
 
 	snprintf(threads, sizeof(threads), "%" PRIu32, config->streams + 4);
 	setenv("UV_THREADPOOL_SIZE", threads, true);
-	sigaction(SIGABRT, &action, &former);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	started = uv_loop_init(loop) == 0;
 	if (started)
-		uv_queue_work(loop, &work, no_work, no_work_done);
+		uv_queue_work(loop, &work, no_work, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	sigaction(SIGABRT, &former, NULL);
 	return started;
 }
 

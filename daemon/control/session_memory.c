@@ -44,26 +44,17 @@ bool session_ring(const struct stream *stream, uint64_t micro_batch, uint64_t *s
 		stream->token_bytes, annotations, fault);
 }
 
-/*
- * A session may have one successor that stays and one that is closing, and none while it replaces
- * another session that stays. So a client that opens rings and closes none gets at most twice what
- * `memory:` allows.
- */
+/* A session has one successor, and none while it replaces another session that stays. So a client
+ * that opens rings and closes none gets at most twice what `memory:` allows. */
 static bool may_be_replaced(const struct sessions *sessions, const struct session *former)
 {
 	const struct session *before = former->replaces;
-	unsigned successors = 0;
 
 	if (before && (!before->connection->closing || before->replaces))
 		return false;
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
-		const struct session *s = sessions->of[id];
-
-		if (!s || s->replaces != former)
-			continue;
-		if (!s->connection->closing || ++successors > 1)
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
+		if (sessions->of[id] && sessions->of[id]->replaces == former)
 			return false;
-	}
 	return true;
 }
 
@@ -96,12 +87,10 @@ static bool has_room(const struct session *s, uint64_t need, uint64_t lent, stru
 	if (need - lent > left)
 		return (passing ? fault_set_passing : fault_set)(fault, FAULT_MEMORY, "slots",
 			"a ring of %" PRIu64 " slots needs %" PRIu64 " bytes, but only %" PRIu64
-			" of %" PRIu64 " are left; raise %s %s, or " PHRASE_SLOTS,
-			s->slots, need, left, limit,
-			control->config->memory_capped
-				? "the cgroup's limit, which is below memory: in"
-				: "memory: in",
-			control->config->path);
+			" of %" PRIu64
+			" are left; raise memory: in %s, or the cgroup's limit if that is less, "
+			"or " PHRASE_SLOTS,
+			s->slots, need, left, limit, control->config->path);
 	return need <= lent ||
 	       user_may_take(s->connection->user, need - lent, limit - all->staging_bytes, fault);
 }

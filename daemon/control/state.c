@@ -1,9 +1,7 @@
 /*
- * Runs, and state_dir, where the daemon keeps their snapshots: cursors under tags, in
- * STATE_DIR/STREAM/RUN/TAG.cursor. A file contains exactly the bytes of the trainer's cursor.
- *
- * A run is stream, user and name. Runs of users other than root, admin_uids and the daemon's own
- * user are called NAME@UID. Only these three may use a run of another user.
+ * Runs, and state_dir, where the daemon keeps their snapshots: the bytes of cursors under tags, in
+ * STATE_DIR/STREAM/RUN/TAG.cursor. A run is stream, user and name. Runs of users other than root,
+ * admin_uids and the daemon's own user are called NAME@UID; only these three may use any run.
  *
  * A save returns when file and directories are on disk: a temporary file is written, fsynced and
  * renamed, and the directory is fsynced. After a power cut or a kill the tag is the old snapshot or
@@ -17,7 +15,6 @@
 #include "proto/wire.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -30,7 +27,6 @@
 #include <unistd.h>
 
 enum {
-	STALE_S = 24 * 60 * 60, /* a temporary file of this age has no daemon any more */
 	NAME_BYTES = LIMIT_NAME_BYTES + 16,
 	NOTES_EACH = 256, /* cursors of one user's attaches that may wait for state_dir */
 };
@@ -39,8 +35,8 @@ enum {
 
 void state_init(struct state *state, uv_loop_t *loop, const char *dir)
 {
-	*state = (struct state){.jobs.loop = loop, .dir = dir};
-	TAILQ_INIT(&state->jobs.waiting);
+	*state = (struct state){.loop = loop, .dir = dir};
+	TAILQ_INIT(&state->waiting);
 }
 
 /* In the pool. */
@@ -53,54 +49,54 @@ static void job_work(uv_work_t *pool)
 
 static void job_end(struct state_job *job)
 {
-	job->jobs->n--;
+	job->state->jobs--;
 	if (job->connection)
 		job->connection->errand = NULL;
 	job->done(job);
 }
 
-static void begin_next(struct state_jobs *jobs);
+static void begin_next(struct state *state);
 
 static void job_done(uv_work_t *pool, int status)
 {
 	struct state_job *job = pool->data;
-	struct state_jobs *jobs = job->jobs;
+	struct state *state = job->state;
 
 	(void)status;
-	assert(jobs->running == job && jobs->n > 0);
-	jobs->running = NULL;
+	assert(state->running == job && state->jobs > 0);
+	state->running = NULL;
 	job_end(job);
-	begin_next(jobs);
+	begin_next(state);
 }
 
-static void begin_next(struct state_jobs *jobs)
+static void begin_next(struct state *state)
 {
 	struct state_job *job;
 
-	while (!jobs->running && (job = TAILQ_FIRST(&jobs->waiting))) {
-		TAILQ_REMOVE(&jobs->waiting, job, others);
+	while (!state->running && (job = TAILQ_FIRST(&state->waiting))) {
+		TAILQ_REMOVE(&state->waiting, job, others);
 		if (job->dropped) {
 			job_end(job);
 			continue;
 		}
-		jobs->running = job;
-		jobs->begun_ms = uv_now(jobs->loop);
+		state->running = job;
+		state->begun_ms = uv_now(state->loop);
 		job->pool.data = job;
-		uv_queue_work(jobs->loop, &job->pool, job_work, job_done);
+		uv_queue_work(state->loop, &job->pool, job_work, job_done);
 	}
 }
 
-void state_give(struct state_jobs *jobs, struct connection *c, struct state_job *job)
+void state_give(struct state *state, struct connection *c, struct state_job *job)
 {
 	assert(!c || !c->errand);
-	job->jobs = jobs;
+	job->state = state;
 	job->connection = c;
-	job->since_ms = uv_now(jobs->loop);
+	job->since_ms = uv_now(state->loop);
 	if (c)
 		c->errand = job;
-	jobs->n++;
-	TAILQ_INSERT_TAIL(&jobs->waiting, job, others);
-	begin_next(jobs);
+	state->jobs++;
+	TAILQ_INSERT_TAIL(&state->waiting, job, others);
+	begin_next(state);
 }
 
 void state_forget(struct connection *c)
@@ -132,9 +128,9 @@ void state_clock(struct connection *c)
 		connection_error(c, job->serial, &fault);
 }
 
-uint64_t state_busy_ms(const struct state_jobs *jobs)
+uint64_t state_busy_ms(const struct state *state)
 {
-	return jobs->running ? uv_now(jobs->loop) - jobs->begun_ms : 0;
+	return state->running ? uv_now(state->loop) - state->begun_ms : 0;
 }
 
 /* ---- runs ---- */
@@ -293,26 +289,6 @@ static bool replace_file(int at, const char *name, const char *bytes, size_t n)
 	return false;
 }
 
-/* Removes temporary files of killed daemons. The run's directory may be large or remote. */
-static void remove_stale(const struct state_run *run)
-{
-	int at = open_run(run, false);
-	DIR *dir = at >= 0 ? fdopendir(at) : NULL;
-	time_t before = time(NULL) - STALE_S;
-	const struct dirent *e;
-	struct stat st;
-
-	while (dir && (e = readdir(dir)))
-		if (e->d_name[0] == '.' && bytes_ends_in(e->d_name + 1, ".new") &&
-			fstatat(at, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-			st.st_mtime < before)
-			unlinkat(at, e->d_name, 0);
-	if (dir)
-		closedir(dir);
-	else
-		close_quietly(at);
-}
-
 /* ---- snapshots ---- */
 
 static const char *path_of(const struct state_run *run, const char *tag, char path[PATH_MAX])
@@ -400,7 +376,6 @@ struct save {
 	const struct stream *stream;
 	struct state_run run;
 	char tag[LIMIT_NAME_BYTES + 1];
-	bool clean; /* remove temporary files of killed daemons, too */
 	bool ok, written;
 	struct fault fault;
 	size_t n;
@@ -445,8 +420,6 @@ static void checkpoint_work(struct state_job *work)
 		cursor_free(&cursor);
 	}
 	job->ok = job->ok && state_save(&job->run, job->tag, job->bytes, job->n, &job->fault);
-	if (job->ok && job->clean)
-		remove_stale(&job->run);
 	if (!job->ok)
 		job->fault.code = FAULT_CHECKPOINT;
 }
@@ -484,7 +457,7 @@ static void checkpoint_done(struct state_job *work)
 
 void state_checkpoint(struct connection *c, const struct wire *w)
 {
-	uint64_t busy_ms = state_busy_ms(&c->control->state.jobs);
+	uint64_t busy_ms = state_busy_ms(&c->control->state);
 	struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
 	struct save *job = NULL;
 	char tag[LIMIT_NAME_BYTES + 1];
@@ -504,15 +477,12 @@ void state_checkpoint(struct connection *c, const struct wire *w)
 		connection_error(c, wire_number(w, WIRE_SERIAL), &fault);
 		return;
 	}
-	job->clean = time(NULL) - c->session->cleaned >= STALE_S;
-	if (job->clean)
-		c->session->cleaned = time(NULL);
 	job->job.serial = wire_number(w, WIRE_SERIAL);
 	job->job.work = checkpoint_work;
 	job->job.done = checkpoint_done;
 	memcpy(job->tag, tag, sizeof(tag));
 	user_charge(c->user, USER_FILE);
-	state_give(&c->control->state.jobs, c, &job->job);
+	state_give(&c->control->state, c, &job->job);
 }
 
 /* ---- a session attaches ---- */
@@ -556,7 +526,7 @@ void state_attached(const struct session *s, const void *bytes, size_t n)
 	user->notes++;
 	job->job.work = note_work;
 	job->job.done = note_done;
-	state_give(&s->control->state.jobs, NULL, &job->job);
+	state_give(&s->control->state, NULL, &job->job);
 }
 
 /* ---- where it is ---- */

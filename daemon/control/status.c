@@ -1,10 +1,8 @@
 /*
  * The state of the daemon as one JSON document, which tokctl status, metrics and serve read
- * (wire.h: status). It is made anew for each query. On the loop.
- *
- * The document is a list of items, {"session": {…}} and the like, in an order that depends on the
- * config only. A page is as many of them as fit in a packet; the next page goes on with the next
- * item. Nothing outlives the reply.
+ * (wire.h: status). It is a list of items, {"session": {…}} and the like, in an order that depends
+ * on the config only. A page is as many of them as fit in a packet; the next page goes on with the
+ * next item. Nothing outlives the reply.
  */
 #include "daemon/control/control.h"
 #include "proto/version.h"
@@ -14,6 +12,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/param.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <time.h>
@@ -24,12 +23,6 @@ enum {
 	MIXED = 32,	   /* datasets of one mix */
 	WINDOW_MS = 10000, /* rates of stores are over one to two of these */
 };
-
-#ifdef __clang__
-#define COMPILER "clang"
-#else
-#define COMPILER "gcc"
-#endif
 
 struct page {
 	uint64_t at;	/* number of the item that comes next in the document */
@@ -201,11 +194,6 @@ static json_t *session_item(const struct session *s, bool public)
 		T(ONLY(!public, "host"), s->connection->host));
 }
 
-static uint64_t most(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
-
 /* The present state of sessions. */
 struct stream_gauges {
 	unsigned sessions, waiting;
@@ -234,9 +222,9 @@ static struct stream_gauges gauges_of(const struct control *control, const struc
 		g.least_ready = ready < g.least_ready ? ready : g.least_ready;
 		g.published += c.published;
 		g.released += c.released;
-		g.full_ms = most(g.full_ms, full_ms(s));
+		g.full_ms = MAX(g.full_ms, full_ms(s));
 		if (stream)
-			g.store_wait_ms = most(g.store_wait_ms, store_wait_ms(s, text));
+			g.store_wait_ms = MAX(g.store_wait_ms, store_wait_ms(s, text));
 	}
 	return g;
 }
@@ -457,7 +445,7 @@ static json_t *daemon_item(const struct control *control, bool public)
 	struct utsname machine = {0};
 
 	uname(&machine);
-	return OBJECT(T("version", TOKEND_VERSION), T("compiler", COMPILER),
+	return OBJECT(T("version", TOKEND_VERSION), T("compiler", __VERSION__),
 		T("machine", machine.machine),
 		T("io", reader_name(control->options->reading->reader)),
 		N("sessions", control->sessions.n), N("uptime_ms", now - control->started_ms),
@@ -539,14 +527,15 @@ static json_t *fault_items(bool public)
 
 static void put_document(struct page *p, const struct control *control)
 {
-	const struct state_jobs *jobs = &control->state.jobs;
 	const struct stream *stream = control->catalog->stream;
 	const uint32_t streams = control->config->streams;
 
 	PUT(p, "daemon", daemon_item(control, p->public));
 	PUT(p, "process", process_item());
 	PUT(p, "config", config_item(control));
-	PUT(p, "state_dir", OBJECT(N("jobs", jobs->n), N("busy_ms", state_busy_ms(jobs))));
+	PUT(p, "state_dir",
+		OBJECT(N("jobs", control->state.jobs),
+			N("busy_ms", state_busy_ms(&control->state))));
 	PUT(p, "requests", request_items(&control->counts));
 	PUT(p, "faults", fault_items(p->public));
 	for (unsigned i = 0; i < STATUS_STORES; i++)

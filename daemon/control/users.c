@@ -1,10 +1,7 @@
 /*
- * Caps and rates of each user. connection.c decides which users may connect, and state.c which runs
- * they may use. All on the loop.
- *
- * While allow_uids: and admin_uids: list several users, each of them gets at most half of the
- * connections and half of the memory for rings. Root and the daemon's own user have no such cap,
- * and a few connections are reserved for them. tokend-web has two connections of its own.
+ * Caps and rates of each user. While allow_uids: and admin_uids: list several, each of them gets at
+ * most half of the connections and half of the memory for rings. Root and the daemon's own user
+ * have no such cap, and a few connections are reserved for them. tokend-web has two of its own.
  *
  * Each user has a token bucket of packets. While it is empty, the user's packets wait in their
  * sockets, and others are served. A single user that is connected has no limit.

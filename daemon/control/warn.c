@@ -2,11 +2,9 @@
  * Warnings at an attach: of twins, of tokens that may not be the ones that are meant, and of
  * weights in the config that have no effect.
  *
- * Twins are sessions of two processes for the same run, rank and peer. Both take the same samples.
- * It happens if two independent processes are both rank 0 of 1, or if a trainer is restarted while
- * the old one lives. Both are warned when the second attaches. If it got there by a seek, they are
- * warned a second or two later: ranks that exchange their places meet for a moment. A strict
- * session is refused while the other process lives.
+ * Twins are sessions of two processes for the same run, rank and peer: both take the same samples.
+ * Both are warned when the second attaches; if it got there by a seek, a second or two later: ranks
+ * that exchange their places meet for a moment. A strict session is refused instead.
  */
 #include "daemon/control/control.h"
 #include "proto/cursor.h"

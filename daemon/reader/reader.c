@@ -323,15 +323,15 @@ static bool is_busy(const struct read *read)
 	return read->state != READ_FREE && read->state != READ_DONE;
 }
 
-struct reader_busy reader_busy(const struct reader *reader)
+struct reader_hang reader_busy(const struct reader *reader)
 {
 	for (unsigned i = 0; i < reader->depth; i++) {
 		const struct read *read = &reader->read[i];
 
 		if (is_busy(read))
-			return (struct reader_busy){true, read->window.dataset, read->window.shard};
+			return (struct reader_hang){1, read->window.dataset, read->window.shard};
 	}
-	return (struct reader_busy){.any = false};
+	return (struct reader_hang){0};
 }
 
 static void read_check(const struct reader *reader, const struct read *read)

@@ -103,25 +103,18 @@ void reader_allow(struct reader *reader, uint32_t session);
  * ECANCELED. */
 void reader_cancel(struct reader *reader, uint32_t session);
 
-/* A local read that is in flight, if there is @any. Reads from stores do not count: they end with
- * their process. */
-struct reader_busy {
-	bool any;
-	const struct dataset *dataset; /* or NULL */
-	uint64_t shard;
-};
-struct reader_busy reader_busy(const struct reader *reader);
-
-/* The oldest local read of a stream whose storage does not answer. */
+/* A local read that is in flight. Reads from stores do not count: they end with their process. */
 struct reader_hang {
 	unsigned ticks; /* since it was queued, or since its last try; 0: there is none */
 	const struct dataset *dataset;
 	uint64_t shard;
 };
+/* Any; its ticks are 1. */
+struct reader_hang reader_busy(const struct reader *reader);
 
 /* Call once a second: finds reads that do not end, and checks the invariants. */
 void reader_tick(struct reader *reader);
-/* A read of the stream that has taken more than two ticks. ticks is 0 if there is none. */
+/* The oldest read of the stream that has taken more than two ticks. */
 struct reader_hang reader_hang(const struct reader *reader, uint32_t stream);
 
 #endif

@@ -1,7 +1,6 @@
 #include "tests/disk/calls.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -206,87 +205,4 @@ int disk_file_stat(int fd, struct stat *st)
 	if (call_begins("fstat", NULL, false) || !(file = disk_file_of(fd)))
 		return -1;
 	return describe(file->inode, st);
-}
-
-int __wrap_fstatat(int at, const char *path, struct stat *st, int flags)
-{
-	struct disk_where where;
-
-	(void)flags;
-	if (call_begins("stat", path, false) || !find(at, path, &where))
-		return -1;
-	return describe(where.inode, st);
-}
-
-/* ---- directories ---- */
-
-/* The names when it was opened. */
-struct stream {
-	int fd;
-	unsigned n, at;
-	struct dirent entry;
-	struct {
-		char name[DISK_NAME_BYTES];
-		bool directory;
-	} item[];
-};
-
-static DIR *new_stream(int fd)
-{
-	const struct disk_entry *entries = disk_file_of(fd)->inode->entries;
-	struct stream *stream;
-	unsigned n = 0;
-
-	for (const struct disk_entry *e = entries; e; e = e->next)
-		n++;
-	stream = calloc(1, sizeof(*stream) + n * sizeof(stream->item[0]));
-	assert(stream);
-	stream->fd = fd;
-	for (const struct disk_entry *e = entries; e; e = e->next)
-		if (e->now) {
-			strcpy(stream->item[stream->n].name, e->name);
-			stream->item[stream->n++].directory = e->now->directory;
-		}
-	return (DIR *)stream;
-}
-
-DIR *__wrap_fdopendir(int fd)
-{
-	const struct disk_file *file;
-
-	if (call_begins("fdopendir", NULL, false) || !(file = disk_file_of(fd)))
-		return NULL;
-	assert(file->inode->directory);
-	return call_ends(0) < 0 ? NULL : new_stream(fd);
-}
-
-DIR *__wrap_opendir(const char *path)
-{
-	int fd = __wrap_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY);
-
-	return fd < 0 ? NULL : new_stream(fd);
-}
-
-struct dirent *__wrap_readdir(DIR *dir)
-{
-	struct stream *stream = (struct stream *)dir;
-	int before = errno;
-
-	if (call_begins("readdir", NULL, false) || call_ends(0) < 0)
-		return NULL;
-	errno = before;
-	if (stream->at == stream->n)
-		return NULL;
-	strcpy(stream->entry.d_name, stream->item[stream->at].name);
-	stream->entry.d_type = stream->item[stream->at++].directory ? DT_DIR : DT_REG;
-	return &stream->entry;
-}
-
-int __wrap_closedir(DIR *dir)
-{
-	struct stream *stream = (struct stream *)dir;
-	int result = close(stream->fd);
-
-	free(stream);
-	return result;
 }

@@ -289,7 +289,8 @@ static bool finish_work(struct loop *l)
 	uv_after_work_cb after = w->after;
 
 	__real_free(w);
-	after(of, 0);
+	if (after)
+		after(of, 0);
 	return true;
 }
 

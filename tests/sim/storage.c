@@ -219,10 +219,10 @@ void reader_kick(struct reader *r)
 }
 
 /* This daemon never reads its config again. */
-struct reader_busy reader_busy(const struct reader *r)
+struct reader_hang reader_busy(const struct reader *r)
 {
 	(void)r;
-	return (struct reader_busy){.any = false};
+	return (struct reader_hang){0};
 }
 
 struct reader *reader_open(

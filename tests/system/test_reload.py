@@ -311,12 +311,13 @@ def test_a_cache_that_cannot_be_used_refuses_a_reload(scene):
 
 def test_a_reload_waits_for_the_disk_of_the_cache(place):
     """execve() would wait for threads that this disk does not answer, and trainers for it."""
-    scene, preload, _ = watched(place)
+    scene, preload, manager = watched(place)
     scene.write({"cache": {"dir": "cache", "size": 64 << 20}}, train=scene.train)
     scene.reload()
     preload.set(executed=0, hangs=1)
     scene.write({"cache": {"dir": "cache", "size": 64 << 20}}, train=scene.train)
-    scene.reload("reading it again has not ended")
+    scene.daemon.process.send_signal(signal.SIGHUP)
+    hear(manager, "RELOADING=1")
     scene.attach().next()
     preload.set(hangs=0)
     wait_until(lambda: scene.daemon.log().count("starting again") == 2, "it goes on")
@@ -403,7 +404,7 @@ def test_a_stop_right_before_execve_is_not_lost(place):
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_check_that_hangs_is_logged_and_ends_with_the_daemon(place, answers):
+def test_a_check_that_hangs_ends_with_the_daemon(place, answers):
     """After STOPPING=1 no READY=1 follows."""
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(place.file("notify"))
@@ -414,9 +415,8 @@ def test_a_check_that_hangs_is_logged_and_ends_with_the_daemon(place, answers):
     try:
         scene.write(train=scene.train, hung={**scene.window, "datasets": datasets("hung")})
         disk.hang()
-        # More than the patience of a stop passes without a trainer.
-        log = scene.reload("reading it again has not ended")
-        assert "until then the daemon keeps the config that it has" in log, log
+        scene.daemon.process.send_signal(signal.SIGHUP)
+        assert wait_for(disk.held)
         scene.daemon.process.send_signal(signal.SIGTERM)
         while manager.recv(4096) != b"STOPPING=1":
             pass

@@ -153,8 +153,8 @@ def test_request_reaches_the_named_run(bench):
     assert has(refused(bench, "drain", "trian"), "is not a stream", "did you mean train?")
     assert has(refused(bench, "drain", "train"), "no session is attached on stream train")
     a, b = [Trainer(bench, run=name) for name in ("a", "b")]
-    assert has(refused(bench, "drain", "train"), "several runs", "a, b")
-    assert has(refused(bench, "drain", "train", "--run", "c"), "run c", "a, b")
+    assert has(refused(bench, "drain", "train"), "several runs", "name one", "status lists")
+    assert has(refused(bench, "drain", "train", "--run", "c"), "run c", "status lists")
     operator = Operator(bench, "drain", "train", "--run", "b")
     b.carry_out()
     assert (operator.result()[0], a.number()) == (0, 0)
