@@ -1,6 +1,7 @@
 """The programs under test, and processes that a test starts."""
 
 import ctypes
+import glob
 import os
 import pathlib
 import random
@@ -65,9 +66,9 @@ def free_port():
 
 
 def children(process):
-    """The pids of its children, zombies too."""
-    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
-        return [int(number) for number in file.read().split()]
+    """The pids of its threads' children, zombies too."""
+    threads = sorted(glob.glob(f"/proc/{process.pid}/task/*/children"))
+    return [int(number) for path in threads for number in open(path).read().split()]
 
 
 def child_environment(**more):

@@ -152,7 +152,11 @@ BAD = {  # files, arguments, words of the message
     ),
     "no such path": ({}, ["../none"], "../none: No such file or directory"),
     "Latin-1": ({f"{D}/a.txt": "é".encode("latin-1") * 900}, [D], "../data/a.txt: is not UTF-8"),
-    "too few tokens": ({f"{D}/a.bin": flat(5)}, [D], "5 tokens in 1 shard; name more data"),
+    "too few tokens": (
+        {f"{D}/a.bin": flat(5)},
+        [D],
+        "5 tokens in 1 shard, flat u16; name more data",
+    ),
     "int64 in a flat file": ({f"{D}/a.bin": flat(9000, "<i8")}, [D], "../data/a.bin: "),
     "shards and text": (
         {f"{D}/web/a.bin": flat(9000), f"{D}/text/a.txt": WORDS},

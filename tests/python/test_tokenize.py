@@ -193,7 +193,7 @@ def test_any_text_below_a_directory(directory):
 
 def test_a_long_text_is_one_document(directory, monkeypatch):
     """It is read in parts that end with a line."""
-    monkeypatch.setattr("tokend.data.documents.DOCUMENT_BYTES", 1 << 20)  # for a quick test
+    monkeypatch.setattr("tokend.data.documents.LONGEST", 1 << 20)  # for a quick test
     text = "".join(f"line {i} of žluťoučký kůň\n" for i in range(130_000))
     (directory / "long.txt").write_text(text)
     (directory / "short.txt").write_text("after it")

@@ -12,7 +12,7 @@ from tokenizing import corpus, of_tiktoken, refused, shards, started, texts, tok
 
 import lib
 from lib.process import children
-from tokend.data import tokenize as program
+from tokend.data import documents as program
 
 pytest_plugins = ["tokenizing"]  # its fixture
 
@@ -79,7 +79,6 @@ def test_resume_refuses_other_options_and_inputs(directory, made):
 
 
 def test_resume_refuses_another_pyarrow_or_tokend(directory, monkeypatch):
-    """Which pieces a table comes in depends on them."""
     parquet(directory / "a.parquet", ["one"])
     ask = (directory / "a.parquet", "-o", directory / "out", "--tokenizer", "bytes", "--resume")
     tokenize(*ask)
@@ -120,7 +119,7 @@ BAD = [
     (A, b"\n" + GOOD + b'{"body": "b", "id": 1}\n', ':3: no field "text" (there are body, id)'),
     (A, b'{"text": null}', ':1: "text" is null, not a string'),
     (A, GOOD * 3 + b'{"text": "a\xffb"}\n', ": is not UTF-8 ("),
-    (A, GOOD + b'{"text": "half \\ud800 pair"}', ": from line 1 on: "),
+    (A, GOOD + b'{"text": "half \\ud800 pair"}', ":1 or a later document: "),
     (A, b'{"text": ' + b"[" * 200_000, ":1: invalid JSON: "),
     (A, b"\n \n\n", ": has no documents; "),
     (A, GOOD * 100_000 + b"{", ":100001: invalid JSON: "),  # in a later piece
@@ -160,9 +159,11 @@ def test_damaged_frames_and_tables_are_named(directory):
     assert f"{table}: is damaged: " in refused(table, *ask)
 
 
-@pytest.mark.parametrize("package", ["pyarrow", "zstandard", "tiktoken"])
-def test_a_missing_package_is_named(directory, monkeypatch, package):
-    name = {"pyarrow": "a.parquet", "zstandard": "a.jsonl.zst", "tiktoken": "a.txt"}[package]
+PACKAGES = {"a.parquet": "pyarrow", "a.jsonl.zst": "pyarrow", "a.txt": "tiktoken"}
+
+
+@pytest.mark.parametrize("name, package", PACKAGES.items())
+def test_a_missing_package_is_named(directory, monkeypatch, name, package):
     (directory / name).write_bytes(b"PAR1")
     tokenizer = of_tiktoken(directory, corpus())[0]
     monkeypatch.setitem(sys.modules, package, None)

@@ -1,27 +1,27 @@
-"""Reads documents from .txt, .jsonl (both also .gz, .zst), .parquet and .arrow files.
-
-They come in pieces for the workers of tokenize.py. Which pieces a file has depends on its bytes and
-on the versions of tokend and pyarrow, so an interrupted run skips those that are done by counting
-them.
-"""
+"""Reads documents from .txt, .jsonl (both also .gz, .zst), .parquet and .arrow files."""
 
 import codecs
 import dataclasses
 import glob
 import gzip
+import importlib
+import io
 import json
 import os
 import re
 import sys
+import typing
 import zlib
 
-from .._tokend import Error
+from .._tokend import Error, version
 
-PIECE_BYTES = 512 << 10
-DOCUMENT_BYTES = 32 << 20  # tokenizers need up to a hundred times that
+LOOKED_AT_BYTES = 512 << 10
+LONGEST = 32 << 20  # characters of a document; tokenizers need up to a hundred times that
+ROWS = 256  # of a table, in memory
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
 TEXTS, TABLES = ("text", "jsonl", "parquet"), ("parquet", "arrow")
 TOKENIZERS = re.compile(r"tokenizer\.json|.*\.tiktoken")
+DAMAGED = OSError, EOFError, zlib.error
 
 
 @dataclasses.dataclass
@@ -33,22 +33,29 @@ class Source:
     changed: int  # mtime_ns
 
 
-@dataclasses.dataclass
-class Piece:
-    path: str
-    kind: str
-    contents: object  # text: bytes; jsonl: bytes, whole lines; tables: an Arrow array
-    number: int  # of its first line or row, from 1
-    begins: bool = True  # a long text is a document of several pieces
+class Part(typing.NamedTuple):
+    """A document, or a part of a long text that ends with a line."""
+
+    where: str
+    content: object  # a string, or a list of tokens
+    begins: bool = True
     ends: bool = True
-    read: int = 0  # bytes of all sources up to its end
 
 
 def package(name, path):
     try:
-        return __import__(name)
+        return importlib.import_module(name)
     except ImportError:
+        name = name.partition(".")[0]
         raise Error(f"{path}: needs the Python package {name}; pip install {name}") from None
+
+
+def made_by(sources):
+    """The versions of what reads these files."""
+    for source in sources:
+        if source.kind in TABLES or source.packing == ".zst":
+            return {f"tokend {version}", f"pyarrow {package('pyarrow', source.path).__version__}"}
+    return {f"tokend {version}"}
 
 
 # ---- sources ----
@@ -84,11 +91,11 @@ def is_pattern(path):
 
 
 def sources_of(paths, kinds, any_text=False, most=sys.maxsize):
-    """Returns the sources at @paths, the bytes of all, and {path: why} of the files of directories
-    and patterns that are left out.
+    """Returns the sources at @paths, and {path: why} of the files of directories and patterns that
+    are left out.
 
-    @any_text: files with any ending are text if they are UTF-8. @most: after so many bytes, the
-    other sources are only counted.
+    @any_text: files with any ending are text if they begin with UTF-8. @most: the caller reads only
+    so many bytes, so the files after them are not looked at.
     """
     sources, left_out, size = [], {}, 0
     for path in paths:
@@ -103,118 +110,95 @@ def sources_of(paths, kinds, any_text=False, most=sys.maxsize):
                 why = "is empty"
             elif source.kind not in kinds:
                 why = "its name ends in none of " + ", ".join(k for k in KINDS if KINDS[k] in kinds)
-            elif any_text and source.kind not in TABLES and not _is_text(source, most - size):
+            elif any_text and size < most and not _is_text(source):
                 why = "is not UTF-8 text"
             if why and not several:
                 raise Error(f"{source.path}: {why}; leave it out")
             if why:
                 left_out[source.path] = why
-                continue
-            if size < most:
+            else:
                 sources.append(source)
-            size += source.size
-    return sources, size, left_out
+                size += source.size
+    return sources, left_out
 
 
-def _is_text(source, most):
-    """Is it UTF-8 without NULs? Looks at @most bytes."""
-    decode = codecs.getincrementaldecoder("utf-8")().decode
+def _is_text(source):
+    """Does it begin with UTF-8 without NULs?"""
+    if source.kind in TABLES:
+        return True
     try:
         with open(source.path, "rb") as file:
-            for block in _blocks(source, file) if most > 0 else ():
-                if "\0" in decode(block):
-                    return False
-                most -= len(block)
-                if most <= 0:
-                    return True
-        return most <= 0 or decode(b"", True) is not None
-    except (Error, UnicodeDecodeError):  # Error: it is damaged
+            block = _unpacked(source, file).read(LOOKED_AT_BYTES)
+        decode = codecs.getincrementaldecoder("utf-8")().decode
+        return "\0" not in decode(block, len(block) < LOOKED_AT_BYTES)
+    except (*DAMAGED, UnicodeDecodeError):
         return False
 
 
-# ---- pieces ----
+# ---- documents ----
 
 
-def _unzstd(file, path):
-    """Frame by frame: the package's own reader takes a truncated file for a whole one."""
-    zstandard, frame = package("zstandard", path), None
-    while packed := file.read(4096):  # unpacks to at most 128 MiB
-        while packed:
-            frame = frame or zstandard.ZstdDecompressor().decompressobj()
-            try:
-                yield frame.decompress(packed)
-            except zstandard.ZstdError as error:
-                raise EOFError(error) from None
-            packed = frame.unused_data if frame.eof else b""
-            frame = None if frame.eof else frame
-    if frame:
-        raise EOFError("it ends within a frame")
-
-
-def _blocks(source, file):
-    """Yields the unpacked file."""
+def _unpacked(source, file):
+    """A binary stream of its own, on the same descriptor."""
+    own = open(file.fileno(), "rb", closefd=False)
     if source.packing == ".gz":
-        file = gzip.GzipFile(fileobj=file)
-    try:
-        if source.packing == ".zst":
-            yield from _unzstd(file, source.path)
-        else:
-            yield from iter(lambda: file.read(PIECE_BYTES), b"")
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise Error(f"{source.path}: is damaged: {error}; fetch it again") from None
+        return gzip.GzipFile(fileobj=own)
+    if source.packing == ".zst":
+        return package("pyarrow", source.path).CompressedInputStream(own, "zstd")
+    return own
 
 
-def _lines(source, file, size):
-    """Yields the unpacked file in parts of about @size bytes that end with a line."""
-    held = bytearray()
-    for block in _blocks(source, file):
-        held += block
-        while len(held) > size:
-            end = held.rfind(b"\n", 0, size) + 1 or held.find(b"\n", size) + 1
-            if not end:
-                break
-            yield bytes(held[:end])
-            del held[:end]
-        if len(held) > max(size, DOCUMENT_BYTES):
-            raise Error(
-                f"{source.path}: has a line of more than {DOCUMENT_BYTES} bytes; split it, or "
-                "leave the file out"
-            )
-    yield bytes(held)
+def _too_long(source):
+    return Error(
+        f"{source.path}: has a line of more than {LONGEST} characters; split it, or leave the "
+        "file out"
+    )
 
 
-def _text(source, file, field):
-    parts = _lines(source, file, DOCUMENT_BYTES)
-    held, begins = next(parts), True
-    for part in parts:
-        yield Piece(source.path, "text", held, 1, begins, False)
-        held, begins = part, False
-    yield Piece(source.path, "text", held, 1, begins)
+def _text(source, stream):
+    def read():
+        part = stream.read(LONGEST)
+        if len(part) < LONGEST:
+            return part
+        end = stream.readline(LONGEST)
+        if "\n" not in part or len(end) == LONGEST:
+            raise _too_long(source)
+        return part + end
+
+    part, begins = read(), True
+    while begins or part:
+        following = read()
+        yield Part(source.path, part, begins, not following)
+        part, begins = following, False
 
 
-def _jsonl(source, file, field):
-    line = 1
-    for part in filter(None, _lines(source, file, PIECE_BYTES)):
-        yield Piece(source.path, "jsonl", part, line)
-        line += part.count(b"\n")
-
-
-def _row_groups(opened, column):
-    for number in range(opened.metadata.num_row_groups):
-        group = opened.metadata.row_group(number)
-        rows = PIECE_BYTES * group.num_rows // max(group.total_byte_size, 1)
-        keys = {"row_groups": [number], "columns": [column], "use_threads": False}
-        yield from opened.iter_batches(max(16, min(rows, 4096)), **keys)
+def _jsonl(source, stream, field):
+    for number, line in enumerate(iter(lambda: stream.readline(LONGEST), ""), 1):
+        if len(line) == LONGEST:
+            raise _too_long(source)
+        if not line.strip(" \t\r\n"):
+            continue
+        where = f"{source.path}:{number}"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise Error(f"{where}: invalid JSON: {error}; write one object a line") from None
+        if not isinstance(value, dict):
+            raise Error(f"{where}: is not a JSON object; write one object a line")
+        if field not in value:
+            names = ", ".join(list(value)[:8]) or "none"
+            raise Error(f'{where}: no field "{field}" (there are {names}); pass another --field')
+        yield Part(where, value[field])
 
 
 def _table(source, file, column):
     pyarrow, row = package("pyarrow", source.path), 1
     try:
         if source.kind == "parquet":
-            import pyarrow.parquet
-
-            opened = pyarrow.parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
-            schema, batches = opened.schema_arrow, _row_groups(opened, column)
+            parquet = package("pyarrow.parquet", source.path)
+            opened = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
+            schema = opened.schema_arrow
+            batches = opened.iter_batches(ROWS, columns=[column], use_threads=False)
         elif file.peek(6)[:6] == b"ARROW1":
             opened = pyarrow.ipc.open_file(file)
             schema, batches = opened.schema, map(opened.get_batch, range(opened.num_record_batches))
@@ -227,77 +211,44 @@ def _table(source, file, column):
                 "pass another --field, or with tokens in it --column"
             )
         for batch in batches:
-            yield Piece(source.path, source.kind, batch.column(column), row)
-            row += len(batch)
+            for value in batch.column(column).to_pylist():
+                yield Part(f"{source.path}: row {row}", value)
+                row += 1
     except pyarrow.ArrowException as error:
         line = " ".join(str(error).split())
         raise Error(f"{source.path}: is damaged: {line}; fetch it again") from None
 
 
-READERS = {"text": _text, "jsonl": _jsonl, "parquet": _table, "arrow": _table}
+def _parts(source, file, field):
+    if source.kind in TABLES:
+        return _table(source, file, field)
+    stream = io.TextIOWrapper(_unpacked(source, file), "utf-8-sig", newline="\n")
+    return _text(source, stream) if source.kind == "text" else _jsonl(source, stream, field)
 
 
-def pieces(sources, field):
-    """Yields all pieces. @field: of a line of JSONL, or a column."""
+def read(sources, field, tokens=False):
+    """Yields all documents as pairs of a Part and the bytes of sources up to its end. @field: of a
+    line of JSONL, or a column. @tokens: documents are lists; null is an empty one.
+    """
     before = 0
     for source in sources:
         with open(source.path, "rb") as file:
-            for piece in READERS[source.kind](source, file, field):
-                piece.read = before + min(file.tell(), source.size)
-                yield piece
+            try:
+                for part in _parts(source, file, field):
+                    if tokens and part.content is None:
+                        part = part._replace(content=[])
+                    if not isinstance(part.content, list if tokens else str):
+                        kind = type(part.content).__name__
+                        kind = "null" if part.content is None else f"of type {kind}"
+                        wanted = "; --column takes lists of tokens" if tokens else ", not a string"
+                        raise Error(f'{part.where}: "{field}" is {kind}{wanted}')
+                    yield part, before + min(file.tell(), source.size)
+            except UnicodeDecodeError as error:
+                why = f"is not UTF-8 ({error}); convert it (iconv -t UTF-8)"
+                raise Error(f"{source.path}: {why}") from None
+            except DAMAGED as error:
+                raise Error(f"{source.path}: is damaged: {error}; fetch it again") from None
             status = os.fstat(file.fileno())
         before += source.size
         if (status.st_size, status.st_mtime_ns) != (source.size, source.changed):
             raise Error(f"{source.path}: was changed while it was read; start again")
-
-
-# ---- documents of a piece ----
-
-
-def _string(where, field, value):
-    if not isinstance(value, str):
-        kind = "null" if value is None else f"of type {type(value).__name__}"
-        raise Error(f'{where}: "{field}" is {kind}, not a string')
-    return value
-
-
-def _of_line(where, line, field):
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise Error(f"{where}: invalid JSON: {error}; write one object a line") from None
-    if not isinstance(value, dict):
-        raise Error(f"{where}: is not a JSON object; write one object a line")
-    if field not in value:
-        names = ", ".join(list(value)[:8]) or "none"
-        raise Error(f'{where}: no field "{field}" (there are {names}); pass another --field')
-    return _string(where, field, value[field])
-
-
-def texts(piece, field):
-    """Yields the documents of a piece, as strings."""
-    path = piece.path
-    try:
-        if piece.kind in TABLES:
-            for row, text in enumerate(piece.contents.to_pylist(), piece.number):
-                yield _string(f"{path}: row {row}", field, text)
-            return
-        first = piece.begins and piece.number == 1
-        whole = piece.contents.decode("utf-8-sig" if first else "utf-8")
-        if piece.kind == "text":
-            yield whole
-            return
-        for number, line in enumerate(whole.split("\n"), piece.number):
-            if line.strip(" \t\r"):
-                yield _of_line(f"{path}:{number}", line, field)
-    except UnicodeDecodeError as error:
-        raise Error(f"{path}: is not UTF-8 ({error}); convert it (iconv -t UTF-8)") from None
-
-
-def tokens(piece):
-    """Returns the documents of a piece, as lists of tokens. A null list is empty. In .arrow the
-    column may be flat, too: then a record batch is a document.
-    """
-    lists = piece.contents.to_pylist()
-    flat = piece.kind == "arrow" and lists and isinstance(lists[0], int)
-    return [lists] if flat else [[] if one is None else one for one in lists]

@@ -12,6 +12,7 @@ dataset, which the other stream does not have.
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -32,8 +33,7 @@ SHORTEST = 8  # tokens of a sample
 LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
 LISTED = 4  # files of a line
 RUN = 64  # windows: a part of a dataset consists of such runs
-LEAST = 4 * RUN  # windows of a dataset, to hold out some of them
-SHARES = ("0.999", "0.99", "0.9", "0.8", "0.7")  # of a dataset, for training: the first that fits
+LEAST = 4 * RUN  # windows of a dataset; of a larger one, some are held out
 HELD_OUT = {"val", "valid", "validation", "test", "dev", "eval", "held", "heldout"}
 
 YAML = """\
@@ -52,11 +52,6 @@ STREAM = """\
 EOS = "    {:<20} # the token that ends a document\n"
 EXTRA = "    extra: 0             # a sample of the shards is a window\n"
 EPOCHS = "    epochs: 1            # ends after each window was served once\n"
-DATASET = """\
-      # {about}
-      - name: {name}
-        path: {path}
-"""
 BY_NAME = "\n  # By their names, these are for validation.\n"
 BY_PART = """
   # For validation: windows that train does not have, in runs of 64 (`part`). Do not change parts,
@@ -106,33 +101,13 @@ if torch.distributed.is_initialized():
 
 @dataclasses.dataclass
 class Dataset:
-    name: str
-    path: str
+    keys: dict  # of the config
     about: str
     tokens: int
     files: list  # its shards
-    dtype: str  # "": only the files say it
-    column: str = ""
-    sample_tokens: int = 0  # 0: the shards have no samples
-    held_out: bool = False  # by its name: for validation
-    share: str = ""  # of it for training; the rest of it is for validation
-
-
-@dataclasses.dataclass
-class Facts:
-    """Of all datasets together."""
-
-    vocab: int
-    about_vocab: str
-    eos: str  # a key and its value, or a comment
-    notes: list  # lines for the user
-    seq_len: int = 0
-    samples: bool = False  # the shards', which are the windows
-
-
-def _quoted(text):
-    """As YAML."""
-    return json.dumps(text, ensure_ascii=False)
+    sample_tokens: int  # 0: the shards have no samples
+    held_out: bool  # by its name: for validation
+    share: float = 0  # of it for training; the rest of it is for validation
 
 
 def _count(number, unit):
@@ -144,23 +119,18 @@ def _names(paths):
     names = {}
     for path in paths:
         whole = os.path.realpath(path)
-        base = os.path.basename(os.path.dirname(whole) if documents.is_pattern(path) else whole)
-        base = os.path.splitext(base)[0] if os.path.isfile(path) else base
-        name = unlike = tokenize.label(base)
-        number = 2
+        if documents.is_pattern(path):
+            whole = os.path.dirname(whole)
+        elif os.path.isfile(path):
+            whole = os.path.splitext(whole)[0]
+        name = unlike = tokenize.label(whole)
         while unlike in names.values():
-            unlike, number = f"{name}-{number}", number + 1
+            unlike = f"{name}-{len(names) + 1}"
         names[path] = unlike
+    for one, other in itertools.permutations(paths, 2):
+        if f"{os.path.realpath(one)}/".startswith(f"{os.path.realpath(other)}/"):
+            raise Error(f"{one}: is in {other}, too; name it once")
     return names
-
-
-def _refuse_twice(files):
-    """@files: the paths of an argument's files, by argument."""
-    seen = {}
-    for path, of_one in files.items():
-        for file in map(os.path.realpath, of_one):
-            if seen.setdefault(file, path) != path:
-                raise Error(f"{file}: is in {seen[file]} and in {path}; name it once")
 
 
 def _tokenizer(given, directories):
@@ -168,12 +138,49 @@ def _tokenizer(given, directories):
     if given.tokenizer:
         return given.tokenizer
     for directory in directories:
-        directory = directory or "."
-        near = sorted(filter(documents.TOKENIZERS.fullmatch, os.listdir(directory)))
-        found = os.path.join(directory, near[0]) if near else tokenize.noted_tokenizer(directory)
-        if found:
-            return found
+        for name in sorted(os.listdir(directory or ".")):
+            if documents.TOKENIZERS.fullmatch(name):
+                return os.path.join(directory, name)
     return None
+
+
+# ---- text ----
+
+
+def _convert(paths, names, given):
+    """Makes shards of texts. Returns {path: their directory}, and lines for the user."""
+    directories = [path if os.path.isdir(path) else os.path.dirname(path) for path in paths]
+    options = argparse.Namespace(
+        **{name: getattr(given, name) for name in ("field", "bos", "eos")},
+        **dict.fromkeys(("pattern", "column", "resume")),
+        tokenizer=_tokenizer(given, directories) or tokenizer.BYTES,
+        dtype="auto",
+        shard_tokens=1 << 28,
+    )
+    most, made, notes, sources = given.most << 20, {}, [], {}
+    for path in paths:
+        sources[path], left_out = documents.sources_of([path], documents.TEXTS, True, most)
+        left = [f"{name}: {why}" for name, why in left_out.items()]
+        if not sources[path]:
+            why = f" ({left[0]})" if left else ""
+            raise Error(f"{path}: has neither shards nor text{why}; name a directory that does")
+        more = f"; and {len(left) - LISTED} more" if len(left) > LISTED else ""
+        notes += [f"left out: {'; '.join(left[:LISTED])}{more}"] if left else []
+    for path in paths:
+        made[path] = options.output = os.path.join(TOKENS, names[path])
+        size = sum(source.size for source in sources[path])
+        workers = 1 + min(size, most) // BYTES_A_WORKER
+        options.workers = min(len(os.sched_getaffinity(0)), workers)
+        output = tokenize.make(options, sources[path], most)
+        part = "all text"
+        if output.read < size:
+            part = f"the first {output.read >> 20} of {size >> 20} MiB (--most converts more)"
+        counts = _count(output.done.documents, "document"), _count(output.done.tokens, "token")
+        notes.append(f"{part} in {os.path.abspath(path)}: {', '.join(counts)}")
+    notes.append(f"added to each document: {output.ends()}")
+    if options.tokenizer == tokenizer.BYTES:
+        notes.append("no tokenizer found, so a token is a byte; pass --tokenizer FILE for others")
+    return made, notes
 
 
 # ---- shards ----
@@ -181,7 +188,9 @@ def _tokenizer(given, directories):
 
 def _inspected(path):
     """Returns what tokctl inspect says of an argument's shards; [] for text."""
-    reports = list(tokctl("inspect", "--json", "--", path, statuses=(0, 1)))
+    noted = (tokenize.read_notes(path) or {}).get("run")
+    how = ("--input-dtype", noted["dtype"]) if noted else ()
+    reports = list(tokctl("inspect", "--json", *how, "--", path, statuses=(0, 1)))
     if not any(report["format"] for report in reports):
         return []
     if any(report["problems"] for report in reports):  # perhaps tokens of another width
@@ -198,171 +207,113 @@ def _inspected(path):
     return reports
 
 
-def _of_shards(path, name, reports):
+def _dataset(path, place, name, reports):
+    """@path: an argument; @place: its shards, perhaps made of its text."""
     if os.path.isdir(path) and os.path.samefile(path, "."):
         raise Error(
             f"{path}: init writes {CONFIG} here, among the shards; name a pattern in quotes like "
             "'*.bin', or run it in another directory"
         )
     tokens, one = sum(report["tokens"] for report in reports), reports[0]
-    column, about = one.get("column") or "", f"{one['format']} {one['dtype']}"
+    keys = {"name": name, "path": os.path.normpath(place)}
+    if one["dtype"] in ("u16", "u32"):  # the config takes these
+        keys["dtype"] = one["dtype"]
+    if one.get("column"):
+        keys["column"] = one["column"]
+    shards = f"{_count(len(reports), 'shard')}, {one['format']} {one['dtype']}"
     return Dataset(
-        name,
-        os.path.normpath(path),
-        f"{path}: {_count(tokens, 'token')} in {_count(len(reports), 'shard')}, {about}"
-        + (f", column {column}" if column else ""),
+        keys,
+        f"{place}: {_count(tokens, 'token')} in {shards}",
         tokens,
         [report["path"] for report in reports],
-        one["dtype"] if one["dtype"] in ("u16", "u32") else "",  # the config takes these
-        column,
         max(report.get("sample_tokens", 0) for report in reports),
+        bool(
+            HELD_OUT.intersection(
+                re.split("[^a-z]+", os.path.basename(os.path.realpath(path)).lower())
+            )
+        ),
     )
 
 
 def _largest_token(datasets):
-    """Returns the largest token of up to SCANNED_BYTES of shards, and whether these are all."""
+    """Returns the largest token of SCANNED_BYTES of shards, and whether these are all."""
     largest, left = 0, SCANNED_BYTES
     for dataset in datasets:
-        for first in range(0, len(dataset.files), 100):
-            files = dataset.files[first : first + 100]
+        for path in dataset.files:
             if left <= 0:
                 return largest, False
-            left -= sum(os.stat(file).st_size for file in files)
-            how = ("--input-dtype", dataset.dtype or "u16")
-            for report in tokctl("inspect", "--json", "--deep", *how, "--", *files):
+            left -= os.stat(path).st_size
+            how = ("--input-dtype", dataset.keys.get("dtype", "u16"), "--", path)
+            for report in tokctl("inspect", "--json", "--deep", *how):
                 largest = max(largest, report.get("max_token", 0))
     return largest, True
-
-
-def _shards(looked, given):
-    """Returns (datasets, Facts)."""
-    datasets = [_of_shards(*each) for each in looked]
-    noted = [f"look at {r['path']}: {note}" for *_, of in looked for r in of for note in r["notes"]]
-    _refuse_twice({d.path: d.files for d in datasets})
-    largest, whole = _largest_token(datasets)
-    vocab, ends, by = largest + 1, {}, "set your tokenizer's"
-    if not whole:
-        vocab = max(1 << 16, 1 << largest.bit_length())
-    if file := _tokenizer(given, [os.path.dirname(d.files[0]) for d in datasets]):
-        encoder = tokenizer.load(file)
-        if largest >= encoder.vocab and not encoder.pattern:  # .tiktoken lacks special tokens
-            by = f"{file} has only {encoder.vocab} tokens, so it is another one's"
-        else:
-            ends, by = encoder.ends_of_text(), f"tokenizer: {file}"
-            vocab = max(encoder.vocab, largest + 1, *(end + 1 for end in ends.values()), 0)
-    where = "of all tokens" if whole else f"in {SCANNED_BYTES >> 30} GiB"
-    eos = f"eos: {next(iter(ends.values()))}" if len(ends) == 1 else "# eos: 50256"
-    about = f"the largest {where} is {largest}; {by}"
-    return datasets, Facts(vocab, about, eos, noted[:LISTED])
-
-
-# ---- text ----
-
-
-def _convert(path, name, file, given, sources, size):
-    """Makes shards of an argument's texts. Returns (Dataset, tokenize.Made)."""
-    most = given.most << 20
-    workers = min(len(os.sched_getaffinity(0)), min(size, most) // BYTES_A_WORKER)
-    options = argparse.Namespace(
-        **{name: getattr(given, name) for name in ("field", "bos", "eos")},
-        **dict.fromkeys(("pattern", "column", "resume")),
-        output=os.path.join(TOKENS, name),
-        tokenizer=file,
-        dtype="auto",
-        shard_tokens=1 << 28,
-        workers=max(1, workers),
-    )
-    made = tokenize.make(options, sources, most)
-    part, done = "all text", made.done
-    if made.read < size:
-        part = f"the first {made.read >> 20} of {size >> 20} MiB (--most converts more)"
-    counts = [_count(done.documents, "document")] if done.documents else []  # not a part of one
-    counts.append(_count(done.tokens, "token"))
-    about = f"{part} in {os.path.abspath(path)}: {', '.join(counts)}"
-    files = [None] * done.shards
-    return Dataset(name, options.output, about, done.tokens, files, made.how.dtype), made
-
-
-def _texts(paths, given):
-    """Returns (datasets, Facts)."""
-    names, notes, chosen = _names(paths), [], {}
-    directories = [path if os.path.isdir(path) else os.path.dirname(path) for path in paths]
-    file = _tokenizer(given, directories) or tokenizer.BYTES
-    for path in paths:
-        *found, left_out = documents.sources_of([path], documents.TEXTS, True, given.most << 20)
-        left = [f"{name}: {why}" for name, why in left_out.items()]
-        if not found[0]:
-            why = f" ({left[0]})" if left else ""
-            raise Error(f"{path}: has neither shards nor text{why}; name a directory that does")
-        chosen[path] = found
-        more = f"; and {len(left) - LISTED} more" if len(left) > LISTED else ""
-        notes += [f"left out: {'; '.join(left[:LISTED])}{more}"] if left else []
-    _refuse_twice({path: [source.path for source in chosen[path][0]] for path in paths})
-    made = [_convert(path, names[path], file, given, *chosen[path]) for path in paths]
-    by, one = f"tokenizer: {file}", made[0][1]
-    if file == tokenizer.BYTES:
-        by = "a token is a byte"
-        notes.append("no tokenizer found, so a token is a byte; pass --tokenizer FILE for others")
-    notes.insert(0, f"added to each document: {one.ends()}")
-    about = f"{by}; a token not below it stops the stream"
-    return [dataset for dataset, _ in made], Facts(one.vocab, about, f"eos: {one.how.eos}", notes)
 
 
 # ---- the config ----
 
 
+def _vocabulary(datasets, given):
+    """Returns vocab, a comment about it, and eos: a key and its value, or a comment."""
+    directories = [os.path.dirname(dataset.files[0]) for dataset in datasets]
+    run = (tokenize.read_notes(directories[0]) or {}).get("run", {})
+    if run.get("file"):  # tokenize has made them
+        by = "a token is a byte" if run["file"] == tokenizer.BYTES else f"tokenizer: {run['file']}"
+        return run["vocab"], f"{by}; a token not below it stops the stream", f"eos: {run['eos']}"
+    largest, whole = _largest_token(datasets)
+    vocab, ends, by = largest + 1, {}, "set your tokenizer's"
+    if file := _tokenizer(given, directories):
+        encoder = tokenizer.load(file)
+        ends, by = encoder.ends_of_text(), f"tokenizer: {file}"
+        vocab = max(encoder.vocab, vocab, *(end + 1 for end in ends.values()), 0)
+    elif not whole:
+        vocab = max(1 << 16, 1 << largest.bit_length())
+    where = "of all tokens" if whole else f"in {SCANNED_BYTES >> 30} GiB"
+    eos = f"eos: {next(iter(ends.values()))}" if len(ends) == 1 else "# eos: 50256"
+    return vocab, f"the largest {where} is {largest}; {by}", eos
+
+
 def _seq_len(datasets, vocab):
-    """The shards' own number of tokens per sample, and True. Otherwise a length whose windows leave
-    out less than 5 % of a dataset, and whose logits fit into memory, and False.
+    """The shards' own number of tokens per sample, and EXTRA. Otherwise a length whose windows
+    leave out less than 5 % of a dataset, and whose logits fit into memory, and "".
     """
     lengths = sorted({dataset.sample_tokens for dataset in datasets} - {0})
     if len(lengths) > 1:
         raise Error(f"samples of {lengths} tokens; name shards with samples of one length")
     if lengths:
-        return lengths[0], True
+        return lengths[0], EXTRA
     few = min(datasets, key=lambda dataset: dataset.tokens // len(dataset.files))
     least = few.tokens // len(few.files)
     if least <= SHORTEST:
-        size = _count(few.tokens, "token")
-        raise Error(f"{few.path}: {size} in {_count(len(few.files), 'shard')}; name more data")
+        raise Error(f"{few.about}; name more data")
     length = 1024
     while length > SHORTEST and (length * 20 > least or length * vocab > LOGITS):
         length //= 2
-    return length, False
+    return length, ""
 
 
-def _stream(stream, parts, facts, more):
-    """@parts: pairs of a dataset and its part; "": all of it."""
-    text = STREAM.format(stream=stream, more=more, **vars(facts))
-    total = sum(dataset.tokens for dataset, _ in parts)
-    for dataset, part in parts:
-        keys = {"dtype": dataset.dtype, "column": dataset.column and _quoted(dataset.column)}
-        keys["part"] = part
+def _stream(stream, datasets, facts):
+    text = STREAM.format(stream=stream, **facts)
+    total = sum(dataset.tokens for dataset in datasets)
+    for dataset in datasets:
+        keys = dict(dataset.keys)
+        if dataset.share:
+            keys["part"] = [0, dataset.share] if stream == "train" else [dataset.share, 1]
         if stream == "train":
-            keys["weight"] = f"{max(dataset.tokens / total, 0.0001):.4g}"
-        about, name, path = printable(dataset.about), _quoted(dataset.name), _quoted(dataset.path)
-        text += DATASET.format(about=about, name=name, path=path)
-        text += "".join(f"        {key}: {value}\n" for key, value in keys.items() if value)
+            keys["weight"] = float(f"{max(dataset.tokens / total, 0.0001):.4g}")
+        text += f"      # {printable(dataset.about)}\n"
+        text += f"      - {json.dumps(keys, ensure_ascii=False)}\n"
     return text
 
 
-def _config(datasets, facts):
-    held = [(dataset, "") for dataset in datasets if dataset.held_out]
-    train = [dataset for dataset in datasets if not dataset.held_out]
-    why = BY_NAME
-    if not held or not train:
-        why, train = BY_PART, datasets
-        held = [(dataset, f"[{dataset.share}, 1]") for dataset in datasets if dataset.share]
-    more = (EXTRA if facts.samples else "") + EOS.format(facts.eos)
-    parts = [(dataset, dataset.share and f"[0, {dataset.share}]") for dataset in train]
-    text = YAML + _stream("train", parts, facts, more)
-    return text + (why + _stream("valid", held, facts, more + EPOCHS) if held else "")
+def _config(train, why, valid, facts):
+    text = YAML + _stream("train", train, facts)
+    if valid:
+        text += why + _stream("valid", valid, {**facts, "more": facts["more"] + EPOCHS})
+    return text
 
 
 def _check(text):
-    """Has tokend check the config before it gets its name. Returns what it says of the parts for
-    validation: [(windows, those of the path)].
-    """
+    """Has tokend check the config before it gets its name. Returns what it says."""
     part = f".{CONFIG}.part"
     try:
         with open(part, "w") as file:
@@ -374,74 +325,81 @@ def _check(text):
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["tokend --check failed"]
         raise Error(lines[-1].removeprefix("tokend: ").replace(part, CONFIG))
-    said = done.stdout.partition("stream valid: ")[2].replace(",", "")
-    return [tuple(map(int, pair)) for pair in re.findall(r": windows (\d+) of (\d+)", said)]
+    return done.stdout
 
 
 def _divided(datasets, facts):
     """Returns a config that tokend accepts, and the lines about its stream for validation."""
-    text = _config(datasets, facts)
-    _check(text)
-    if "\n  valid:" in text:
+    held = [dataset for dataset in datasets if dataset.held_out]
+    train = [dataset for dataset in datasets if not dataset.held_out]
+    if held and train:
+        text = _config(train, BY_NAME, held, facts)
+        _check(text)
         return text, []
-    for dataset in datasets:
-        dataset.share = SHARES[0] if dataset.tokens // facts.seq_len >= LEAST else ""
-    parted, pairs = [dataset for dataset in datasets if dataset.share], []
-    while parted and min(pairs, default=(0,))[0] < RUN:
-        # The last run of a path may be short. If it is the only one for validation, take more.
-        for dataset, (held, _) in zip(parted, pairs, strict=False):
-            if held < RUN:
-                dataset.share = SHARES[SHARES.index(dataset.share) + 1]
-        text = _config(datasets, facts)
-        pairs = _check(text)
-    least = f"{LEAST} windows of {facts.seq_len} tokens"
+    text = _config(datasets, "", [], facts)
+    for dataset, found in zip(datasets, re.findall(r" (\d+) windows;", _check(text)), strict=True):
+        windows, runs = int(found), -(-int(found) // RUN)
+        held = max(runs // 1000, 2 if runs >= 10 else 1)  # one of them may be short
+        if windows > LEAST:  # 0.1: not less, when it is rounded
+            dataset.share = float(f"{(runs - held + 0.1) / runs:.4g}")
+    least = f"{LEAST} windows of {facts['seq_len']} tokens"
+    parted = [dataset for dataset in datasets if dataset.share]
     if not parted:
         return text, [
-            f"no stream for validation: a dataset needs {least}; name more data, or files whose "
-            "names say val"
+            f"no stream for validation: a dataset needs more than {least}; name more data, or "
+            "files whose names say val"
         ]
-    held, whole = map(sum, zip(*pairs, strict=True))
+    text = _config(datasets, BY_PART, parted, facts)
+    said = _check(text).partition("stream valid: ")[2]
+    pairs = re.findall(r": windows (\d+) of (\d+)", said)
+    held, whole = (sum(map(int, numbers)) for numbers in zip(*pairs, strict=True))
     line = f"stream valid: {held:,} of {whole:,} windows, which train does not have"
-    small = ", ".join(dataset.path for dataset in datasets if not dataset.share)
-    return text, [line + (f"; none of {small}: below {least}" if small else "")]
+    small = ", ".join(dataset.keys["path"] for dataset in datasets if not dataset.share)
+    return text, [line + (f"; none of {small}: not above {least}" if small else "")]
 
 
 # ---- the command ----
 
 
-def _datasets(paths, given):
-    names, looked, texts = _names(paths), [], []
+def _init(given):
+    begin, made, notes = time.monotonic(), {}, []
+    paths = list(dict.fromkeys(given.paths))
     for path in paths:
         if not documents.is_pattern(path):
             os.stat(path)
-        if reports := _inspected(path):
-            looked.append((path, names[path], reports))
-        else:
-            texts.append(path)
-    if looked and texts:
+    names = _names(paths)
+    reports = {path: _inspected(path) for path in paths}
+    texts = [path for path in paths if not reports[path]]
+    for path in set(paths) - set(texts) if texts else ():
         raise Error(
-            f"{looked[0][0]} contains shards and {texts[0]} text; name one kind, or convert the "
-            "text with python -m tokend tokenize"
+            f"{path} contains shards and {texts[0]} text; name one kind, or convert the text with "
+            "python -m tokend tokenize"
         )
-    datasets, facts = _texts(texts, given) if texts else _shards(looked, given)
-    facts.seq_len, facts.samples = _seq_len(datasets, facts.vocab)
-    for path, dataset in zip(paths, datasets, strict=True):
-        words = re.split("[^a-z]+", os.path.basename(os.path.realpath(path)).lower())
-        dataset.held_out = bool(HELD_OUT.intersection(words))
-    return datasets, facts
-
-
-def _init(given):
-    begin = time.monotonic()
-    datasets, facts = _datasets(list(dict.fromkeys(given.paths)), given)
+    if texts:
+        made, notes = _convert(paths, names, given)
+        reports = {path: _inspected(made[path]) for path in paths}
+    datasets = [_dataset(p, made.get(p, p), names[p], reports[p]) for p in paths]
+    if not texts:
+        doubts = [
+            f"look at {r['path']}: {n}" for p in paths for r in reports[p] for n in r["notes"]
+        ]
+        notes = [dataset.about for dataset in datasets] + doubts[:LISTED]
+    vocab, about, eos = _vocabulary(datasets, given)
+    seq_len, more = _seq_len(datasets, vocab)
+    facts = {
+        "vocab": vocab,
+        "about_vocab": about,
+        "seq_len": seq_len,
+        "more": more + EOS.format(eos),
+    }
     text, valid = _divided(datasets, facts)
-    micro_batch = max(1, min(8, LOGITS // (facts.seq_len * facts.vocab)))
-    script = TRAIN.format(vocab=facts.vocab, micro_batch=micro_batch)
+    micro_batch = max(1, min(8, LOGITS // (seq_len * vocab)))
+    script = TRAIN.format(vocab=vocab, micro_batch=micro_batch)
     for name, content in ((CONFIG, text), (SCRIPT, script)):
         with open(name, "x") as file:
             file.write(content)
     progress()
-    for line in (*(dataset.about for dataset in datasets), *valid, *facts.notes):
+    for line in (*notes, *valid):
         print(printable(line).replace("\n", "?"))
     known = f" --tokenizer {shlex.quote(given.tokenizer)}" if given.tokenizer else ""
     print(f"wrote {CONFIG} and {SCRIPT} in {time.monotonic() - begin:.1f} s; go on with")

@@ -17,23 +17,25 @@ import concurrent.futures
 import dataclasses
 import errno
 import fcntl
+import itertools
 import json
 import multiprocessing
 import multiprocessing.resource_tracker
 import os
-import queue
 import signal
 import sys
+import threading
 import time
 
-from .._tokend import Error, version
+from .._tokend import Error
 from . import documents, tokenizer
 from .parser import Parser, positive, progress
 
 NOTES = ".tokenize.json"  # in the directory of shards: options, inputs and progress
-WIDTH = {"u16": 2, "u32": 4}
-TYPECODE = {"u16": "H", "u32": "I"}  # of arrays; tokens and these machines are little-endian
+TYPECODES = {"u16": "H", "u32": "I"}  # of arrays; tokens and these machines are little-endian
+WIDTHS = {"u16": 2, "u32": 4}
 LABEL_BYTES = 64
+TOGETHER = 1 << 18  # characters or tokens that are encoded together
 NONE = "none"
 COLUMN = "column"  # instead of a tokenizer's digest
 RESUME = "continue with --resume"
@@ -41,97 +43,74 @@ START_OVER = "start again, in another directory"
 BOS_HELP = f"token before each document, or {NONE}; default: what a tokenizer.json's template says"
 
 
-@dataclasses.dataclass
-class How:
-    """What decides the shards' bytes, with the inputs."""
-
-    tokenizer: str  # a file, or BYTES; None: the documents are tokens
-    pattern: str
-    field: str  # or column
-    bos: list
-    eos: int
-    dtype: str
-
-
 # ---- workers ----
 
 
-def _encoded(piece, encoder, how):
+def _encoded(parts, encoder, run):
     """Returns (tokens as bytes, documents, empty documents, characters)."""
-    if encoder is None:
-        found = made = documents.tokens(piece)
-    else:
-        found = list(documents.texts(piece, how.field))
-        made = encoder.encode(found)
-    whole = array.array(TYPECODE[how.dtype])
-    for tokens in made:
-        if piece.begins:
-            whole.extend(how.bos)
-        whole.extend(tokens)
-        if how.eos is not None and piece.ends:
-            whole.append(how.eos)
-    empty = sum(not document for document in found)
-    return whole.tobytes(), len(found) * piece.ends, empty, sum(map(len, found))
+    contents = [part.content for part in parts]
+    whole = array.array(TYPECODES[run["dtype"]])
+    try:
+        made = encoder.encode(contents) if encoder else contents
+        for part, tokens in zip(parts, made, strict=True):
+            if part.begins:
+                whole.extend(run["bos"])
+            whole.extend(tokens)
+            if run["eos"] is not None and part.ends:
+                whole.append(run["eos"])
+    except (TypeError, ValueError, OverflowError) as error:
+        more = "" if encoder else f"; --column takes lists of tokens of {run['dtype']}"
+        raise Error(f"{parts[0].where} or a later document: {error}{more}") from None
+    empty = sum(not content for content in contents)
+    characters = sum(map(len, contents))
+    return whole.tobytes(), sum(part.ends for part in parts), empty, characters
 
 
-def _work(pipe, how):
-    """A process: encodes pieces until the parent ends."""
-    encoder = tokenizer.load(how.tokenizer, how.pattern) if how.tokenizer else None
+def _work(pipe, run):
+    """A process: encodes lists of parts until the parent ends."""
+    encoder = run["file"] and tokenizer.load(run["file"], run["pattern"])
     while True:
         try:
-            piece = pipe.recv()
+            parts = pipe.recv()
             try:
-                pipe.send(_encoded(piece, encoder, how))
+                pipe.send(_encoded(parts, encoder, run))
             except Error as error:
-                pipe.send(str(error))
-            except (TypeError, ValueError, OverflowError) as error:
-                more = "" if encoder else f"; --column takes lists of tokens of {how.dtype}"
-                unit = "line" if piece.kind == "jsonl" else "row"
-                pipe.send(f"{piece.path}: from {unit} {piece.number} on: {error}{more}")
+                pipe.send(error)
         except (EOFError, OSError):
             return
 
 
 class Workers:
-    """Processes, each with a pipe and at most one piece."""
+    """Threads, each with a process, to which it sends parts and waits for the result."""
 
-    def __init__(self, count, how):
+    def __init__(self, count, run):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's, in every process
         multiprocessing.resource_tracker.ensure_running()  # otherwise start() unblocks SIGINT
-        context = multiprocessing.get_context("spawn")
-        self._idle, self._processes = queue.SimpleQueue(), []
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's, in every worker
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it is for the parent
-        for _ in range(count):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, how), daemon=True)
-            process.start()
-            theirs.close()
-            self._processes.append(process)
-            self._idle.put(ours)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self._threads = concurrent.futures.ThreadPoolExecutor(count)
+        self._own, self._context = threading.local(), multiprocessing.get_context("spawn")
+        self._threads = concurrent.futures.ThreadPoolExecutor(count, "", self._start, (run,))
 
-    def begin(self, piece):
-        return self._threads.submit(self._encode, piece)
+    def _start(self, run):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it is for the main thread
+        self._own.pipe, theirs = self._context.Pipe()
+        self._context.Process(target=_work, args=(theirs, run), daemon=True).start()
+        theirs.close()
 
-    def _encode(self, piece):
-        pipe = self._idle.get()
+    def _encode(self, parts):
         try:
-            pipe.send(piece)
-            result = pipe.recv()
+            self._own.pipe.send(parts)
+            result = self._own.pipe.recv()
         except (EOFError, OSError):
             raise Error(
                 f"--workers: a worker died (out of memory?); pass fewer, and {RESUME}"
             ) from None
-        finally:
-            self._idle.put(pipe)
-        if isinstance(result, str):
-            raise Error(result)
+        if isinstance(result, Error):
+            raise result
         return result
 
+    def begin(self, parts):
+        return self._threads.submit(self._encode, parts)
+
     def end(self):
-        for process in self._processes:
-            process.kill()
         self._threads.shutdown(cancel_futures=True)
 
 
@@ -140,12 +119,12 @@ class Workers:
 
 @dataclasses.dataclass
 class Done:
-    """The progress after a whole shard. All but shards are before the piece that continues after
-    it, some of whose tokens may be in the shard.
+    """The progress after a whole shard. All but shards are before the documents that were encoded
+    together and continue after it: some of their tokens may be in the shard.
     """
 
     shards: int = 0
-    pieces: int = 0
+    parts: int = 0
     tokens: int = 0
     documents: int = 0
     empty: int = 0
@@ -157,7 +136,8 @@ class Output:
 
     def __init__(self, path, run, resume):
         self.path, self.run, self.done = path, run, Done()
-        self._width = WIDTH[run["dtype"]]
+        self.read = self.characters = 0  # by this process; read: bytes of input
+        self._width = WIDTHS[run["dtype"]]
         os.makedirs(path, exist_ok=True)
         self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -166,13 +146,13 @@ class Output:
             raise Error(
                 f"{path}: another tokend tokenize writes to it; name another directory"
             ) from None
-        if set(os.listdir(path)) <= {NOTES + ".part"}:
+        if not os.listdir(path):
             self._note()
         elif not resume:
             raise Error(f"{path}: is not empty; name another directory, or {RESUME}")
         else:
             self._resume()
-        self.count = dataclasses.replace(self.done)  # of whole pieces
+        self.count = dataclasses.replace(self.done)
         self._part = None
         self._written = self.done.shards * run["shard_tokens"]  # tokens
 
@@ -194,7 +174,7 @@ class Output:
         whole = self.run["shard_tokens"] * self._width
         for number in range(self.done.shards):
             path = os.path.join(self.path, _name(number))
-            size = os.stat(path).st_size if os.path.exists(path) else 0
+            size = os.stat(path).st_size
             is_last = self.done.finished and number == self.done.shards - 1
             if size != whole and not (is_last and 0 < size < whole):
                 raise Error(f"{path}: has {size} bytes instead of {whole}; {START_OVER}")
@@ -210,8 +190,8 @@ class Output:
             os.fsync(file.fileno())
         self._rename(NOTES + ".part", NOTES)
 
-    def write(self, data, number, empty):
-        """Appends a piece's tokens, without those that are in shards already."""
+    def write(self, parts, data, number, empty, characters):
+        """Appends the tokens of some parts, without those that are in shards already."""
         count, rest = self.count, memoryview(data)
         rest = rest[(self._written - count.tokens) * self._width :]
         while rest:
@@ -223,10 +203,11 @@ class Output:
             self._written += len(now) // self._width
             if len(now) == left * self._width:
                 self.close()
-        count.pieces += 1
+        count.parts += parts
         count.tokens += len(data) // self._width
         count.documents += number
         count.empty += empty
+        self.characters += characters
 
     def _part_name(self):
         return f".{_name(self.done.shards)}.part"
@@ -242,6 +223,26 @@ class Output:
             self._part, shards = None, shards + 1
         self.done = dataclasses.replace(self.count, shards=shards, finished=finished)
         self._note()
+
+    def ends(self):
+        """The tokens added to each document, in words."""
+        bos, eos = self.run["bos"], self.run["eos"]
+        bos = f"BOS {', '.join(map(str, bos))}" if bos else "no BOS"
+        return f"{bos}, {'no EOS' if eos is None else f'EOS {eos}'}"
+
+    def config(self):
+        """A config that serves the shards."""
+        path = os.path.realpath(self.path)
+        name, path = (json.dumps(x, ensure_ascii=False) for x in (label(path), path))
+        eos, vocab = self.run["eos"], f"    vocab: {self.run['vocab']}\n"
+        if not self.run["file"]:
+            vocab = "    # vocab: 50257  # set your tokenizer's: another token stops the stream\n"
+        return (
+            "streams:\n  train:\n    seed: 42\n    seq_len: 2048\n"
+            + ("" if eos is None else f"    eos: {eos}\n")
+            + f"{vocab}    datasets:\n"
+            f"      - {{name: {name}, path: {path}, dtype: {self.run['dtype']}}}\n"
+        )
 
 
 def _name(number):
@@ -292,81 +293,57 @@ def _bos(given, encoder):
     return [] if given == NONE else [_token("--bos", given, encoder)]
 
 
-def label(name):
-    """The name as a dataset may have it."""
-    text = "".join(c for c in name if c.isprintable())
+def label(path):
+    """The last name of a path, as a dataset may have it."""
+    text = "".join(c for c in os.path.basename(path) if c.isprintable())
     return text.encode(errors="ignore")[:LABEL_BYTES].decode(errors="ignore") or "text"
 
 
-@dataclasses.dataclass
-class Made:
-    """The shards of a run."""
-
-    output: str
-    done: Done
-    how: How
-    vocab: int  # None: unknown
-    characters: int = 0
-    read: int = 0  # bytes of input
-
-    def ends(self):
-        """The tokens added to each document, in words."""
-        bos = f"BOS {', '.join(map(str, self.how.bos))}" if self.how.bos else "no BOS"
-        return f"{bos}, {'no EOS' if self.how.eos is None else f'EOS {self.how.eos}'}"
-
-    def config(self):
-        """A config that serves the shards."""
-        path = os.path.realpath(self.output)
-        names = [json.dumps(x, ensure_ascii=False) for x in (label(os.path.basename(path)), path)]
-        eos = "" if self.how.eos is None else f"    eos: {self.how.eos}\n"
-        vocab = f"    vocab: {self.vocab}\n"
-        if self.vocab is None:
-            vocab = "    # vocab: 50257  # set your tokenizer's: another token stops the stream\n"
-        return (
-            f"streams:\n  train:\n    seed: 42\n    seq_len: 2048\n{eos}{vocab}    datasets:\n"
-            f"      - {{name: {names[0]}, path: {names[1]}, dtype: {self.how.dtype}}}\n"
-        )
-
-
-def _convert(workers, given, sources, output, made, most):
+def _convert(output, sources, count, most):
+    """@count: of processes."""
     begin = shown = time.monotonic()
-    done = output.done.pieces
     total = min(sum(source.size for source in sources), most)
-    pending = collections.deque()  # (piece's end, its result)
+    workers, run = Workers(count, output.run), output.run
+    pending = collections.deque()  # (bytes read, number of parts, their result)
 
     def write_first():
         nonlocal shown
-        made.read, future = pending.popleft()
-        *result, characters = future.result()
-        output.write(*result)
-        made.characters += characters
-        now, count = time.monotonic(), output.count
+        output.read, parts, encoded = pending.popleft()
+        output.write(parts, *encoded.result())
+        now, made = time.monotonic(), output.count
         if now - shown > 0.2:
             shown = now
-            left = (total - made.read) * (now - begin) / max(made.read, 1)
-            progress(f"{count.documents} documents, {count.tokens} tokens, {left:.0f} s left")
+            left = (total - output.read) * (now - begin) / max(output.read, 1)
+            progress(f"{made.documents} documents, {made.tokens} tokens, {left:.0f} s left")
 
-    for number, piece in enumerate(documents.pieces(sources, made.how.field)):
-        if number >= done:
-            pending.append((piece.read, workers.begin(piece)))
-        end, piece = piece.read, None
-        if len(pending) > 2 * given.workers:
+    def convert(read, parts):
+        pending.append((read, len(parts), workers.begin(parts)))
+        if len(pending) > 2 * count:
             write_first()
-        if end >= most:
-            break
-    while pending:
-        write_first()
-    output.close(finished=True)
+
+    try:
+        found = documents.read(sources, run["field"], not run["file"])
+        parts, size, read = [], 0, 0
+        for part, read in itertools.islice(found, output.done.parts, None):
+            parts.append(part)
+            size += len(part.content)
+            if size > TOGETHER:
+                convert(read, parts)
+                parts, size = [], 0
+            if read >= most:
+                break
+        convert(read, parts)
+        while pending:
+            write_first()
+        output.close(finished=True)
+    finally:
+        workers.end()
+        progress()
 
 
 def make(given, sources, most=sys.maxsize):
-    """Makes the shards. Returns Made. @most: the end is after so many bytes of input."""
-    made_by = {f"tokend {version}"}
-    for source in sources:  # fails now, not after hours of work
-        if source.kind in documents.TABLES:
-            made_by.add(f"pyarrow {documents.package('pyarrow', source.path).__version__}")
-        if source.packing == ".zst":
-            documents.package("zstandard", source.path)
+    """Makes the shards. Returns the Output. @most: the end is after so many bytes of input."""
+    made_by = documents.made_by(sources)
     encoder = tokenizer.load(given.tokenizer, given.pattern) if given.tokenizer else None
     made_by |= {encoder.made_by} if encoder else set()
     bos, eos = _bos(given.bos, encoder), _eos(given.eos, encoder)
@@ -376,34 +353,28 @@ def make(given, sources, most=sys.maxsize):
         dtype = "u16" if vocab <= 1 << 16 and encoder else "u32"
     if dtype == "u16" and vocab > 1 << 16:
         raise Error(f"--dtype u16: cannot hold the vocabulary's {vocab} tokens; pass u32")
-    pattern = encoder and encoder.pattern
-    how = How(given.tokenizer, given.pattern, given.column or given.field, bos, eos, dtype)
-    run = {
-        **dataclasses.asdict(how),
+    file = given.tokenizer
+    run = {  # what decides the shards' bytes; only `file` may be another one at a resume
+        "field": given.column or given.field,
+        "bos": bos,
+        "eos": eos,
+        "vocab": vocab,
+        "dtype": dtype,
         "tokenizer": encoder.digest if encoder else COLUMN,
         "made_by": ", ".join(sorted(made_by)),
-        "pattern": pattern,
+        "pattern": encoder and encoder.pattern,
         "shard_tokens": given.shard_tokens,
         "inputs": [[os.path.realpath(s.path), s.size, s.changed] for s in sources],
-        "file": given.tokenizer,
+        "file": os.path.realpath(file) if file and not tokenizer.is_bytes(file) else file,
     }
-    if encoder and not tokenizer.is_bytes(given.tokenizer):
-        run["file"] = os.path.realpath(given.tokenizer)
     if encoder and encoder.note and not given.resume:
         say(encoder.note)
     output = Output(given.output, run, given.resume)
-    made = Made(given.output, output.done, how, vocab if encoder else None)
     if not output.done.finished:
-        workers = Workers(given.workers, how)
-        try:
-            _convert(workers, given, sources, output, made, most)
-        finally:
-            workers.end()
-            progress()
-    made.done = output.done
-    if not made.done.tokens:
+        _convert(output, sources, given.workers, most)
+    if not output.done.tokens:
         raise Error(f"{sources[0].path}: has no documents; name other files")
-    return made
+    return output
 
 
 # ---- the command ----
@@ -454,14 +425,14 @@ def main(argv):
     given = _arguments(argv)
     begin = time.monotonic()
     kinds = documents.TABLES if given.column else documents.TEXTS
-    sources, _, left_out = documents.sources_of(given.inputs, kinds, given.text)
+    sources, left_out = documents.sources_of(given.inputs, kinds, given.text)
     if not sources:
         why = next((f" ({path}: {why})" for path, why in left_out.items()), "")
         raise Error(f"{', '.join(given.inputs)}: has no documents{why}; name other files")
     for path, why in left_out.items():
         say(f"left out: {path}: {why}")
     try:
-        made = make(given, sources)
+        output = make(given, sources)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             where = error.filename or given.output
@@ -469,12 +440,12 @@ def main(argv):
         raise
     except KeyboardInterrupt:
         raise KeyboardInterrupt(RESUME) from None
-    done, seconds = made.done, time.monotonic() - begin
+    done, seconds = output.done, time.monotonic() - begin
     empty = f" ({done.empty} of them empty)" if done.empty else ""
     say(
         f"{done.documents} documents{empty}, {done.tokens} tokens in {done.shards} shards of "
-        f"{made.how.dtype} in {given.output}; {made.ends()}; {seconds:.1f} s, "
-        f"{made.characters / 1e6 / seconds:.1f} MB/s"
+        f"{output.run['dtype']} in {given.output}; {output.ends()}; {seconds:.1f} s, "
+        f"{output.characters / 1e6 / seconds:.1f} MB/s"
     )
-    print(made.config(), end="")
+    print(output.config(), end="")
     return 0

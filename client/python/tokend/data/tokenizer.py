@@ -93,19 +93,20 @@ class Tiktoken(Tokenizer):
         self._ranks = {}
         for number, line in enumerate(data.splitlines(), 1):
             try:
-                if line:
-                    token, rank = line.split()
-                    self._ranks[base64.b64decode(token, validate=True)] = int(rank)
+                token, rank = line.split()
+                self._ranks[base64.b64decode(token, validate=True)] = int(rank)
             except ValueError:
                 raise Error(
                     f"--tokenizer {path}:{number}: not a token in base64 and its rank; name "
                     "another file"
                 ) from None
         self._tokens = {rank: token for token, rank in self._ranks.items()}
-        if any(bytes([byte]) not in self._ranks for byte in range(256)):
-            raise Error(f"--tokenizer {path}: has no token for some bytes; name another file")
-        if len(self._tokens) != len(self._ranks):
-            raise Error(f"--tokenizer {path}: has a rank twice; name another file")
+        every = {bytes([byte]) for byte in range(256)}
+        if not every <= self._ranks.keys() or len(self._tokens) != len(self._ranks):
+            raise Error(
+                f"--tokenizer {path}: has a rank twice, or no token for some byte; name another "
+                "file"
+            )
         self.vocab = max(self._tokens) + 1
         self.pattern = pattern or GPT2_PATTERN
         self._encoding = package("tiktoken", path).Encoding(
