@@ -431,8 +431,8 @@ static json_t *cache_item(const struct control *control, bool public)
 	if (!stores || !store_cache_status(stores, &s))
 		return json_null();
 	return OBJECT(T("dir", without_paths(s.dir, public, dir)), N("size_bytes", s.size_bytes),
-		N("used_bytes", s.used_bytes), N("objects", s.objects), N("hits", s.hits),
-		N("misses", s.misses), N("evictions", s.evictions), N("mismatches", s.mismatches),
+		N("used_bytes", s.used_bytes), N("hits", s.hits), N("misses", s.misses),
+		N("evictions", s.evictions), N("mismatches", s.mismatches),
 		N("failing_s", s.failing_s), N("failing", s.failing_s > 0), T("last", s.last),
 		V("last_ago_s", s.last[0] ? json_integer(s.last_ago_s) : json_null()));
 }

@@ -1,12 +1,13 @@
 #include "daemon/store/internal.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fts.h>
 #include <inttypes.h>
 #include <nettle/sha2.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,25 +22,24 @@
 #include <xxhash.h>
 
 enum {
-	NAME_BYTES = 4096, /* of an object with a longer name nothing is cached */
-	DIR_BYTES = sizeof("ab/0123456789abcdef0123456789abcdef"),
-	PATH_BYTES = DIR_BYTES + sizeof("/4294967295.piece"),
-	CHUNK = 256 << 10,
+	TAIL_BYTES = CACHE_BLOCK,
+	HASH_BYTES = 16,
+	FILE_BYTES = sizeof("0123456789abcdef0123456789abcdef.4294967295"),
 	TOUCH_S = 60,	      /* the time at which a piece was read is not written more often */
 	RETRY_MS = 60 * 1000, /* after a fault of the disk */
+	SPARE_SHARE = 32,     /* of the cache, that is freed at once */
 };
 
 /* The end of a piece's file, after its bytes. */
-struct seal {
+struct tail {
+	/* URL, ETag, server, sizes of the object and of a piece, each with a zero */
+	char name[TAIL_BYTES - 2 * sizeof(uint64_t)];
 	uint64_t sum;	 /* XXH64 of the bytes; the seed is the piece's number */
 	uint64_t daemon; /* the last one that compared them */
 };
+_Static_assert(sizeof(struct tail) == TAIL_BYTES, "tokctl finds the name");
 
-/* A piece that a scan found. */
-struct old {
-	int64_t read_ns;
-	char path[PATH_BYTES];
-};
+static const char NEW[] = "new"; /* the file of a piece until it is whole */
 
 struct store_cache {
 	int dir; /* locked */
@@ -49,9 +49,6 @@ struct store_cache {
 	_Atomic bool closing;
 
 	pthread_mutex_t turn; /* to add and remove pieces */
-	struct old *old; /* all pieces when they were last scanned, read least recently first */
-	size_t olds, next_old, room;
-
 	pthread_mutex_t lock; /* never held while the disk works */
 	/* As store_cache_status() says it, but for the times. `dir` and size_bytes never change. */
 	struct store_cache_status status;
@@ -162,64 +159,46 @@ bool store_cache_suits(const char *dir, uint64_t size, struct fault *fault)
 
 /* ---- names and sizes ---- */
 
-/* What the file `name` of an object contains. */
-struct name {
-	char text[NAME_BYTES]; /* URL, ETag, server, size, size of a piece, each with a zero */
-	size_t n;
-	char dir[DIR_BYTES]; /* "ab/HASH" */
-};
-
-/* False: it does not fit. */
-static bool name_of(const struct object *object, struct name *name)
+/* Names an object, and the file of one of its pieces. False: its name is too long. */
+static bool name_piece(
+	const struct object *object, uint64_t number, struct tail *tail, char file[FILE_BYTES])
 {
 	const struct url_place *place = &object->bucket->place;
-	int n = snprintf(name->text, NAME_BYTES, "%s/%s%c%s%c%s%s%c%" PRIu64 "%c%" PRIu32 "%c",
-		place->name, object->key, 0, object->etag ? object->etag : "", 0, place->host,
-		place->base, 0, object->size, 0, object->piece, 0);
 	uint8_t digest[SHA256_DIGEST_SIZE];
 	struct sha256_ctx sha;
-	char *end = name->dir + 3;
+	char *end = file;
 
-	if (n < 0 || n >= NAME_BYTES)
-		return false;
-	name->n = (size_t)n;
+	memset(tail, 0, sizeof(*tail));
+	int n = snprintf(tail->name, sizeof(tail->name),
+		"%s/%s%c%s%c%s%s%c%" PRIu64 "%c%" PRIu32 "%c", place->name, object->key, 0,
+		object->etag ? object->etag : "", 0, place->host, place->base, 0, object->size, 0,
+		object->piece, 0);
+
 	sha256_init(&sha);
-	sha256_update(&sha, name->n, (const uint8_t *)name->text);
+	sha256_update(&sha, sizeof(tail->name), (const uint8_t *)tail->name);
 	sha256_digest(&sha, sizeof(digest), digest);
-	for (int i = 0; i < 16; i++)
+	for (int i = 0; i < HASH_BYTES; i++)
 		end += snprintf(end, 3, "%02x", digest[i]);
-	memcpy(name->dir, name->dir + 3, 2);
-	name->dir[2] = '/';
-	return true;
+	snprintf(end, FILE_BYTES - 2 * HASH_BYTES, ".%" PRIu32, (uint32_t)number);
+	return n > 0 && (size_t)n < sizeof(tail->name);
 }
 
-static void piece_path(const char *dir, uint32_t number, char path[PATH_BYTES])
+/* Whether a file is a piece. Somebody may have others in the directory. */
+static bool is_piece(const char *file)
 {
-	snprintf(path, PATH_BYTES, "%s/%" PRIu32 ".piece", dir, number);
+	return strspn(file, "0123456789abcdef") == 2 * HASH_BYTES && file[2 * HASH_BYTES] == '.' &&
+	       strlen(file) < FILE_BYTES;
 }
 
+/* The disk blocks of a file. */
 static uint64_t blocks(uint64_t bytes)
 {
 	return (bytes + CACHE_BLOCK - 1) / CACHE_BLOCK * CACHE_BLOCK;
 }
 
-/* Of the file of a piece of @bytes. */
-static uint64_t file_bytes(uint64_t bytes)
-{
-	return bytes + sizeof(struct seal);
-}
-
 static int64_t ns(const struct timespec *time)
 {
 	return time->tv_sec * INT64_C(1000000000) + time->tv_nsec;
-}
-
-/* When a file was read, or otherwise written. */
-static int64_t read_ns(const struct stat *st)
-{
-	int64_t read = ns(&st->st_atim), written = ns(&st->st_mtim);
-
-	return read > written ? read : written;
 }
 
 /* ---- faults of the disk ---- */
@@ -276,41 +255,25 @@ static int read_at(int fd, uint64_t at, void *to, size_t n)
 	return got == (ssize_t)n ? 0 : got < 0 ? errno : EBADMSG;
 }
 
-/* 0 or an errno. */
-static int sum_of(int fd, uint64_t bytes, uint32_t number, uint64_t *sum)
-{
-	XXH64_state_t state;
-	char *chunk = malloc(CHUNK);
-	int error = chunk ? 0 : ENOMEM;
-
-	XXH64_reset(&state, number);
-	for (uint64_t at = 0; at < bytes && !error; at += CHUNK) {
-		size_t n = bytes - at < CHUNK ? (size_t)(bytes - at) : CHUNK;
-
-		error = read_at(fd, at, chunk, n);
-		if (!error)
-			XXH64_update(&state, chunk, n);
-	}
-	free(chunk);
-	*sum = XXH64_digest(&state);
-	return error;
-}
-
 /* Compares a piece with its sum, unless this daemon has done that. 0 or an errno; EBADMSG: it
  * differs. */
 static int compare(const struct store_cache *cache, int fd, uint64_t bytes, uint32_t number)
 {
-	struct seal seal;
-	uint64_t sum;
-	int error = read_at(fd, bytes, &seal, sizeof(seal));
+	uint64_t at = bytes + offsetof(struct tail, sum), seal[2]; /* the tail's sum and daemon */
+	int error = read_at(fd, at, seal, sizeof(seal));
 
-	if (error || seal.daemon == cache->daemon)
+	if (error || seal[1] == cache->daemon)
 		return error;
-	error = sum_of(fd, bytes, number, &sum);
-	if (error || sum != seal.sum)
-		return error ? error : EBADMSG;
-	seal.daemon = cache->daemon;
-	ssize_t put = pwrite(fd, &seal, sizeof(seal), (off_t)bytes);
+	char *body = malloc(bytes);
+
+	error = body ? read_at(fd, 0, body, bytes) : ENOMEM;
+	if (!error && XXH64(body, bytes, number) != seal[0])
+		error = EBADMSG;
+	free(body);
+	if (error)
+		return error;
+	seal[1] = cache->daemon;
+	ssize_t put = pwrite(fd, seal, sizeof(seal), (off_t)at);
 
 	(void)put; /* otherwise it is compared again */
 	return 0;
@@ -334,7 +297,7 @@ static int read_file(const struct store_cache *cache, int fd, uint64_t bytes, ui
 
 	if (fstat(fd, &st) != 0)
 		return errno;
-	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != file_bytes(bytes))
+	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != bytes + sizeof(struct tail))
 		return EBADMSG;
 	error = compare(cache, fd, bytes, number);
 	if (!error)
@@ -349,15 +312,14 @@ bool store_cache_read(
 {
 	uint32_t number = (uint32_t)(at / object->piece);
 	uint64_t bytes = cache_piece_bytes(object->size, object->piece, number);
-	char path[PATH_BYTES];
-	struct name name;
+	char file[FILE_BYTES];
+	struct tail tail;
 	struct stat st;
 
 	assert(n > 0 && at % object->piece + n <= bytes);
-	if (!name_of(object, &name))
+	if (!name_piece(object, number, &tail, file))
 		return false;
-	piece_path(name.dir, number, path);
-	int fd = openat(cache->dir, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW), error = 0;
+	int fd = openat(cache->dir, file, O_RDWR | O_CLOEXEC | O_NOFOLLOW), error = 0;
 
 	if (fd < 0)
 		error = errno;
@@ -378,7 +340,7 @@ bool store_cache_read(
 	}
 	/* Another thread may have removed it, and fetched it again. */
 	if (fd >= 0 && error && fstat(fd, &st) == 0 && st.st_nlink > 0 &&
-		unlinkat(cache->dir, path, 0) == 0)
+		unlinkat(cache->dir, file, 0) == 0)
 		count(cache, &cache->status.used_bytes, -(int64_t)blocks((uint64_t)st.st_size));
 	if (fd >= 0)
 		close(fd);
@@ -387,108 +349,67 @@ bool store_cache_read(
 
 /* ---- all pieces ---- */
 
-/* Adds a piece to those that may be removed. */
-static void note_piece(struct store_cache *cache, const char *path, const struct stat *st)
+/* What a scan found. */
+struct found {
+	struct piece {
+		int64_t read_ns;
+		uint64_t bytes; /* on the disk */
+		char file[FILE_BYTES];
+	} * piece;
+	size_t n, room;
+};
+
+static void note(struct found *found, const char *file, const struct stat *st)
 {
-	if (cache->olds == cache->room) {
-		size_t room = 2 * cache->room + 1024;
-		struct old *more = reallocarray(cache->old, room, sizeof(*more));
+	if (found->n == found->room) {
+		size_t room = 2 * found->room + 1024;
+		struct piece *more = reallocarray(found->piece, room, sizeof(*more));
 
 		if (!more)
 			return; /* it stays until the next scan */
-		cache->old = more;
-		cache->room = room;
+		found->piece = more;
+		found->room = room;
 	}
-	struct old *old = &cache->old[cache->olds++];
+	struct piece *piece = &found->piece[found->n++];
 
-	old->read_ns = read_ns(st);
-	snprintf(old->path, PATH_BYTES, "%s", path);
+	piece->read_ns = ns(&st->st_atim);
+	piece->bytes = blocks((uint64_t)st->st_size);
+	snprintf(piece->file, FILE_BYTES, "%.*s", FILE_BYTES - 1, file);
 }
 
-/* Whether a directory is the cache's: "ab" or "ab/HASH". Somebody may have others next to it. */
-static bool is_own(const FTSENT *f)
-{
-	size_t n = strlen(f->fts_name);
-
-	return n == (f->fts_level == 1 ? 2 : 32) && strspn(f->fts_name, "0123456789abcdef") == n;
-}
-
-static bool is_piece(const FTSENT *f)
-{
-	size_t digits = strspn(f->fts_name, "0123456789");
-
-	return digits > 0 && f->fts_info == FTS_F && strcmp(f->fts_name + digits, ".piece") == 0;
-}
-
+/* The one that was not read for the longest time is first. */
 static int by_read(const void *a, const void *b)
 {
-	int64_t x = ((const struct old *)a)->read_ns, y = ((const struct old *)b)->read_ns;
+	int64_t x = ((const struct piece *)a)->read_ns, y = ((const struct piece *)b)->read_ns;
 
 	return (x > y) - (x < y);
 }
 
-/* Finds all pieces, and removes all other files from the directories of objects: dir/ab/HASH/FILE
- * have the levels 1 to 3. In the turn. */
-static void scan(struct store_cache *cache)
+/* Finds all pieces, and adds them up. In the turn. */
+static void scan(struct store_cache *cache, struct found *found)
 {
-	char root[32], name[PATH_BYTES], *const roots[] = {root, NULL};
-	size_t cut = (size_t)snprintf(root, sizeof(root), "/proc/self/fd/%d/", cache->dir);
-	FTS *files = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
-	uint64_t used = 0, objects = 0, bytes = 0; /* bytes: of the object */
-	bool named = false;			   /* the object has a name, for tokctl */
+	int fd = openat(cache->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *files = fd >= 0 ? fdopendir(fd) : NULL;
+	struct dirent *entry;
+	uint64_t used = 0;
 	struct stat st;
-	FTSENT *f;
 
-	cache->olds = cache->next_old = 0;
-	while (files && (f = fts_read(files)) && !cache->closing) {
-		const char *path = f->fts_path + cut;
-
-		if (f->fts_level > 0 && f->fts_info == FTS_D && !is_own(f)) {
-			fts_set(files, f, FTS_SKIP);
-		} else if (f->fts_level == 2 && f->fts_info == FTS_D) {
-			snprintf(name, sizeof(name), "%s/name", path);
-			named = fstatat(cache->dir, name, &st, 0) == 0 && st.st_size > 0;
-			bytes = 0;
-		} else if (f->fts_level == 3 && named && is_piece(f)) {
-			bytes += blocks((uint64_t)f->fts_statp->st_size);
-			note_piece(cache, path, f->fts_statp);
-		} else if (f->fts_level == 3 && strcmp(f->fts_name, "name") != 0) {
-			unlinkat(cache->dir, path, 0);
-		} else if (f->fts_level == 2 && f->fts_info == FTS_DP && is_own(f)) {
-			if (bytes == 0) {
-				unlinkat(cache->dir, name, 0);
-				unlinkat(cache->dir, path, AT_REMOVEDIR);
-				continue;
-			}
-			used += bytes + CACHE_BLOCK; /* of its name */
-			objects++;
-		}
+	while (files && (entry = readdir(files)) && !cache->closing) {
+		if (!is_piece(entry->d_name) ||
+			fstatat(cache->dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+			continue;
+		used += blocks((uint64_t)st.st_size);
+		note(found, entry->d_name, &st);
 	}
 	if (files)
-		fts_close(files);
-	if (cache->olds > 0)
-		qsort(cache->old, cache->olds, sizeof(cache->old[0]), by_read);
+		closedir(files);
+	else if (fd >= 0)
+		close(fd);
+	if (found->n > 0)
+		qsort(found->piece, found->n, sizeof(found->piece[0]), by_read);
 	pthread_mutex_lock(&cache->lock);
 	cache->status.used_bytes = used;
-	cache->status.objects = objects;
 	pthread_mutex_unlock(&cache->lock);
-}
-
-/* Removes a piece, unless it was read since the scan. False: the disk fails. */
-static bool evict(struct store_cache *cache, const struct old *old)
-{
-	struct stat st;
-
-	if (fstatat(cache->dir, old->path, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
-		read_ns(&st) > old->read_ns)
-		return true;
-	if (unlinkat(cache->dir, old->path, 0) != 0) {
-		failed(cache, errno, "cannot remove a piece");
-		return false;
-	}
-	count(cache, &cache->status.used_bytes, -(int64_t)blocks((uint64_t)st.st_size));
-	count(cache, &cache->status.evictions, 1);
-	return true;
 }
 
 static bool fits(struct store_cache *cache, uint64_t bytes)
@@ -500,87 +421,65 @@ static bool fits(struct store_cache *cache, uint64_t bytes)
 	return fits;
 }
 
-/* Removes the pieces that were not read for the longest time, until @bytes more fit. In the turn.
- * False: they do not. */
-static bool make_room(struct store_cache *cache, uint64_t bytes)
+/* Removes the pieces that were not read for the longest time until @bytes more fit, and some more,
+ * so that the next ones need no scan. In the turn. */
+static void make_room(struct store_cache *cache, uint64_t bytes)
 {
-	bool scanned = false;
+	uint64_t spare = cache->status.size_bytes / SPARE_SHARE;
+	struct found found = {0};
 
-	while (!fits(cache, bytes)) {
-		if (cache->next_old == cache->olds) {
-			if (scanned)
-				return false;
-			scan(cache);
-			scanned = true;
-		} else if (!evict(cache, &cache->old[cache->next_old++])) {
-			return false;
+	scan(cache, &found);
+	if (!fits(cache, bytes))
+		for (size_t i = 0; i < found.n && !fits(cache, bytes + spare); i++) {
+			if (unlinkat(cache->dir, found.piece[i].file, 0) != 0 && errno != ENOENT) {
+				failed(cache, errno, "cannot remove a piece");
+				break;
+			}
+			count(cache, &cache->status.used_bytes, -(int64_t)found.piece[i].bytes);
+			count(cache, &cache->status.evictions, 1);
 		}
-	}
-	return true;
+	free(found.piece);
 }
 
 /* ---- writing ---- */
 
-/* Writes a file of two parts. 0 or an errno, and then there is no file. */
-static int write_file(int dir, const char *path, int flags, const void *bytes, size_t n,
-	const void *more, size_t m)
+/* 0 or an errno. */
+static int write_file(int dir, const void *bytes, size_t n, const struct tail *tail)
 {
-	const struct iovec parts[] = {{(void *)bytes, n}, {(void *)more, m}};
-	int fd = openat(dir, path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
+	const struct iovec parts[] = {{(void *)bytes, n}, {(void *)tail, sizeof(*tail)}};
+	int fd = openat(dir, NEW, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
 
 	if (fd < 0)
 		return errno;
 	ssize_t put = writev(fd, parts, 2);
-	int error = put == (ssize_t)(n + m) ? 0 : put < 0 ? errno : ENOSPC;
+	int error = put == (ssize_t)(n + sizeof(*tail)) ? 0 : put < 0 ? errno : ENOSPC;
 
 	if (close(fd) != 0 && !error)
 		error = errno;
-	if (error)
-		unlinkat(dir, path, 0);
 	return error;
 }
 
-/* Makes the directory of an object, and names it, unless it is there. 0 or an errno. */
-static int make_directory(struct store_cache *cache, const struct name *name)
-{
-	char path[PATH_BYTES];
-	int error;
-
-	snprintf(path, sizeof(path), "%.2s", name->dir);
-	if ((mkdirat(cache->dir, path, 0700) != 0 && errno != EEXIST) ||
-		(mkdirat(cache->dir, name->dir, 0700) != 0 && errno != EEXIST))
-		return errno;
-	snprintf(path, sizeof(path), "%s/name", name->dir);
-	error = write_file(cache->dir, path, O_EXCL, name->text, name->n, NULL, 0);
-	if (error)
-		return error == EEXIST ? 0 : error;
-	count(cache, &cache->status.objects, 1);
-	count(cache, &cache->status.used_bytes, CACHE_BLOCK);
-	return 0;
-}
-
 /* 0 or an errno. In the turn. */
-static int write_piece(struct store_cache *cache, const struct name *name, uint32_t number,
+static int write_piece(struct store_cache *cache, const char *file, const struct tail *tail,
 	const void *bytes, size_t n)
 {
-	const struct seal seal = {XXH64(bytes, n, number), cache->daemon};
-	char path[PATH_BYTES], new[PATH_BYTES];
-	int error;
+	uint64_t more = blocks(n + sizeof(*tail));
 
-	piece_path(name->dir, number, path);
-	if (faccessat(cache->dir, path, F_OK, 0) == 0)
+	if (faccessat(cache->dir, file, F_OK, 0) == 0)
 		return 0;
 	count(cache, &cache->status.misses, 1);
-	if (!make_room(cache, blocks(file_bytes(n)) + CACHE_BLOCK))
+	if (!fits(cache, more))
+		make_room(cache, more);
+	if (!fits(cache, more))
 		return 0;
-	error = make_directory(cache, name);
-	snprintf(new, sizeof(new), "%s/%" PRIu32 ".new", name->dir, number);
-	if (!error)
-		error = write_file(cache->dir, new, O_TRUNC, bytes, n, &seal, sizeof(seal));
-	if (!error && renameat(cache->dir, new, cache->dir, path) != 0)
+	int error = write_file(cache->dir, bytes, n, tail);
+
+	if (!error && renameat(cache->dir, NEW, cache->dir, file) != 0)
 		error = errno;
 	if (!error)
-		count(cache, &cache->status.used_bytes, (int64_t)blocks(file_bytes(n)));
+		count(cache, &cache->status.used_bytes, (int64_t)more);
+	else
+		unlinkat(cache->dir, NEW, 0);
 	return error;
 }
 
@@ -588,13 +487,16 @@ void store_cache_put(
 	struct store_cache *cache, const struct object *object, uint64_t piece, const void *bytes)
 {
 	uint64_t n = cache_piece_bytes(object->size, object->piece, piece);
-	struct name name;
-	int error;
+	char file[FILE_BYTES];
+	struct tail tail;
 
-	if (!store_cache_takes(cache) || !name_of(object, &name))
+	if (!store_cache_takes(cache) || !name_piece(object, piece, &tail, file))
 		return;
+	tail.sum = XXH64(bytes, n, piece);
+	tail.daemon = cache->daemon;
 	pthread_mutex_lock(&cache->turn);
-	error = write_piece(cache, &name, (uint32_t)piece, bytes, n);
+	int error = write_piece(cache, file, &tail, bytes, n);
+
 	pthread_mutex_unlock(&cache->turn);
 	if (error)
 		failed(cache, error, "cannot write a piece");
@@ -609,7 +511,7 @@ static void *scan_thread(void *argument)
 
 	prctl(PR_SET_NAME, "tokend-cache");
 	pthread_mutex_lock(&cache->turn);
-	scan(cache);
+	unlinkat(cache->dir, NEW, 0); /* of a daemon that was killed */
 	make_room(cache, 0);
 	pthread_mutex_unlock(&cache->turn);
 	return NULL;
@@ -649,7 +551,6 @@ void store_cache_close(struct store_cache *cache)
 	pthread_mutex_destroy(&cache->turn);
 	pthread_mutex_destroy(&cache->lock);
 	close(cache->dir);
-	free(cache->old);
 	free(cache);
 }
 

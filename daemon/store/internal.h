@@ -184,20 +184,20 @@ static inline const char *text_or_null(const char *text)
 }
 
 /*
- * ---- cache.c: pieces of objects on a local disk, each in a file of its own:
+ * ---- cache.c: pieces of objects on a local disk, each in a file of its own
  *
- *   dir/ab/HASH/name          the object: URL, ETag, server, size, size of its pieces
- *   dir/ab/HASH/NUMBER.piece  a piece, then its XXH64 and which daemon compared them last
- *   dir/lock                  pid of the daemon that has locked the directory
+ *   dir/HASH.NUMBER  a piece; the last 4 KiB name its object, and have the piece's XXH64
+ *   dir/new          a piece that is being written
+ *   dir/lock         pid of the daemon that has locked the directory
  *
- * HASH is the beginning of the SHA-256 of `name`, so a replaced object is another directory. There
- * is no other index: who reads a piece opens its file. Only tokctl reads `name`.
+ * HASH is the beginning of the SHA-256 of the object's name, which contains its ETag: a replaced
+ * object has other files. There is no other index: who reads a piece opens its file. Only tokctl
+ * reads the names.
  *
- * A piece is written to another file, which is renamed when it is whole. So a daemon that is killed
- * leaves whole pieces or none. Nothing is synced: after a power cut a piece may have other bytes.
- * So each piece is compared with its sum before a daemon first reads it. When there is no space
- * left, the pieces that were not read for the longest time are removed, by their files' times; who
- * reads one reads on.
+ * A piece is renamed when it is whole. So a daemon that is killed leaves whole pieces or none.
+ * Nothing is synced: after a power cut a piece may have other bytes. So each piece is compared with
+ * its sum before a daemon first reads it. When there is no space left, the pieces that were not
+ * read for the longest time are removed, by their files' times; who reads one reads on.
  *
  * Functions may be called in any thread. Those that do not say so may wait for the disk.
  */

@@ -148,7 +148,6 @@ bool store_cache_suits(const char *dir, uint64_t size, struct fault *fault);
 struct store_cache_status {
 	char dir[256];
 	uint64_t size_bytes, used_bytes; /* of disk blocks */
-	uint64_t objects;
 	uint64_t hits, misses; /* pieces that reads needed */
 	uint64_t evictions;    /* pieces */
 	uint64_t mismatches;   /* pieces with a wrong sum, dropped and fetched again */

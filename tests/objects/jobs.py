@@ -79,16 +79,15 @@ class Job:
 
     def cached(self):
         """The number of pieces in the cache, each of which is compared with its shard."""
-        pieces = glob.glob(os.path.join(self.cache, "??", "*", "[0-9]*.?*"))
-        pieces = [piece for piece in pieces if not piece.endswith(".new")]
+        pieces = glob.glob(os.path.join(self.cache, "*.[0-9]*"))
         for piece in pieces:
-            with open(os.path.join(os.path.dirname(piece), "name")) as file:
-                url = file.read().split("\0")[0]
-            with open(self.place.file(url.split("/", 3)[3]), "rb") as file:
-                file.seek(int(os.path.basename(piece).split(".")[0]) * PIECE_BYTES)
-                shard = file.read(PIECE_BYTES)
             with open(piece, "rb") as file:
-                assert file.read()[: len(shard)] == shard, (url, piece)  # then its sum
+                body = file.read()
+            url = body[-4096:].split(b"\0")[0].decode()
+            with open(self.place.file(url.split("/", 3)[3]), "rb") as file:
+                file.seek(int(piece.rpartition(".")[2]) * PIECE_BYTES)
+                shard = file.read(PIECE_BYTES)
+            assert body == shard + body[-4096:], (url, piece)
         return len(pieces)
 
     def expected(self, position, rank=0, world=1, micro=2):

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import threading
+from pathlib import Path
 
 import numpy
 import pytest
@@ -138,19 +139,19 @@ def test_a_damaged_cache_gives_no_wrong_byte(store, shared):
     damaged = 0
     for root, _, names in os.walk(job.cache):
         for name in names:
-            if name.startswith("5."):
+            if name.endswith(".5"):
                 with open(os.path.join(root, name), "r+b") as f:
                     f.seek(77)
                     byte = f.read(1)
                     f.seek(-1, os.SEEK_CUR)
                     f.write(bytes([byte[0] ^ 4]))
                 damaged += 1
-            elif name.startswith("9."):
+            elif name.endswith(".9"):
                 with open(os.path.join(root, name), "r+b") as f:
                     f.write(bytes(PIECE))  # as after a power cut
                 damaged += 1
-            elif name.startswith("11."):  # a kill while it was written
-                os.rename(os.path.join(root, name), os.path.join(root, "11.new"))
+            elif name.endswith(".11"):  # a kill while it was written
+                os.rename(os.path.join(root, name), os.path.join(root, "new"))
                 damaged += 1
     assert damaged == 3 * SHARDS
     job.gets()
@@ -173,8 +174,8 @@ def test_a_dataset_is_listed_and_dropped(store, shared):
     job.read(daemon, WINDOWS)
     (row,) = listed(daemon)
     assert (row["dataset"], row["url"]) == ("d", f"lab://{BUCKET}/web"), row
-    assert (row["objects"], row["pieces"]) == (SHARDS, PIECES), row
-    assert 0 <= job.disk_bytes() - row["bytes"] <= 8192  # the lock and the directories
+    assert row["pieces"] == PIECES, row
+    assert 0 <= job.disk_bytes() - row["bytes"] <= 4096  # the lock
     drop, listing = (
         [TOKCTL, "cache", *of, "--socket", daemon.socket] for of in (["drop", "d"], ["ls"])
     )
@@ -190,8 +191,8 @@ def test_a_dataset_is_listed_and_dropped(store, shared):
     code, out, err = run(*drop, "--json")
     assert code == 0 and json.loads(out) == {"dataset": "d", "pieces": PIECES}, (out, err)
     (row,) = listed(daemon)
-    assert (row["objects"], row["pieces"], row["bytes"]) == (0, 0, 0), row
-    assert job.disk_bytes() <= SHARDS * 8192
+    assert (row["pieces"], row["bytes"]) == (0, 0), row
+    assert job.disk_bytes() <= 4096
     job.gets()
     job.read(daemon, WINDOWS)
     assert len(job.gets()) == PIECES
@@ -286,7 +287,7 @@ def test_a_full_disk_is_left_to_others(store, shared):
 
 
 def test_a_cache_that_is_removed(store, shared):
-    """Under a daemon that reads: also some of its directories, again and again."""
+    """Under a daemon that reads: also some of its pieces, again and again."""
     job = Job(shared, store, 6 << 20, dataset={"fetch": "piece"})
     daemon = job.daemon()
     ended = threading.Event()
@@ -294,8 +295,8 @@ def test_a_cache_that_is_removed(store, shared):
     def remove():
         while not ended.wait(0.05):
             for name in os.listdir(job.cache):
-                if len(name) == 2:
-                    shutil.rmtree(os.path.join(job.cache, name), ignore_errors=True)
+                if len(name) > 32:
+                    Path(job.cache, name).unlink(missing_ok=True)  # it may be evicted
 
     thread = threading.Thread(target=remove)
     thread.start()

@@ -14,11 +14,10 @@
 #include "client/lib/tokend.h"
 #include "proto/phrases.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fts.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +37,7 @@ enum {
 struct held {
 	const char *stream, *name, *url; /* the status's; NULL: of no dataset */
 	uint64_t all;			 /* its pieces; 0: it is not read in pieces */
-	uint64_t objects, pieces, bytes;
-	bool now; /* the object that is looked at is one of it */
+	uint64_t pieces, bytes;
 };
 
 struct cache {
@@ -62,77 +60,61 @@ struct cache {
 	struct ctl_progress progress;
 };
 
-/* ---- the files: DIR/ab/HASH/name has the object's URL, NUMBER.… are its pieces ---- */
+/* ---- the files: DIR/HASH.NUMBER is a piece, whose last 4 KiB begin with its object's URL ---- */
 
-static void begin_object(struct cache *c, const char *dir)
+enum { HASH_DIGITS = 32, TAIL_BYTES = 4096 };
+
+/* Counts a piece, and removes it if it is one of the dataset to drop. False with errno. */
+static bool take_piece(struct cache *c, int dir, const char *file)
 {
-	struct held *others = &c->held[c->n];
-	char path[NAME_MAX + sizeof("/name")], url[4096];
-	ssize_t got;
-	int fd;
+	struct held *others = &c->held[c->n], *of = others;
+	int fd = openat(dir, file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	char url[TAIL_BYTES] = "";
+	struct stat st;
 
-	snprintf(path, sizeof(path), "%s/name", dir);
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	got = fd < 0 ? 0 : read(fd, url, sizeof(url) - 1);
-	url[got < 0 ? 0 : got] = 0;
-	if (fd >= 0)
-		close(fd);
-	others->now = true;
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return errno == ENOENT && fd < 0;
+	/* A damaged one belongs to others. */
+	if (pread(fd, url, sizeof(url) - 1, st.st_size - TAIL_BYTES) < 0)
+		url[0] = 0;
+	close(fd);
 	for (struct held *h = c->held; h < others; h++) {
 		size_t n = strlen(h->url);
 
-		h->now = strncmp(url, h->url, n) == 0 && url[n] == '/';
-		h->objects += h->now;
-		others->now &= !h->now;
+		if (strncmp(url, h->url, n) == 0 && url[n] == '/')
+			of = h;
 	}
-	others->objects += others->now;
-}
-
-/* False with errno. */
-static bool take_file(struct cache *c, const FTSENT *f)
-{
-	const char *end = strchr(f->fts_name, '.');
-	bool piece = end && strcmp(end, ".new") != 0;
-	uint64_t bytes = (uint64_t)f->fts_statp->st_blocks * 512;
-
-	for (struct held *h = c->held; h <= c->held + c->n; h++) {
-		h->pieces += h->now && piece;
-		h->bytes += h->now ? bytes : 0;
-	}
-	c->bytes += bytes;
-	if (!c->drop || c->held[c->n].now)
+	of->pieces++;
+	of->bytes += (uint64_t)st.st_blocks * 512;
+	c->bytes += (uint64_t)st.st_blocks * 512;
+	if (!c->drop || of == others)
 		return true;
-	c->dropped += piece;
-	return unlink(f->fts_accpath) == 0 || errno == ENOENT;
+	c->dropped++;
+	return unlinkat(dir, file, 0) == 0 || errno == ENOENT;
 }
 
 /* Counts the files, and removes those of the dataset to drop. Follows no links: the cache may
  * belong to somebody else. False after an error. */
-static bool take_files(struct cache *c, const char *dir)
+static bool take_files(struct cache *c, const char *path)
 {
-	FTS *files = fts_open((char *[]){(char *)dir, NULL}, FTS_PHYSICAL | FTS_COMFOLLOW, NULL);
+	DIR *files = opendir(path);
 	bool fine = files;
-	FTSENT *f;
+	struct dirent *f;
 
-	while (fine && (f = fts_read(files)))
-		if (f->fts_info == FTS_D && f->fts_level == 2) {
-			begin_object(c, f->fts_accpath);
-		} else if (f->fts_info == FTS_F && f->fts_level == 3) {
-			fine = take_file(c, f);
-		} else if (f->fts_info == FTS_DP && f->fts_level == 2 && c->drop) {
-			(void)!rmdir(f->fts_accpath); /* if it is empty */
-		} else if (f->fts_errno) {	      /* otherwise it is 0 */
-			errno = f->fts_errno;
-			fine = errno == ENOENT && f->fts_level > 0;
+	errno = fine ? 0 : errno;
+	while (fine && (f = readdir(files)))
+		if (strspn(f->d_name, "0123456789abcdef") == HASH_DIGITS) {
+			fine = take_piece(c, dirfd(files), f->d_name);
+			errno = fine ? 0 : errno;
 		}
 	fine = fine && errno == 0; /* at the end */
 	if (!fine)
 		ctl_fail("%s, the daemon's cache: uid %u cannot %s it: %s; run this command where "
 			 "the daemon runs, as its user or as root",
-			dir, (unsigned)geteuid(), c->drop ? "remove pieces from" : "read",
+			path, (unsigned)geteuid(), c->drop ? "remove pieces from" : "read",
 			strerror(errno));
 	if (files)
-		fts_close(files);
+		closedir(files);
 	return fine;
 }
 
@@ -191,7 +173,7 @@ static bool look(struct cache *c)
 	json_array_foreach(datasets, i, row)
 	{
 		struct held h = {status_text(row, "stream"), status_text(row, "dataset"),
-			status_text(row, "url"), status_number(row, "pieces"), 0, 0, 0, false};
+			status_text(row, "url"), status_number(row, "pieces"), 0, 0};
 
 		if (is_meant(c, &h))
 			c->held[c->n++] = h;
@@ -220,12 +202,11 @@ static int list(struct cache *c)
 	for (size_t i = 0; i <= c->n; i++) {
 		const struct held *h = &c->held[i];
 
-		if (i == c->n && h->objects == 0)
+		if (i == c->n && h->pieces == 0)
 			break;
 		emit_text(&c->e, "dataset", NULL, h->name);
 		emit_text(&c->e, "url", NULL, h->url);
 		emit_text(&c->e, NULL, "DATASET", h->name ? h->name : "(others)");
-		emit_number(&c->e, "objects", "OBJECTS", h->objects);
 		emit_number(&c->e, "pieces", "PIECES", h->pieces);
 		emit_bytes(&c->e, "bytes", "SIZE", h->bytes);
 		emit_text(&c->e, NULL, "URL", h->url ? h->url : "");
