@@ -8,30 +8,11 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- faults ---- */
-
-static bool refuse(struct schema *s, const char *text, va_list args)
-{
-	char what[sizeof(s->fault->text)];
-
-	vsnprintf(what, sizeof(what), text, args);
-	return config_refuse(s->fault, s->config->path, s->line, s->field, "%s", what);
-}
-
-bool schema_refuse(struct schema *s, const char *text, ...)
-{
-	va_list args;
-
-	va_start(args, text);
-	refuse(s, text, args);
-	va_end(args);
-	return false;
-}
 
 void schema_enter(struct schema *s, int line, const char *name)
 {
@@ -40,17 +21,6 @@ void schema_enter(struct schema *s, int line, const char *name)
 	s->line = line;
 	snprintf(s->field + n, sizeof(s->field) - n, "%s%s",
 		n && name[0] && name[0] != '[' ? "." : "", name);
-}
-
-bool schema_refuse_key(struct schema *s, int line, const char *name, const char *text, ...)
-{
-	va_list args;
-
-	schema_enter(s, line, name);
-	va_start(args, text);
-	refuse(s, text, args);
-	va_end(args);
-	return false;
 }
 
 bool schema_refuse_memory(struct schema *s)
@@ -74,17 +44,6 @@ const char *schema_show(const char *text, char shown[64])
 
 /* ---- nodes ---- */
 
-static bool plain_tag(const yaml_node_t *node)
-{
-	static const char *const defaults[] = {
-		[YAML_SCALAR_NODE] = YAML_DEFAULT_SCALAR_TAG,
-		[YAML_SEQUENCE_NODE] = YAML_DEFAULT_SEQUENCE_TAG,
-		[YAML_MAPPING_NODE] = YAML_DEFAULT_MAPPING_TAG,
-	};
-
-	return !node->tag || strcmp((const char *)node->tag, defaults[node->type]) == 0;
-}
-
 yaml_node_t *schema_node(
 	struct schema *s, yaml_node_t *node, yaml_node_type_t type, const char *right)
 {
@@ -103,12 +62,20 @@ yaml_node_t *schema_node(
 	else if (node->type != type)
 		schema_refuse(s, "is %s; must be %s",
 			node->type == YAML_SCALAR_NODE ? "empty" : kinds[node->type], right);
-	else if (!plain_tag(node))
-		schema_refuse(s, "has the tag %s; write the value without one",
-			schema_show((const char *)node->tag, shown));
 	else
 		return node;
 	return NULL;
+}
+
+/* Whether it looks like a key or a token of a store. */
+static bool is_secret(const char *text)
+{
+	static const char *const begins[] = {"AKIA", "ASIA", "hf_", "ya29.", "GOOG1"};
+
+	for (size_t i = 0; i < SCHEMA_COUNT(begins); i++)
+		if (strncmp(text, begins[i], strlen(begins[i])) == 0 && strlen(text) >= 20)
+			return true;
+	return false;
 }
 
 const char *schema_scalar(struct schema *s, yaml_node_t *node, const char *right)
@@ -117,6 +84,10 @@ const char *schema_scalar(struct schema *s, yaml_node_t *node, const char *right
 		return NULL;
 	const char *text = (const char *)node->data.scalar.value;
 
+	if (strncmp(s->field, "stores.", 7) == 0 && is_secret(text))
+		return schema_refuse(s, "a secret does not belong in this file, which other users "
+					"may read; use profile:, token_file: or the environment"),
+		       NULL;
 	if (strlen(text) == node->data.scalar.length && text[0])
 		return text;
 	schema_refuse(s, "%s; must be %s", text[0] ? "contains a zero byte" : "is empty", right);
@@ -388,21 +359,15 @@ SCHEMA_TAKER(schema_keep)
 	return true;
 }
 
-/* Decimal digits without a leading zero. Returns the mistake in words, or NULL. */
+/* Decimal digits without a leading zero: @n bytes. Returns the mistake in words, or NULL. */
 static const char *whole(const char *text, size_t n, uint64_t *value)
 {
-	*value = 0;
-	if (n == 0)
+	errno = 0;
+	*value = strtoull(text, NULL, 10);
+	if (n == 0 || strspn(text, "0123456789") < n)
 		return PHRASE_NOT_INTEGER " in decimal digits";
-	for (size_t i = 0; i < n; i++) {
-		if (text[i] < '0' || text[i] > '9')
-			return PHRASE_NOT_INTEGER " in decimal digits";
-		uint64_t digit = (uint64_t)(text[i] - '0');
-
-		if (*value > (UINT64_MAX - digit) / 10)
-			return "is too large";
-		*value = *value * 10 + digit;
-	}
+	if (errno == ERANGE)
+		return "is too large";
 	return n > 1 && text[0] == '0' ? "has a leading zero, which YAML reads as octal" : NULL;
 }
 
@@ -511,20 +476,16 @@ SCHEMA_TAKER(schema_flag)
 SCHEMA_TAKER(schema_choice)
 {
 	char shown[64], right[SCHEMA_RIGHT_BYTES];
-	const char *text = schema_scalar(s, value, schema_right(key, right)), *near;
+	const char *text = schema_scalar(s, value, schema_right(key, right));
 	unsigned n = 0;
 
 	if (!text)
 		return false;
 	while (key->choices[n] && strcmp(key->choices[n], text) != 0)
 		n++;
-	if (key->choices[n]) {
-		*(unsigned *)to = n;
-		return true;
-	}
-	near = nearest(text, key->choices, n);
-	return schema_refuse(s, "'%s' is unknown; must be %s%s%s%s", schema_show(text, shown),
-		right, near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+	*(unsigned *)to = n;
+	return key->choices[n] ||
+	       schema_refuse(s, "'%s' is unknown; must be %s", schema_show(text, shown), right);
 }
 
 SCHEMA_TAKER(schema_text)
@@ -563,24 +524,15 @@ static bool check_variables(struct schema *s, const char *text)
 	return true;
 }
 
-static bool check_home(struct schema *s, const char *text)
-{
-	const char *home = getenv("HOME");
-
-	if (text[0] != '~')
-		return true;
-	if (home && (text[1] == '/' || text[1] == 0))
-		return schema_refuse(s, "~ is not expanded; write %.200s%s", home, text + 1);
-	return schema_refuse(s, "~ is not expanded; write the whole path");
-}
-
 SCHEMA_TAKER(schema_path_or_url)
 {
 	if (!schema_text(s, key, value, to))
 		return false;
 	const char *text = *(char **)to;
 
-	return url_text_is(text) || (check_home(s, text) && check_variables(s, text));
+	if (text[0] == '~')
+		return schema_refuse(s, "~ is not expanded; write the whole path");
+	return url_text_is(text) || check_variables(s, text);
 }
 
 SCHEMA_TAKER(schema_path)

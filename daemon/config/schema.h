@@ -58,10 +58,11 @@ enum { SCHEMA_KEYS = 17, SCHEMA_RIGHT_BYTES = 160 }; /* most keys of a table */
  * 0. */
 void schema_enter(struct schema *s, int line, const char *name);
 /* Sets s->fault for the current field, as config_refuse() does. Always false. */
-__attribute__((format(printf, 2, 3))) bool schema_refuse(struct schema *s, const char *text, ...);
+#define schema_refuse(s, ...)                                                                      \
+	config_refuse((s)->fault, (s)->config->path, (s)->line, (s)->field, __VA_ARGS__)
 /* The same for a key of a mapping, after it was read. "": for the mapping. */
-__attribute__((format(printf, 4, 5))) bool schema_refuse_key(
-	struct schema *s, int line, const char *name, const char *text, ...);
+#define schema_refuse_key(s, line, name, ...)                                                      \
+	(schema_enter(s, line, name), schema_refuse(s, __VA_ARGS__))
 bool schema_refuse_memory(struct schema *s);
 
 /* The lines of a mapping's keys. */

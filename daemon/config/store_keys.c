@@ -90,45 +90,6 @@ const struct schema_table cache_table = {cache_keys, SCHEMA_COUNT(cache_keys)};
 
 /* ---- stores ---- */
 
-/* Whether a key is one that someone would give a secret to, or a value looks like one. */
-static bool is_secret(const char *key, const char *value)
-{
-	static const char *const parts[] = {"secret", "access_key", "password", "session_token"};
-	static const char *const begins[] = {"AKIA", "ASIA", "hf_", "ya29.", "GOOG1"};
-
-	for (size_t i = 0; i < SCHEMA_COUNT(parts); i++)
-		if (strcasestr(key, parts[i]))
-			return true;
-	for (size_t i = 0; i < SCHEMA_COUNT(begins); i++)
-		if (strncmp(value, begins[i], strlen(begins[i])) == 0 && strlen(value) >= 20)
-			return true;
-	return strcmp(key, "token") == 0;
-}
-
-/* Other users may read the file. The value is not shown. */
-static bool refuse_secrets(struct schema *s, yaml_node_t *node)
-{
-	if (node->type != YAML_MAPPING_NODE)
-		return true;
-	for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top;
-		p++) {
-		yaml_node_t *key = yaml_document_get_node(s->document, p->key);
-		yaml_node_t *value = yaml_document_get_node(s->document, p->value);
-		bool text = value->type == YAML_SCALAR_NODE;
-		char shown[64];
-
-		if (key->type != YAML_SCALAR_NODE ||
-			!is_secret((char *)key->data.scalar.value,
-				text ? (char *)value->data.scalar.value : ""))
-			continue;
-		return schema_refuse_key(s, (int)key->start_mark.line + 1,
-			schema_show((char *)key->data.scalar.value, shown),
-			"a secret does not belong in this file, which other users may read; use "
-			"profile:, token_file: or the environment");
-	}
-	return true;
-}
-
 /* Of the ways to get credentials, one. */
 static bool check_ways(
 	struct schema *s, const struct config_store *store, const struct schema_lines *lines)
@@ -177,7 +138,7 @@ static bool take_store(struct schema *s, const char *name, yaml_node_t *value, v
 			schema_show(name, shown), URL_SCHEME_RIGHT);
 	strcpy(store->name, name);
 	config->stores++;
-	return refuse_secrets(s, value) && schema_mapping(s, value, &store_table, store, &lines) &&
+	return schema_mapping(s, value, &store_table, store, &lines) &&
 	       check_ways(s, store, &lines) && check_https(s, store, &lines);
 }
 

@@ -138,10 +138,6 @@ static bool check_bucket(const struct url_text *parts, struct fault *fault)
 
 	if (n == 0)
 		return SAY("has no bucket; must be %s://BUCKET/PREFIX/", parts->scheme);
-	if (good < (size_t)n && bucket[good] >= 'A' && bucket[good] <= 'Z' &&
-		!memchr(bucket, ':', (size_t)n) && !memchr(bucket, '@', (size_t)n))
-		return SAY("the bucket %.*s has capitals; must have lower-case letters only",
-			n < 64 ? n : 64, bucket);
 	if (good < (size_t)n)
 		return SAY(
 			"has a bucket with other characters than a-z, 0-9, '-', '_' and '.'; must "
