@@ -92,9 +92,10 @@ static void read_header(struct answer *answer, const char *name, const char *val
 				  strcasecmp(value, "aws-chunked") != 0;
 	} else if (answer->status >= 400 && strcasecmp(name, "date") == 0) {
 		answer->date = read_date(value);
-	} else if (strcasecmp(name, "retry-after") == 0) {
-		if (!read_number(&rest, &answer->retry_after_s))
-			answer->retry_at = read_date(value);
+	} else if (strcasecmp(name, "retry-after") == 0) { /* as a date, nobody sends it */
+		read_number(&rest, &answer->retry_after_s);
+		if (answer->retry_after_s > ANSWER_RETRY_S)
+			answer->retry_after_s = ANSWER_RETRY_S;
 	} else if (strcasecmp(name, "x-amz-bucket-region") == 0) {
 		copy(answer->region, sizeof(answer->region), value, strlen(value));
 	}
@@ -104,25 +105,19 @@ static void read_header(struct answer *answer, const char *name, const char *val
 static void read_status(struct answer *answer, const char *line)
 {
 	const char *space = strchr(line, ' ');
-	size_t bytes = answer->header_bytes;
 
-	*answer = (struct answer){.size = STORE_SIZE_UNKNOWN, .header_bytes = bytes};
+	*answer = (struct answer){.size = STORE_SIZE_UNKNOWN};
 	answer->status = space ? atoi(space) : 0;
 	if (answer->status < 100 || answer->status > 599)
 		answer->status = 0;
 }
 
-bool answer_header(struct answer *answer, const char *line, size_t n)
+void answer_header(struct answer *answer, const char *line, size_t n)
 {
 	char text[1024];
 
-	answer->header_bytes += n;
-	if (answer->header_bytes > ANSWER_HEADER_BYTES) {
-		answer->too_long = true;
-		return false;
-	}
 	if (n >= sizeof(text)) /* those that matter are shorter */
-		return true;
+		return;
 	while (n > 0 && isspace((unsigned char)line[n - 1]))
 		n--;
 	memcpy(text, line, n);
@@ -135,16 +130,6 @@ bool answer_header(struct answer *answer, const char *line, size_t n)
 		*colon = 0;
 		read_header(answer, text, colon + 1 + strspn(colon + 1, " \t"));
 	}
-	return true;
-}
-
-unsigned answer_retry_s(const struct answer *answer)
-{
-	uint64_t seconds = answer->retry_after_s;
-
-	if (answer->date && answer->retry_at > answer->date)
-		seconds = (uint64_t)(answer->retry_at - answer->date);
-	return seconds < ANSWER_RETRY_S ? (unsigned)seconds : ANSWER_RETRY_S;
 }
 
 void answer_element(const char *body, size_t n, const char *name, char *to, size_t to_bytes)
@@ -302,9 +287,7 @@ static void judge_whole(
 void verdict_headers(const struct verdict_asked *asked, const struct answer *a, struct verdict *v)
 {
 	*v = (struct verdict){.kind = VERDICT_GOOD, .remedy = ""};
-	if (a->too_long) {
-		judge(v, VERDICT_TORN, "", "headers over 64 KiB");
-	} else if (a->status == 0) {
+	if (a->status == 0) {
 		judge(v, VERDICT_HEALS, "", "no HTTP answer");
 	} else if (a->status != 200 && a->status != 206) {
 		judge_error(a, v);
@@ -340,49 +323,4 @@ enum fault_code verdict_code(const struct verdict *v)
 	       : v->kind == VERDICT_OTHER			       ? FAULT_CHANGED
 	       : v->kind == VERDICT_TOO_LARGE			       ? FAULT_DATA
 								       : FAULT_IO;
-}
-
-/* ---- repetitions ---- */
-
-/* A random number below @most. */
-static int64_t part_of(int64_t most, uint32_t random)
-{
-	return (int64_t)(((uint64_t)most * random) >> 32);
-}
-
-/* Full jitter: any time up to a bound that doubles. */
-static int64_t pace(struct tries *tries, const struct retry_state *state)
-{
-	int64_t most = (int64_t)RETRY_FIRST_MS << (tries->paced < 8 ? tries->paced : 8);
-	int64_t least = (int64_t)state->retry_after_s * 1000;
-	int64_t wait = part_of(most < RETRY_MOST_MS ? most : RETRY_MOST_MS, state->random);
-
-	tries->paced++;
-	return wait > least ? wait : least;
-}
-
-int64_t retry_after(
-	struct tries *tries, const struct verdict *verdict, const struct retry_state *state)
-{
-	enum verdict_kind kind = verdict->kind;
-	bool keys = kind == VERDICT_DENIED || kind == VERDICT_UNTRUSTED;
-
-	if (kind == VERDICT_FINAL || kind == VERDICT_TOO_LARGE || (keys && !state->proven))
-		return RETRY_STOP;
-	if (kind == VERDICT_OTHER || (kind == VERDICT_DENIED && state->others)) {
-		if (!state->listed || ++tries->other >= RETRY_OTHER)
-			return RETRY_STOP;
-		return RETRY_OTHER_MS - part_of(RETRY_OTHER_MS / 4, state->random);
-	}
-	/* Those before and after an outage are not in a row. */
-	if (kind != VERDICT_DENIED)
-		tries->other = 0;
-	return pace(tries, state);
-}
-
-int64_t retry_first_byte_ms(const struct tries *tries)
-{
-	int64_t ms = (int64_t)RETRY_FIRST_BYTE_MS << (tries->timeouts < 4 ? tries->timeouts : 4);
-
-	return ms < RETRY_FIRST_BYTE_MOST_MS ? ms : RETRY_FIRST_BYTE_MOST_MS;
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <nettle/base16.h>
 #include <nettle/sha2.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -81,15 +82,12 @@ static bool judge(int dir, const char *path, uint64_t size, struct fault *fault)
 
 	if (fstat(dir, &st) != 0)
 		return refuse_errno(fault, path, "cannot be examined");
-	if (st.st_uid != geteuid())
+	if (st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)))
 		return fault_set(fault, FAULT_ARGUMENT, "cache.dir",
-			"%s: belongs to user %u, and the daemon runs as user %u; run `chown`, or "
-			"name another directory",
-			path, (unsigned)st.st_uid, (unsigned)geteuid());
-	if (st.st_mode & (S_IWGRP | S_IWOTH))
-		return fault_set(fault, FAULT_ARGUMENT, "cache.dir",
-			"%s: other users may write to it (mode %03o); run `chmod 700`", path,
-			(unsigned)st.st_mode & 0777);
+			"%s: others may write to it: it belongs to user %u, mode %03o; run `chown "
+			"%u` and `chmod 700`",
+			path, (unsigned)st.st_uid, (unsigned)st.st_mode & 0777,
+			(unsigned)geteuid());
 	if (size < (uint64_t)CACHE_LEAST_PIECES * CACHE_BLOCK)
 		return fault_set(fault, FAULT_ARGUMENT, "cache.size",
 			"%" PRIu64 " bytes are fewer than %d pieces", size, CACHE_LEAST_PIECES);
@@ -119,33 +117,15 @@ static int open_directory(const char *path, uint64_t size, struct fault *fault)
 	return -1;
 }
 
-/* The directory is locked, not the file with the owner's pid, which somebody may remove with the
- * rest: two daemons would each fill the cache. */
+/* Two daemons would each fill the cache. */
 static bool lock(int dir, const char *path, struct fault *fault)
 {
-	int fd = openat(dir, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	char pid[24] = "";
-	bool locked = false;
-
-	if (fd < 0)
-		return refuse_errno(fault, path, "cannot create its lock");
-	if (flock(dir, LOCK_EX | LOCK_NB) == 0) {
-		snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
-		locked = ftruncate(fd, 0) == 0 && pwrite(fd, pid, strlen(pid), 0) > 0;
-		if (!locked)
-			refuse_errno(fault, path, "cannot write its lock");
-	} else if (errno != EWOULDBLOCK) {
-		refuse_errno(fault, path, "cannot be locked");
-	} else if (pread(fd, pid, sizeof(pid) - 1, 0) > 0 && atoi(pid) > 0) {
-		fault_set(fault, FAULT_ARGUMENT, "cache.dir",
-			"%s: the daemon with pid %d uses it; each daemon needs its own", path,
-			atoi(pid));
-	} else {
-		fault_set(fault, FAULT_ARGUMENT, "cache.dir",
-			"%s: another daemon uses it; each daemon needs its own", path);
-	}
-	close(fd);
-	return locked;
+	if (flock(dir, LOCK_EX | LOCK_NB) == 0)
+		return true;
+	if (errno != EWOULDBLOCK)
+		return refuse_errno(fault, path, "cannot be locked");
+	return fault_set(fault, FAULT_ARGUMENT, "cache.dir",
+		"%s: another daemon uses it; each daemon needs its own", path);
 }
 
 bool store_cache_suits(const char *dir, uint64_t size, struct fault *fault)
@@ -166,7 +146,6 @@ static bool name_piece(
 	const struct url_place *place = &object->bucket->place;
 	uint8_t digest[SHA256_DIGEST_SIZE];
 	struct sha256_ctx sha;
-	char *end = file;
 
 	memset(tail, 0, sizeof(*tail));
 	int n = snprintf(tail->name, sizeof(tail->name),
@@ -177,9 +156,8 @@ static bool name_piece(
 	sha256_init(&sha);
 	sha256_update(&sha, sizeof(tail->name), (const uint8_t *)tail->name);
 	sha256_digest(&sha, sizeof(digest), digest);
-	for (int i = 0; i < HASH_BYTES; i++)
-		end += snprintf(end, 3, "%02x", digest[i]);
-	snprintf(end, FILE_BYTES - 2 * HASH_BYTES, ".%" PRIu32, (uint32_t)number);
+	base16_encode_update(file, HASH_BYTES, digest);
+	snprintf(file + 2 * HASH_BYTES, FILE_BYTES - 2 * HASH_BYTES, ".%" PRIu32, (uint32_t)number);
 	return n > 0 && (size_t)n < sizeof(tail->name);
 }
 

@@ -1,14 +1,12 @@
 #include "daemon/store/internal.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -63,32 +61,6 @@ static bool is_loopback(const char *host)
 	       strncmp(host, "[::1]", 5) == 0;
 }
 
-/* Notes that others could read the secrets of a place: they go over the network unencrypted, or
- * other users may read their file. */
-static void note(const struct store_options *options, const struct url_place *place)
-{
-	const struct config_store *store = place->store;
-	const char *file = store && store->token_file ? store->token_file
-			   : store		      ? store->query_file
-						      : NULL;
-	char path[PATH_MAX];
-	struct stat st;
-
-	if (!place->tls && !is_loopback(place->host))
-		stores_log(options,
-			"%.300s: requests with credentials go to http://%.300s unencrypted; use "
-			"https://, or set anonymous: true",
-			place->name, place->host);
-	if (!file && profile_path(getenv("AWS_SHARED_CREDENTIALS_FILE"), "credentials", path,
-			     sizeof(path)))
-		file = path;
-	if (file && stat(file, &st) == 0 && (st.st_mode & (S_IRGRP | S_IROTH)))
-		stores_log(options,
-			"%.700s: other users may read the credentials in it (mode %03o); run chmod "
-			"600",
-			file, st.st_mode & 0777);
-}
-
 /* ---- the helper threads ---- */
 
 /* In how many milliseconds credentials that expire in @left_s seconds are renewed. At random, so
@@ -118,17 +90,13 @@ int64_t wallet_left_s(const struct wallet *wallet)
 /* Takes the credentials that were found. False: they are the same. */
 static bool take(struct wallet *wallet)
 {
-	enum {
-		BEGIN = offsetof(struct credentials, kind),
-		BYTES = offsetof(struct credentials, keys.date) - BEGIN, /* without a derived key */
-	};
-	uint64_t serial = wallet->now.serial;
-	const struct credentials *found = &wallet->search.found;
+	struct credentials *found = &wallet->search.found;
 
-	if (serial > 0 && memcmp((char *)found + BEGIN, (char *)&wallet->now + BEGIN, BYTES) == 0)
+	found->serial = wallet->now.serial;
+	if (found->serial > 0 && memcmp(found, &wallet->now, sizeof(*found)) == 0)
 		return false;
 	wallet->now = *found;
-	wallet->now.serial = serial + 1;
+	wallet->now.serial++;
 	return true;
 }
 
@@ -197,7 +165,8 @@ static void hurry(struct wallet *wallet)
 
 bool wallet_open(struct store_bucket *bucket, struct fault *fault)
 {
-	const struct config_store *store = bucket->place.store;
+	const struct url_place *place = &bucket->place;
+	const struct config_store *store = place->store;
 	bool file = store && (store->token_file || store->query_file);
 	bool anonymous = store && store->anonymous;
 
@@ -205,8 +174,12 @@ bool wallet_open(struct store_bucket *bucket, struct fault *fault)
 	bucket->wallet.search.bucket = bucket;
 	if (!anonymous)
 		prctl(PR_SET_DUMPABLE, 0);
-	if (file || (bucket->place.kind != URL_HTTPS && !anonymous))
-		note(&bucket->stores->options, &bucket->place);
+	if ((file || (place->kind != URL_HTTPS && !anonymous)) && !place->tls &&
+		!is_loopback(place->host))
+		stores_log(&bucket->stores->options,
+			"%.300s: requests with credentials go to http://%.300s unencrypted; use "
+			"https://, or set anonymous: true",
+			place->name, place->host);
 	return stores_thread(&bucket->wallet.thread, help, bucket, fault);
 }
 

@@ -2,14 +2,13 @@
 
 #include "proto/version.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <glob.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const struct {
 	const char *name;
@@ -65,45 +64,20 @@ const struct curl *curl_load(struct fault *fault)
 
 /* ---- certificates ---- */
 
-/* Of Debian, RHEL, SUSE and Alpine. NULL: not found. */
-static const char *system_bundle(void)
-{
-	static const char *const bundles[] = {"/etc/ssl/certs/ca-certificates.crt",
-		"/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"};
-
-	for (unsigned i = 0; i < sizeof(bundles) / sizeof(bundles[0]); i++)
-		if (access(bundles[i], R_OK) == 0)
-			return bundles[i];
-	return NULL;
-}
-
-/* Whether a directory has certificates by the hashes of their names, "ab12cd34.0". */
-static bool has_hashes(const char *path)
-{
-	DIR *directory = opendir(path);
-	bool found = false;
-	struct dirent *entry;
-
-	while (directory && !found && (entry = readdir(directory)))
-		found = strlen(entry->d_name) == 10 && strcmp(entry->d_name + 8, ".0") == 0;
-	if (directory)
-		closedir(directory);
-	return found;
-}
-
-/* Which certificates are trusted. libcurl parses a file anew for each handle, and a system's file
- * costs 15 ms and a megabyte. So the system's directory is preferred. */
+/* Which certificates are trusted: those of @ca, of $SSL_CERT_FILE, otherwise libcurl's own. It
+ * parses a file anew for each handle, and a system's file costs 15 ms and a megabyte. So a
+ * directory of certificates with hashes as their names, "ab12cd34.0", is preferred. */
 static void trust(const struct curl *curl, CURL *easy, const char *ca)
 {
-	const char *file = ca ? ca : getenv("SSL_CERT_FILE"), *directory = NULL;
+	static const char directory[] = "/etc/ssl/certs";
+	const char *file = ca ? ca : text_or_null(getenv("SSL_CERT_FILE"));
+	glob_t hashes = {0};
+	bool hashed = !file && glob("/etc/ssl/certs/????????.0", 0, NULL, &hashes) == 0;
 
-	if (!file || !*file) {
-		directory = has_hashes("/etc/ssl/certs") ? "/etc/ssl/certs" : NULL;
-		file = directory ? NULL : system_bundle();
-	}
-	if (file || directory) {
+	globfree(&hashes);
+	if (file || hashed) {
 		curl->easy_setopt(easy, CURLOPT_CAINFO, file);
-		curl->easy_setopt(easy, CURLOPT_CAPATH, directory);
+		curl->easy_setopt(easy, CURLOPT_CAPATH, hashed ? directory : NULL);
 	}
 	curl->easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, -1L);
 }

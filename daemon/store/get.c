@@ -11,11 +11,12 @@
 #include <time.h>
 
 enum {
-	LOOK_MS = 100,		   /* between two looks while a name is being looked up */
 	LARGE_BYTES = 1024 * 1024, /* judged by its rate, not by its whole time */
 	STALL_MS = 10 * 1000,	   /* a large body: STALL_BYTES in this time */
 	STALL_BYTES = 64 * 1024 * 10,
-	ROOM_BYTES = 64 * 1024, /* the first buffer of a body whose length is not known */
+	ROOM_BYTES = 64 * 1024,	  /* the first buffer of a body whose length is not known */
+	FIRST_BYTE_MS = 2 * 1000, /* doubled after each timeout */
+	FIRST_BYTE_MOST_MS = 30 * 1000,
 	URL_BYTES = 16 + URL_HOST_BYTES + URL_PATH_BYTES + CREDENTIALS_QUERY_BYTES + 4096,
 };
 
@@ -32,15 +33,15 @@ static bool is_large(const struct get *get)
 static size_t on_header(char *line, size_t size, size_t n, void *context)
 {
 	struct get *get = context;
-	bool good = answer_header(&get->answer, line, n);
 
 	(void)size;
+	answer_header(&get->answer, line, n);
 	if (get->answered_ms == 0)
 		get->answered_ms = stores_now_ms();
 	if (!get->judged) /* they may also follow a body */
 		get->deadline_ms =
 			get->answered_ms + (is_large(get) ? STALL_MS : get->first_byte_ms);
-	return good ? n : 0;
+	return n;
 }
 
 /* Makes room for @n more bytes. A range has it from the beginning. */
@@ -220,8 +221,8 @@ __attribute__((format(printf, 2, 3))) static void add(struct get *get, const cha
 static void add_signature(struct get *get, const struct reading *r, const char *path)
 {
 	const struct url_place *place = &get->bucket->place;
-	struct wallet *wallet = &get->bucket->wallet;
-	struct sign_keys *keys = &wallet->now.keys;
+	const struct wallet *wallet = &get->bucket->wallet;
+	const struct sign_keys *keys = &wallet->now.keys;
 	bool pays = place->store && place->store->requester_pays;
 	struct sign_headers sign;
 
@@ -258,8 +259,6 @@ static void write_request(struct get *get, const struct reading *r, char url[URL
 	add(get, "Accept:");
 	if (asked->want == VERDICT_RANGE)
 		add(get, "Range: bytes=%" PRIu64 "-%" PRIu64, asked->at, asked->at + asked->n - 1);
-	if (asked->etag && !r->no_match && strncmp(asked->etag, "W/", 2) != 0)
-		add(get, "If-Match: \"%s\"", asked->etag);
 	url_path(place, r->key, path);
 	int n = snprintf(url, URL_BYTES, "%s://%s%s%s%s", place->tls ? "https" : "http",
 		place->host, path, r->query[0] ? "?" : "", r->query);
@@ -334,8 +333,7 @@ static void judge(struct get *get, CURLcode code)
 	bool answered = get->answer.status >= 200 && !get->timed_out;
 	bool cut_by_us = get->judged && get->verdict.kind != VERDICT_GOOD;
 
-	if (get->answer.too_long ||
-		(answered && (code == CURLE_OK || cut_by_us || get->too_long))) {
+	if (answered && (code == CURLE_OK || cut_by_us || get->too_long)) {
 		if (cut_by_us)
 			answer_error(&get->answer, get->body, get->n);
 		verdict_answer(
@@ -345,11 +343,8 @@ static void judge(struct get *get, CURLcode code)
 	}
 }
 
-/* Looking up a name has its own end. */
 static bool too_slow(struct get *get, int64_t now_ms)
 {
-	curl_off_t lookup = 0;
-
 	if (now_ms < get->deadline_ms)
 		return false;
 	if (get->answered_ms && is_large(get) && get->n - get->stall_n >= STALL_BYTES) {
@@ -357,9 +352,8 @@ static bool too_slow(struct get *get, int64_t now_ms)
 		get->deadline_ms = now_ms + STALL_MS;
 		return false;
 	}
-	get->bucket->stores->curl->easy_getinfo(get->easy, CURLINFO_NAMELOOKUP_TIME_T, &lookup);
-	get->timed_out = lookup > 0 || get->answered_ms;
-	return get->timed_out;
+	get->timed_out = true;
+	return true;
 }
 
 static CURLcode perform(struct get *get)
@@ -374,11 +368,11 @@ static CURLcode perform(struct get *get)
 		return CURLE_OUT_OF_MEMORY;
 	block_pipe(&before);
 	while (curl->multi_perform(get->multi, &running) == CURLM_OK && running) {
-		int64_t now_ms = stores_now_ms(), wait_ms = get->deadline_ms - now_ms;
+		int64_t now_ms = stores_now_ms();
 
 		if (get->left || too_slow(get, now_ms))
 			break;
-		curl->multi_poll(get->multi, NULL, 0, wait_ms > 0 ? (int)wait_ms : LOOK_MS, NULL);
+		curl->multi_poll(get->multi, NULL, 0, (int)(get->deadline_ms - now_ms), NULL);
 	}
 	message = curl->multi_info_read(get->multi, &left);
 	if (message)
@@ -407,8 +401,11 @@ struct get *get_make(struct reading *reading)
 		.answer = {.size = STORE_SIZE_UNKNOWN},
 		.room = reading->bytes,
 		.begun_ms = stores_now_ms(),
-		.first_byte_ms = retry_first_byte_ms(&reading->tries),
+		.first_byte_ms = (int64_t)FIRST_BYTE_MS
+				 << (reading->timeouts < 4 ? reading->timeouts : 4),
 	};
+	if (get->first_byte_ms > FIRST_BYTE_MOST_MS)
+		get->first_byte_ms = FIRST_BYTE_MOST_MS;
 	get->deadline_ms = get->begun_ms + get->first_byte_ms;
 	get->body = malloc(get->room > 0 ? get->room : 1);
 	if (!get->body || !set_request(get, reading)) {

@@ -91,7 +91,12 @@ enum provided {
 	PROVIDED_WRONG,	  /* it is set up wrong, `fault`; nothing but a change helps */
 };
 
-enum { SEEK_ANSWER_BYTES = 64 << 10, SEEK_TOKEN_BYTES = 16 << 10 };
+enum {
+	SEEK_ANSWER_BYTES = 64 << 10,
+	SEEK_TOKEN_BYTES = 16 << 10,
+	PROFILE_TEXT_BYTES = 4096,
+	PROFILE_NAME_BYTES = 128,
+};
 
 struct seek {
 	const struct store_bucket *bucket; /* once its stores close, the search ends in a second */
@@ -111,12 +116,33 @@ enum provided providers_search(struct seek *seek);
  * session token. */
 enum provided provide_json(struct seek *seek, const char *token);
 
+/* What a section of the shared AWS files says; "": nothing. Secret. */
+struct profile {
+	bool found; /* in one of the files */
+	char name[PROFILE_NAME_BYTES];
+	char access[SIGN_ACCESS_BYTES], secret[SIGN_SECRET_BYTES], token[SIGN_TOKEN_BYTES];
+	char region[SIGN_REGION_BYTES];
+	char process[PROFILE_TEXT_BYTES]; /* credential_process */
+	char other[PROFILE_TEXT_BYTES];	  /* SSO, a role or another profile, which are not read */
+};
+
+/*
+ * Reads a section of $AWS_SHARED_CREDENTIALS_FILE and then $AWS_CONFIG_FILE, otherwise of
+ * ~/.aws/credentials and ~/.aws/config; the first that has a setting counts. @name NULL:
+ * $AWS_PROFILE or "default". A missing file has no sections. False: @fault, without any of the
+ * file's text.
+ */
+bool profile_read(const char *name, struct profile *profile, struct fault *fault);
+/* Parses a file's text, which is changed. @prefixed: sections are "[profile NAME]". Returns 0, or
+ * the number of the line that is wrong. */
+int profile_parse(char *text, bool prefixed, struct profile *profile);
+
 struct wallet {
 	struct seek search; /* the helper thread's */
 	pthread_t thread;
 
 	/* The lock's. */
-	struct credentials now; /* the newest; serial 0: none. A signature changes them */
+	struct credentials now; /* the newest; serial 0: none */
 	enum provided last;	/* what the last search ended with; NOTHING: none has ended */
 	struct fault fault;	/* of `last` */
 	int64_t due_ms;		/* the next search */
@@ -145,38 +171,6 @@ void wallet_refused(struct wallet *wallet, uint64_t serial);
 /* The seconds until the credentials expire, by the server's clock. INT64_MAX: never. */
 int64_t wallet_left_s(const struct wallet *wallet);
 
-/* ---- profile.c: sections of the shared AWS files ---- */
-
-enum { PROFILE_TEXT_BYTES = 4096, PROFILE_NAME_BYTES = 128 };
-
-/* What a section says; "": nothing. Secret. */
-struct profile {
-	bool found; /* in one of the files */
-	char name[PROFILE_NAME_BYTES];
-	char access[SIGN_ACCESS_BYTES], secret[SIGN_SECRET_BYTES], token[SIGN_TOKEN_BYTES];
-	char region[SIGN_REGION_BYTES];
-	char process[PROFILE_TEXT_BYTES]; /* credential_process */
-	char other[PROFILE_TEXT_BYTES];	  /* SSO, a role or another profile, which are not read */
-};
-
-/*
- * Reads a section of $AWS_SHARED_CREDENTIALS_FILE and then $AWS_CONFIG_FILE, otherwise of
- * ~/.aws/credentials and ~/.aws/config; the first that has a setting counts. @name NULL:
- * $AWS_PROFILE or "default". A missing file has no sections. False: @fault, without any of the
- * file's text.
- */
-bool profile_read(const char *name, struct profile *profile, struct fault *fault);
-/* Parses a file's text, which is changed. @prefixed: sections are "[profile NAME]". Returns 0, or
- * the number of the line that is wrong. */
-int profile_parse(char *text, bool prefixed, struct profile *profile);
-/* The path of a file: @given, or below ~/.aws. False: there is no home. */
-bool profile_path(const char *given, const char *file, char *path, size_t path_bytes);
-/* Cuts blanks off both ends of the @n bytes at @text, and ends it. Returns the new beginning. */
-char *profile_trim(char *text, size_t n);
-/* Reads a file of fewer than @bytes into @text. Returns its text without the blanks around it, in
- * @text; NULL: @fault. */
-char *profile_text(const char *path, char *text, size_t bytes, struct fault *fault);
-
 /* NULL instead of "". */
 static inline const char *text_or_null(const char *text)
 {
@@ -188,7 +182,6 @@ static inline const char *text_or_null(const char *text)
  *
  *   dir/HASH.NUMBER  a piece; the last 4 KiB name its object, and have the piece's XXH64
  *   dir/new          a piece that is being written
- *   dir/lock         pid of the daemon that has locked the directory
  *
  * HASH is the beginning of the SHA-256 of the object's name, which contains its ETag: a replaced
  * object has other files. There is no other index: who reads a piece opens its file. Only tokctl
@@ -241,9 +234,8 @@ static inline uint64_t cache_piece_bytes(uint64_t size, uint64_t piece, uint64_t
  * per limit answers. Overload halves it, at most once a second. */
 struct limit {
 	unsigned now, most;
-	unsigned answers; /* since the last increase */
-	bool halved;	  /* slow start is over */
-	int64_t halved_ms;
+	unsigned answers;  /* since the last increase */
+	int64_t halved_ms; /* 0: slow start is not over */
 };
 
 /* What ends a reading's pause early. */
@@ -261,10 +253,9 @@ struct reading {
 	const char *key;   /* "": the bucket */
 	const char *query; /* encoded and sorted; "": none */
 	struct verdict_asked asked;
-	bool no_match; /* without If-Match, so that the answer says the ETag */
-	bool fresh;    /* over a new connection */
-	struct tries tries;
-	int64_t denied_ms; /* when it was first denied; 0: never */
+	bool fresh;			 /* over a new connection */
+	unsigned paced, other, timeouts; /* its GETs that failed: see pause_ms() */
+	int64_t denied_ms;		 /* when it was first denied; 0: never */
 	pthread_cond_t wake;
 	int64_t since_ms;
 	bool queued;	 /* waits until another GET ends, or for memory */

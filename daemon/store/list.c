@@ -11,7 +11,6 @@
 enum {
 	QUERY_BYTES = 3 * (LIST_TOKEN_BYTES + LIST_KEY_BYTES) + 256,
 	TEXT_BYTES = 3 * LIST_KEY_BYTES + 1,
-	DEPTH_MOST = 8,
 };
 
 /*
@@ -46,18 +45,17 @@ struct parsing {
 	/* Of <Contents>. */
 	char key[TEXT_BYTES], etag[STORE_ETAG_BYTES];
 	uint64_t size;
-	bool has_key, has_size;
 };
 
-/* The first fault ends the page. */
-#define FAIL(r, ...)                                                                               \
-	((void)((r)->failed || (fault_set((r)->fault, FAULT_DATA, "", __VA_ARGS__), stop(r))))
-
-static bool stop(struct parsing *r)
+/* The first fault ends the page. @shown: a part of it. */
+static void fail(struct parsing *r, const char *what, const char *shown)
 {
+	if (r->failed)
+		return;
 	r->failed = true;
+	fault_set(r->fault, FAULT_DATA, "", "the listing %s: '%.200s'; is this an S3 store?", what,
+		shown);
 	XML_StopParser(r->parser, XML_FALSE);
-	return true;
 }
 
 /* Decodes in place. AWS writes a space as '+', and a plus as "%2B". False: not encoded. */
@@ -90,18 +88,14 @@ static void give(struct parsing *r)
 		.etag = r->etag[0] ? r->etag : NULL,
 		.size = r->size};
 
-	if (!r->has_key || !r->has_size)
-		FAIL(r, "the listing has an object without a key or a size; is this an S3 store?");
+	if (!r->key[0] || r->size == STORE_SIZE_UNKNOWN)
+		fail(r, "has an object without a key or a size", r->key);
 	else if (r->encoded && !decode(r->key))
-		FAIL(r, "the listing has a key that is not percent-encoded: '%.200s'", r->key);
+		fail(r, "has a key that is not percent-encoded", r->key);
 	else if (strlen(r->key) > LIST_KEY_BYTES)
-		FAIL(r, "the listing has a key of %zu bytes; must have at most %d", strlen(r->key),
-			LIST_KEY_BYTES);
+		fail(r, "has a key that is too long", r->key);
 	else if (strncmp(r->key, of->prefix, strlen(of->prefix)) != 0)
-		FAIL(r,
-			"the listing has the key '%.200s', which does not begin with '%.200s'; is "
-			"this an S3 store?",
-			r->key, of->prefix);
+		fail(r, "has a key that does not begin with the prefix", r->key);
 	else if (!of->ended)
 		of->ended = !of->each(of->context, &object);
 }
@@ -111,9 +105,8 @@ static void take_size(struct parsing *r)
 	size_t digits = strspn(r->text, "0123456789");
 
 	r->size = strtoull(r->text, NULL, 10);
-	r->has_size = true;
 	if (digits == 0 || digits > 18 || r->text[digits])
-		FAIL(r, "the listing has a size that is not a number: '%.40s'", r->text);
+		fail(r, "has a size that is not a number", r->text);
 }
 
 /* The name without the prefix of its namespace. */
@@ -130,12 +123,10 @@ static void on_begin(void *context, const char *name, const char **attributes)
 
 	(void)attributes;
 	if (r->depth == 0 && strcmp(bare(name), "ListBucketResult") != 0)
-		FAIL(r, "the answer is <%.60s>, not a listing; is this an S3 store?", name);
-	if (r->depth == DEPTH_MOST)
-		FAIL(r, "the listing has more than %d nested elements", DEPTH_MOST);
+		fail(r, "is something else", name);
 	if (r->depth == 1) {
-		r->has_key = r->has_size = false;
-		r->etag[0] = 0;
+		r->size = STORE_SIZE_UNKNOWN;
+		r->key[0] = r->etag[0] = 0;
 	}
 	r->depth++;
 	r->n = 0;
@@ -147,7 +138,7 @@ static void on_text(void *context, const char *text, int n)
 	struct parsing *r = context;
 
 	if (r->n + (size_t)n >= sizeof(r->text)) {
-		FAIL(r, "the listing has a key of more than %d bytes", LIST_KEY_BYTES);
+		fail(r, "has a key that is too long", r->text);
 		return;
 	}
 	memcpy(r->text + r->n, text, (size_t)n);
@@ -167,16 +158,14 @@ static void on_end(void *context, const char *name)
 		r->of->truncated = strcmp(r->text, "true") == 0;
 	} else if (r->depth == 1 && strcmp(name, "NextContinuationToken") == 0) {
 		if (r->n >= sizeof(r->of->next))
-			FAIL(r, "the listing's continuation token has %zu bytes", r->n);
+			fail(r, "has a continuation token that is too long", r->text);
 		else
 			memcpy(r->of->next, r->text, r->n + 1);
 	} else if (r->depth == 2 && strcmp(name, "Key") == 0) {
 		memcpy(r->key, r->text, r->n + 1);
-		r->has_key = true;
 	} else if (r->depth == 2 && strcmp(name, "ETag") == 0) {
 		if (!answer_etag(r->text, r->etag))
-			FAIL(r, "the listing has an ETag of %zu bytes; must have at most %d", r->n,
-				STORE_ETAG_BYTES - 1);
+			fail(r, "has an ETag that is too long", r->text);
 	} else if (r->depth == 2 && strcmp(name, "Size") == 0) {
 		take_size(r);
 	}
@@ -188,10 +177,8 @@ static void on_end(void *context, const char *name)
 static void refuse_doctype(
 	void *context, const char *name, const char *system, const char *public, int has_subset)
 {
-	struct parsing *r = context;
-
-	(void)name, (void)system, (void)public, (void)has_subset;
-	FAIL(r, "the listing has a document type; is this an S3 store?");
+	(void)system, (void)public, (void)has_subset;
+	fail(context, "has a document type", name);
 }
 
 bool list_page(struct listing *listing, const char *xml, size_t n, struct fault *fault)
@@ -211,9 +198,7 @@ bool list_page(struct listing *listing, const char *xml, size_t n, struct fault 
 	XML_SetCharacterDataHandler(r.parser, on_text);
 	XML_SetStartDoctypeDeclHandler(r.parser, refuse_doctype);
 	if (XML_Parse(r.parser, xml, (int)n, 1) == XML_STATUS_ERROR)
-		FAIL(&r, "the listing is not XML: %s at byte %ld; is this an S3 store?",
-			XML_ErrorString(XML_GetErrorCode(r.parser)),
-			(long)XML_GetCurrentByteIndex(r.parser));
+		fail(&r, "is not XML", XML_ErrorString(XML_GetErrorCode(r.parser)));
 	XML_ParserFree(r.parser);
 	return !r.failed;
 }

@@ -3,9 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <limits.h>
 #include <poll.h>
+#include <pwd.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +22,7 @@ enum {
 	METADATA_TRIES = 2,
 	PROCESS_MS = 30 * 1000,
 	PROCESS_END_MS = 1000, /* from the end of its output to its own */
+	FILE_BYTES = 1 << 20,
 	STOP_MS = 100, /* between two looks whether the stores close, while a program runs */
 };
 
@@ -33,6 +37,169 @@ extern char **environ;
 static const char *variable(const char *name)
 {
 	return text_or_null(getenv(name));
+}
+
+/* ---- sections of the shared AWS files ---- */
+
+#define SETTING(key, member)                                                                       \
+	{                                                                                          \
+		key, offsetof(struct profile, member), sizeof(((struct profile *)0)->member)       \
+	}
+
+static const struct setting {
+	const char *key;
+	size_t at, bytes;
+} settings[] = {
+	SETTING("aws_access_key_id", access),
+	SETTING("aws_secret_access_key", secret),
+	SETTING("aws_session_token", token),
+	SETTING("region", region),
+	SETTING("credential_process", process),
+	SETTING("role_arn", other),
+	SETTING("source_profile", other),
+	SETTING("sso_session", other),
+	SETTING("sso_start_url", other),
+};
+
+static const char blanks[] = " \t\r\n\f\v";
+
+/* Cuts blanks off both ends of the @n bytes at @text, and ends it. Returns the new beginning. */
+static char *trim(char *text, size_t n)
+{
+	while (n > 0 && strchr(blanks, text[n - 1]))
+		n--;
+	text[n] = 0;
+	return text + strspn(text, blanks);
+}
+
+/* Reads a file of fewer than @bytes into @text. Returns its text without the blanks around it, in
+ * @text; NULL: @fault. */
+static char *read_text(const char *path, char *text, size_t bytes, struct fault *fault)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block */
+	size_t n = 0;
+	ssize_t got = fd < 0 ? -1 : 1;
+
+	while (got > 0 && n < bytes) {
+		got = read(fd, text + n, bytes - n);
+		n += got > 0 ? (size_t)got : 0;
+	}
+	if (got < 0)
+		fault_errno(fault, errno, "", "%s: %s", path, strerror(errno));
+	else if (n == bytes)
+		fault_set(fault, FAULT_DATA, "", "%s: is larger than %zu bytes", path, bytes - 1);
+	if (fd >= 0)
+		close(fd);
+	return got >= 0 && n < bytes ? trim(text, n) : NULL;
+}
+
+/* Whether a section's name, without the brackets, is the profile's. */
+static bool is_section(char *name, bool prefixed, const char *wanted)
+{
+	name = trim(name, strlen(name));
+	if (prefixed && strcmp(name, "default") != 0) {
+		if (strncmp(name, "profile", 7) != 0 || !name[7] || !strchr(blanks, name[7]))
+			return false;
+		name += 7 + strspn(name + 7, blanks);
+	}
+	return strcmp(name, wanted) == 0;
+}
+
+/* False: the value is too long. */
+static bool take_setting(struct profile *profile, const char *key, const char *value)
+{
+	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+		char *to = (char *)profile + settings[i].at;
+
+		if (strcasecmp(settings[i].key, key) != 0 || to[0])
+			continue;
+		if (strlen(value) >= settings[i].bytes)
+			return false;
+		memcpy(to, value, strlen(value) + 1);
+	}
+	return true;
+}
+
+int profile_parse(char *text, bool prefixed, struct profile *profile)
+{
+	bool inside = false;
+	int number = 1;
+
+	for (char *line; (line = strsep(&text, "\n")); number++) {
+		/* Indented lines are settings of settings, "s3 =". */
+		if (line[0] == 0 || strchr("#;\r \t", line[0]))
+			continue;
+		char *end = strchr(line, line[0] == '[' ? ']' : '=');
+
+		if (line[0] == '[' && end) {
+			*end = 0;
+			inside = is_section(line + 1, prefixed, profile->name);
+			profile->found |= inside;
+		} else if (line[0] == '[' || inside) {
+			char *value = end ? trim(end + 1, strlen(end + 1)) : NULL;
+
+			if (!end || !take_setting(profile, trim(line, (size_t)(end - line)), value))
+				return number;
+		}
+	}
+	return 0;
+}
+
+/* The path of a file: @given, or below ~/.aws. False: there is no home. */
+static bool path_of(const char *given, const char *file, char *path, size_t path_bytes)
+{
+	const char *home = getenv("HOME");
+	char buffer[1024];
+	struct passwd user, *found = NULL;
+	bool below_home = !given || !*given || strncmp(given, "~/", 2) == 0;
+
+	if (below_home && (!home || !*home)) {
+		getpwuid_r(geteuid(), &user, buffer, sizeof(buffer), &found);
+		home = found ? found->pw_dir : NULL;
+	}
+	if (below_home && !home)
+		return false;
+	int n = !given || !*given ? snprintf(path, path_bytes, "%s/.aws/%s", home, file)
+		: below_home	  ? snprintf(path, path_bytes, "%s%s", home, given + 1)
+				  : snprintf(path, path_bytes, "%s", given);
+
+	return n >= 0 && (size_t)n < path_bytes;
+}
+
+bool profile_read(const char *name, struct profile *profile, struct fault *fault)
+{
+	static const struct {
+		const char *variable, *file;
+		bool prefixed;
+	} files[] = {
+		{"AWS_SHARED_CREDENTIALS_FILE", "credentials", false},
+		{"AWS_CONFIG_FILE", "config", true},
+	};
+	const char *usual = text_or_null(getenv("AWS_PROFILE"));
+	char *text = malloc(FILE_BYTES), path[PATH_MAX];
+	bool good = text || fault_memory(fault);
+
+	*profile = (struct profile){0};
+	snprintf(profile->name, sizeof(profile->name), "%s",
+		name	? name
+		: usual ? usual
+			: "default");
+	for (int i = 0; i < 2 && good; i++) {
+		if (!path_of(getenv(files[i].variable), files[i].file, path, sizeof(path)))
+			continue;
+		if (!read_text(path, text, FILE_BYTES, fault)) {
+			good = fault->error == ENOENT || fault->error == ENOTDIR;
+			continue;
+		}
+		int line = profile_parse(text, files[i].prefixed, profile);
+
+		good = line == 0 || fault_set(fault, FAULT_DATA, "",
+					    "%s:%d: is not a section, or a setting of at most %d "
+					    "bytes; write [NAME] or KEY = VALUE",
+					    path, line, SIGN_TOKEN_BYTES - 1);
+	}
+	free(text);
+	return good;
 }
 
 /* ---- results ---- */
@@ -332,7 +499,7 @@ static enum provided from_web_identity(struct seek *seek)
 	if (!role)
 		return WRONG(
 			seek, "it needs AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE; set both");
-	token = profile_text(file, seek->token, sizeof(seek->token), &seek->fault);
+	token = read_text(file, seek->token, sizeof(seek->token), &seek->fault);
 	if (!token)
 		return PROVIDED_LATER;
 	const struct {
@@ -398,11 +565,11 @@ static enum provided from_container(struct seek *seek)
 		return WRONG(seek,
 			"AWS_CONTAINER_CREDENTIALS_FULL_URI is neither https:// nor on this host; "
 			"such a server gets no token");
-	if (file && !(token = profile_text(file, seek->token, sizeof(seek->token), &seek->fault)))
+	if (file && !(token = read_text(file, seek->token, sizeof(seek->token), &seek->fault)))
 		return PROVIDED_LATER;
 	if (!file) {
 		snprintf(seek->token, sizeof(seek->token), "%s", token ? token : "");
-		token = profile_trim(seek->token, strlen(seek->token));
+		token = trim(seek->token, strlen(seek->token));
 	}
 	snprintf(seek->header, sizeof(seek->header), "Authorization: %.16000s", token);
 	int status = ask(seek, "GET", NULL, *token ? seek->header : NULL, SERVER_MS);
@@ -549,7 +716,7 @@ static enum provided from_file(struct seek *seek)
 {
 	const char *tokens = seek->bucket->place.store->token_file;
 	const char *path = tokens ? tokens : seek->bucket->place.store->query_file;
-	const char *text = profile_text(path, seek->answer, sizeof(seek->answer), &seek->fault);
+	const char *text = read_text(path, seek->answer, sizeof(seek->answer), &seek->fault);
 
 	if (!text)
 		return PROVIDED_LATER;

@@ -25,6 +25,11 @@ enum {
 	TICK_MS = 1000,
 	LIMIT_LEAST = 4,
 	LIMIT_HALVED_MS = 1000,
+	PAUSE_FIRST_MS = 100,
+	PAUSE_MOST_MS = 20 * 1000,
+	OTHER_TRIES = 3, /* GETs in a row of an object that is not the listed one, in 10 s */
+	OTHER_MS = 5 * 1000,
+	STOP = -1,
 };
 
 /* Always false. */
@@ -49,7 +54,7 @@ static void limit_answered(struct limit *limit, unsigned in_flight)
 	if (limit->now == limit->most || 2 * in_flight < limit->now)
 		return;
 	limit->answers++;
-	if (limit->halved && limit->answers < limit->now)
+	if (limit->halved_ms > 0 && limit->answers < limit->now)
 		return;
 	limit->now++;
 	limit->answers = 0;
@@ -61,11 +66,10 @@ static void limit_overload(struct limit *limit, int64_t now_ms)
 	unsigned least = limit->most < LIMIT_LEAST ? limit->most : LIMIT_LEAST,
 		 half = limit->now / 2;
 
-	if (limit->halved && now_ms - limit->halved_ms < LIMIT_HALVED_MS)
+	if (limit->halved_ms > 0 && now_ms - limit->halved_ms < LIMIT_HALVED_MS)
 		return;
 	limit->now = half > least ? half : least;
 	limit->answers = 0;
-	limit->halved = true;
 	limit->halved_ms = now_ms;
 }
 
@@ -223,6 +227,41 @@ static void fail(const struct reading *r, const struct get *get, bool others, in
 		fault->error = EREMOTEIO;
 }
 
+/* A random number below @most. */
+static int64_t below(int64_t most)
+{
+	return (int64_t)(((uint64_t)most * stores_random()) >> 32);
+}
+
+/* The pause before the next GET; STOP: the fault is final. @others: GETs of other objects succeeded
+ * since this one was first denied. */
+static int64_t pause_ms(struct reading *r, const struct get *get, bool others)
+{
+	enum verdict_kind kind = get->verdict.kind;
+	bool keys = kind == VERDICT_DENIED || kind == VERDICT_UNTRUSTED;
+	/* Tools can be called again, so that an object is missing is said at once. */
+	bool listed = r->asked.etag && r->stores->options.patience_ms == 0;
+
+	if (kind == VERDICT_FINAL || kind == VERDICT_TOO_LARGE ||
+		(keys && r->bucket->success_begun_ms == 0))
+		return STOP;
+	if (kind == VERDICT_OTHER || (kind == VERDICT_DENIED && others)) {
+		if (!listed || ++r->other >= OTHER_TRIES)
+			return STOP;
+		return OTHER_MS - below(OTHER_MS / 4);
+	}
+	/* Those before and after an outage are not in a row. */
+	if (kind != VERDICT_DENIED)
+		r->other = 0;
+	/* Full jitter: any time up to a bound that doubles. */
+	int64_t most = (int64_t)PAUSE_FIRST_MS << (r->paced < 8 ? r->paced : 8);
+	int64_t wait = below(most < PAUSE_MOST_MS ? most : PAUSE_MOST_MS);
+	int64_t least = (int64_t)get->answer.retry_after_s * 1000;
+
+	r->paced++;
+	return wait > least ? wait : least;
+}
+
 /* Judges a GET that failed. Returns when to try again; negative: @fault, it is final. */
 static int64_t judge(struct reading *r, const struct get *get, struct fault *fault)
 {
@@ -230,36 +269,28 @@ static int64_t judge(struct reading *r, const struct get *get, struct fault *fau
 	const struct verdict *v = &get->verdict;
 	int64_t patience = bucket->stores->options.patience_ms, now = stores_now_ms();
 	int64_t end = r->since_ms + patience, away = bucket->fails_since_ms;
-	struct retry_state state = {
-		/* Tools can be called again, so that an object is missing is said at once. */
-		.listed = r->asked.etag && patience == 0,
-		.proven = bucket->success_begun_ms > 0,
-		.retry_after_s = answer_retry_s(&get->answer),
-		.random = stores_random(),
-	};
 
 	if (v->kind == VERDICT_DENIED && r->denied_ms == 0)
 		r->denied_ms = now;
 	/* GETs that began before prove nothing: the right to read all may have been lost then.
 	 * Wrong keys do not concern one object: servers may learn a new key one by one. */
-	state.others = r->denied_ms && bucket->success_begun_ms > r->denied_ms && !v->keys;
-	r->tries.timeouts += get->timed_out;
+	bool others = r->denied_ms && bucket->success_begun_ms > r->denied_ms && !v->keys;
+
+	r->timeouts += get->timed_out;
 	if (v->kind == VERDICT_DENIED || v->kind == VERDICT_EXPIRED)
 		r->hasty = HASTY_CREDENTIALS;
-	else if (v->kind == VERDICT_HEALS && state.retry_after_s == 0)
+	else if (v->kind == VERDICT_HEALS && get->answer.retry_after_s == 0)
 		r->hasty = HASTY_STORE;
 	r->fresh = v->kind == VERDICT_TORN || get->timed_out || get->answer.status == 0;
-	if (get->answer.status == 412)
-		r->no_match = true; /* the next answer names the ETag */
 	snprintf(r->reason, sizeof(r->reason), "%.95s", v->reason);
 
-	int64_t wait = retry_after(&r->tries, v, &state);
+	int64_t wait = pause_ms(r, get, others);
 
 	/* Nobody waits again for a store that is away. */
 	if (v->kind == VERDICT_HEALS && away != 0 && away < r->since_ms)
 		end = away + patience;
-	if (wait == RETRY_STOP || (patience > 0 && now >= end)) {
-		fail(r, get, state.others, wait == RETRY_STOP ? 0 : patience, fault);
+	if (wait == STOP || (patience > 0 && now >= end)) {
+		fail(r, get, others, wait == STOP ? 0 : patience, fault);
 		return -1;
 	}
 	return patience > 0 && now + wait > end ? end : now + wait;

@@ -66,9 +66,7 @@ bool url_query(char *query, size_t bytes, const char *name, const char *value);
 /*
  * ---- sign.c: AWS Signature Version 4 of GET and HEAD without a body
  *
- * The host, the headers below and every query parameter are signed. The signing key depends on
- * secret, day, region and service. It is kept with the secret, so a signature is the hash of one
- * short text and two HMACs.
+ * The host, the headers below and every query parameter are signed.
  */
 
 enum {
@@ -92,10 +90,6 @@ struct sign_keys {
 	char secret[SIGN_SECRET_BYTES];
 	/* The whole header, to be sent with every signed request; "": there is none. */
 	char token_header[sizeof(SIGN_TOKEN_HEADER) + SIGN_TOKEN_BYTES];
-	/* The signing key of a day and a region. */
-	char date[9]; /* "20260101"; "": not computed yet */
-	char region[SIGN_REGION_BYTES];
-	uint8_t key[32];
 };
 
 struct sign_request {
@@ -113,16 +107,14 @@ struct sign_headers {
 	char authorization[SIGN_AUTHORIZATION_BYTES]; /* "Authorization: AWS4-HMAC-SHA256 …" */
 };
 
-/* Fills @headers. The key in @keys is computed anew if day or region are others. One thread. */
-void sign_request(
-	struct sign_keys *keys, const struct sign_request *request, struct sign_headers *headers);
+void sign_request(const struct sign_keys *keys, const struct sign_request *request,
+	struct sign_headers *headers);
 
 /* ---- answer.c: the parts that matter of an answer's headers, and of the body of an error ---- */
 
 enum {
-	ANSWER_HEADER_BYTES = 64 * 1024, /* of all headers of one answer */
-	ANSWER_ERROR_BYTES = 4 * 1024,	 /* of an error's body; later bytes are ignored */
-	ANSWER_RETRY_S = 60,		 /* the longest Retry-After that is obeyed */
+	ANSWER_ERROR_BYTES = 4 * 1024, /* of an error's body; later bytes are ignored */
+	ANSWER_RETRY_S = 60,	       /* the longest Retry-After that is obeyed */
 };
 
 #define STORE_SIZE_UNKNOWN UINT64_MAX
@@ -130,31 +122,25 @@ enum {
 struct answer {
 	int status; /* 0: no answer */
 	bool has_range, has_length, has_etag;
-	bool encoded;	   /* a Content-Encoding that changes bytes */
-	bool too_long;	   /* more headers than ANSWER_HEADER_BYTES */
-	uint64_t from, to; /* of Content-Range: first and last byte */
-	uint64_t size;	   /* of the object; STORE_SIZE_UNKNOWN: not said */
-	uint64_t length;   /* Content-Length */
-	int64_t date;	   /* of an error, seconds since 1970; 0: not said */
-	int64_t retry_at;  /* the date of Retry-After, likewise */
-	uint64_t retry_after_s;
-	size_t header_bytes;
+	bool encoded;		     /* a Content-Encoding that changes bytes */
+	uint64_t from, to;	     /* of Content-Range: first and last byte */
+	uint64_t size;		     /* of the object; STORE_SIZE_UNKNOWN: not said */
+	uint64_t length;	     /* Content-Length */
+	int64_t date;		     /* of an error, seconds since 1970; 0: not said */
+	uint64_t retry_after_s;	     /* at most ANSWER_RETRY_S */
 	char etag[STORE_ETAG_BYTES]; /* without quotes; a weak one is left as "W/…" */
 	char region[40];	     /* of the bucket */
 	char code[48];		     /* of an error: "SlowDown"; "": not said */
 };
 
-/* Reads one header line, or the status line, which begins the answer anew. False: the headers are
- * too long, so the GET must end. */
-bool answer_header(struct answer *answer, const char *line, size_t n);
+/* Reads one header line, or the status line, which begins the answer anew. */
+void answer_header(struct answer *answer, const char *line, size_t n);
 /* Copies an ETag without its quotes. False: it is too long. */
 bool answer_etag(const char *text, char etag[STORE_ETAG_BYTES]);
 /* Reads the body of an error: S3's XML. */
 void answer_error(struct answer *answer, const char *body, size_t n);
 /* Copies the text of the first element @name, "<Code>"; "" if there is none. A long one is cut. */
 void answer_element(const char *body, size_t n, const char *name, char *to, size_t to_bytes);
-/* Retry-After, at most ANSWER_RETRY_S. A date counts from the answer's own. */
-unsigned answer_retry_s(const struct answer *answer);
 
 /* ---- whether a body can be used, whether the fault can heal, the words for users ---- */
 
@@ -200,38 +186,6 @@ void verdict_answer(const struct verdict_asked *asked, const struct answer *answ
 	struct verdict *verdict);
 /* If it is or becomes final. */
 enum fault_code verdict_code(const struct verdict *verdict);
-
-/* ---- when a GET is repeated, and when its fault becomes final ---- */
-
-enum {
-	RETRY_FIRST_MS = 100,
-	RETRY_MOST_MS = 20 * 1000,
-	RETRY_OTHER = 3, /* GETs in a row of an object that is not the listed one, in 10 s */
-	RETRY_OTHER_MS = 5 * 1000,
-	RETRY_STOP = -1,
-	RETRY_FIRST_BYTE_MS = 2 * 1000,
-	RETRY_FIRST_BYTE_MOST_MS = 30 * 1000,
-};
-
-/* The GETs of one range that failed. Initialise with zeros. */
-struct tries {
-	unsigned paced, other, timeouts;
-};
-
-struct retry_state {
-	bool listed; /* a manifest says that the object exists */
-	bool proven; /* a GET of the bucket succeeded with these credentials, or older ones */
-	bool others; /* GETs of other objects succeeded since this one was first denied */
-	unsigned retry_after_s;
-	uint32_t random;
-};
-
-/* Adds the fault to @tries. Returns after how many milliseconds the range is fetched again, or
- * RETRY_STOP. */
-int64_t retry_after(
-	struct tries *tries, const struct verdict *verdict, const struct retry_state *state);
-/* How long the next GET may take to its first byte. */
-int64_t retry_first_byte_ms(const struct tries *tries);
 
 /* ---- list.c: a page of ListObjectsV2 ---- */
 

@@ -1,6 +1,7 @@
 #include "daemon/store/request.h"
 
 #include <assert.h>
+#include <nettle/base16.h>
 #include <nettle/hmac.h>
 #include <nettle/sha2.h>
 #include <stdio.h>
@@ -17,13 +18,8 @@ enum {
 
 static void put_hex(const uint8_t digest[SHA256_DIGEST_SIZE], char hex[HEX_BYTES])
 {
-	static const char digits[] = "0123456789abcdef";
-
-	for (size_t i = 0; i < SHA256_DIGEST_SIZE; i++) {
-		hex[2 * i] = digits[digest[i] >> 4];
-		hex[2 * i + 1] = digits[digest[i] & 15];
-	}
-	hex[2 * SHA256_DIGEST_SIZE] = 0;
+	base16_encode_update(hex, SHA256_DIGEST_SIZE, digest);
+	hex[HEX_BYTES - 1] = 0;
 }
 
 static void hmac(
@@ -36,18 +32,17 @@ static void hmac(
 	hmac_sha256_digest(&context, SHA256_DIGEST_SIZE, result);
 }
 
-/* Computes the signing key of the day of @stamp. */
-static void derive(struct sign_keys *keys, const char *region, const char *stamp)
+/* The signing key of a day. */
+static void derive(const struct sign_keys *keys, const char *region, const char *day,
+	uint8_t key[SHA256_DIGEST_SIZE])
 {
 	char secret[sizeof("AWS4") + SIGN_SECRET_BYTES];
 	int n = snprintf(secret, sizeof(secret), "AWS4%s", keys->secret);
 
-	snprintf(keys->date, sizeof(keys->date), "%.8s", stamp);
-	snprintf(keys->region, sizeof(keys->region), "%s", region);
-	hmac(secret, (size_t)n, keys->date, keys->key);
-	hmac(keys->key, 32, region, keys->key);
-	hmac(keys->key, 32, "s3", keys->key);
-	hmac(keys->key, 32, "aws4_request", keys->key);
+	hmac(secret, (size_t)n, day, key);
+	hmac(key, SHA256_DIGEST_SIZE, region, key);
+	hmac(key, SHA256_DIGEST_SIZE, "s3", key);
+	hmac(key, SHA256_DIGEST_SIZE, "aws4_request", key);
 }
 
 /* The hash of the canonical request. @names: of the signed headers, in ascending order. */
@@ -73,26 +68,26 @@ static void hash_request(const struct sign_keys *keys, const struct sign_request
 }
 
 void sign_request(
-	struct sign_keys *keys, const struct sign_request *r, struct sign_headers *headers)
+	const struct sign_keys *keys, const struct sign_request *r, struct sign_headers *headers)
 {
 	char names[128], stamp[STAMP_BYTES], hex[HEX_BYTES], scope[SIGN_REGION_BYTES + 32],
-		text[256];
-	uint8_t digest[SHA256_DIGEST_SIZE];
+		text[256], day[9];
+	uint8_t key[SHA256_DIGEST_SIZE];
 	time_t now = r->now;
 	struct tm tm;
 
 	strftime(stamp, sizeof(stamp), "%Y%m%dT%H%M%SZ", gmtime_r(&now, &tm));
-	if (strncmp(keys->date, stamp, 8) != 0 || strcmp(keys->region, r->region) != 0)
-		derive(keys, r->region, stamp);
+	snprintf(day, sizeof(day), "%.8s", stamp);
+	derive(keys, r->region, day, key);
 	snprintf(names, sizeof(names), "host;x-amz-content-sha256;x-amz-date%s%s",
 		r->payer ? ";x-amz-request-payer" : "",
 		keys->token_header[0] ? ";x-amz-security-token" : "");
 	hash_request(keys, r, stamp, names, hex);
 
-	snprintf(scope, sizeof(scope), "%s/%s/s3/aws4_request", keys->date, keys->region);
+	snprintf(scope, sizeof(scope), "%s/%s/s3/aws4_request", day, r->region);
 	snprintf(text, sizeof(text), ALGORITHM "\n%s\n%s\n%s", stamp, scope, hex);
-	hmac(keys->key, sizeof(keys->key), text, digest);
-	put_hex(digest, hex);
+	hmac(key, sizeof(key), text, key);
+	put_hex(key, hex);
 
 	snprintf(headers->date, sizeof(headers->date), "x-amz-date: %s", stamp);
 	snprintf(headers->authorization, sizeof(headers->authorization),

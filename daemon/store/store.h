@@ -148,9 +148,9 @@ bool store_cache_suits(const char *dir, uint64_t size, struct fault *fault);
 struct store_cache_status {
 	char dir[256];
 	uint64_t size_bytes, used_bytes; /* of disk blocks */
-	uint64_t hits, misses; /* pieces that reads needed */
-	uint64_t evictions;    /* pieces */
-	uint64_t mismatches;   /* pieces with a wrong sum, dropped and fetched again */
+	uint64_t hits, misses;		 /* pieces that reads needed */
+	uint64_t evictions;		 /* pieces */
+	uint64_t mismatches;		 /* pieces with a wrong sum, dropped and fetched again */
 	unsigned failing_s; /* seconds until the disk, which fails, is tried again; 0: it works */
 	char last[160];	    /* the disk's last fault, "ENOSPC (No space left on device)"; "" */
 	int64_t last_ago_s;

@@ -2,8 +2,6 @@
 waited for: the bytes are exact, and no trainer sees an error. Others stop the stream by name.
 """
 
-import email.utils
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -26,12 +24,6 @@ def answers(*pairs):
         return Fault(status=status, code=code)
 
     return next_one
-
-
-def until(_):
-    """Busy for a second, with the end as a date."""
-    end = email.utils.formatdate(time.time() + 1, usegmt=True)
-    return Fault(status=503, code="SlowDown", headers={"Retry-After": end})
 
 
 def without_size(request):
@@ -68,7 +60,6 @@ HEALS = {
         3,
         0.3,
     ),
-    "busy, and says until when": (1, until, 3, 0.3),
     "slow client, says the store": (1, Fault(status=400, code="RequestTimeout"), 10, 0.3),
     "reset": (2, Fault(reset=True), 20, 0.3),
     "reset after some bytes": (2, Fault(reset=True, cut=100), 20, 0.3),
