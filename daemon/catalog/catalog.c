@@ -20,7 +20,7 @@ static int line_of(const struct config_stream *config, const struct fault *cause
 
 	if (begins(cause->field, "schedule"))
 		return cause->index >= 0 && (uint32_t)cause->index < config->steps
-			       ? config->step[cause->index].line
+			       ? config->step_line[cause->index]
 			       : config->schedule_line;
 	for (uint32_t i = 0; i < config->datasets; i++) {
 		const struct config_dataset *d = &config->dataset[i];
@@ -57,7 +57,6 @@ static bool begin(struct stream *stream, struct fault *fault)
 {
 	const struct config_stream *source = stream->config;
 	struct cursor_source *sources = calloc(source->datasets, sizeof(*sources));
-	struct cursor_step *steps = calloc(source->steps + 1, sizeof(*steps));
 	struct cursor identity = {
 		.seed = source->seed,
 		.seq_len = source->seq_len,
@@ -67,21 +66,15 @@ static bool begin(struct stream *stream, struct fault *fault)
 		.samples = source->samples,
 	};
 	char bytes[LIMIT_CURSOR_BYTES];
-	bool done = sources && steps;
+	bool done = sources;
 
 	memcpy(identity.stream, source->name, sizeof(identity.stream));
 	for (uint32_t i = 0; done && i < source->datasets; i++)
 		dataset_source(&stream->dataset[i], &sources[i]);
-	for (uint32_t i = 0; done && i < source->steps; i++) {
-		const struct config_step *s = &source->step[i];
-
-		steps[i] = (struct cursor_step){s->from, s->to, s->steps, s->weights};
-	}
-	done = done ? cursor_begin(&stream->begin, &identity, sources, source->datasets, steps,
-			      source->steps, fault)
+	done = done ? cursor_begin(&stream->begin, &identity, sources, source->datasets,
+			      source->step, source->steps, fault)
 		    : fault_memory(fault);
 	free(sources);
-	free(steps);
 	if (!done)
 		return false;
 	stream->begin_length = cursor_encode(&stream->begin, bytes, sizeof(bytes));
@@ -113,22 +106,6 @@ static bool check_eos(const struct stream *stream, const struct dataset *d, stru
 		source->eos, d->config->name, UINT16_MAX);
 }
 
-/* The invariants of an open dataset. */
-static void check(const struct dataset *d)
-{
-	assert(d->windows <= d->table.windows);
-	assert(d->format && d->table.shards > 0 && d->table.tokens && d->table.first_window);
-	assert(d->table.shards == d->list.count);
-	assert(d->token_bytes == 2 || d->token_bytes == 4);
-	assert(d->limit >> 8 * d->token_bytes == 0);
-	assert(!d->is_signed || (d->token_bytes == 4 && d->limit > 0));
-	assert(!d->plain || d->token_bytes >= d->hint.token_bytes);
-	assert(d->entry && (!d->listed || !d->plain));
-	assert(!d->objects || (d->listed && d->hint.objects));
-	assert(d->unindexed <= d->table.shards);
-	assert(!d->note[0] || d->note_shard < d->table.shards);
-}
-
 /* Serves @d in more than its own width: shards are converted when they are read. */
 static void widen(struct dataset *d, uint32_t token_bytes)
 {
@@ -158,7 +135,6 @@ static bool set_width(struct stream *stream, struct fault *fault)
 		if (d->token_bytes < stream->token_bytes)
 			widen(d, stream->token_bytes);
 		assert(d->token_bytes == stream->token_bytes);
-		check(d);
 	}
 	return true;
 }
@@ -223,9 +199,8 @@ bool stream_schedule(const struct stream *stream, struct cursor *cursor, struct 
 	for (size_t d = 0; done && d < n; d++)
 		max_epochs[d] = cursor->dataset[d].max_epochs;
 	for (uint32_t k = 0; done && k < steps; k++) {
-		const struct config_step *s = &config->step[k];
-
-		step[k] = (struct cursor_step){s->from, s->to, s->steps, weights + (k + 1) * n};
+		step[k] = config->step[k];
+		step[k].weights = weights + (k + 1) * n;
 	}
 	for (uint32_t i = 0; done && i < config->datasets; i++) {
 		const struct config_dataset *source = &config->dataset[i];

@@ -27,21 +27,12 @@ bool dataset_identical(const struct dataset_identity *was, const char *when, con
 	struct fault *fault)
 {
 	const struct dataset_identity is = dataset_identify(st);
-	const struct {
-		const char *what;
-		uint64_t was, is;
-	} facts[] = {
-		{"size", was->bytes, is.bytes},
-		{"inode", was->inode, is.inode},
-		{"mtime (ns)", was->mtime_ns, is.mtime_ns},
-	};
 
-	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++)
-		if (facts[i].was != facts[i].is)
-			return fault_set(fault, FAULT_CHANGED, "",
-				"%s was %" PRIu64 " when %s and is %" PRIu64 " now", facts[i].what,
-				facts[i].was, when, facts[i].is);
-	return true;
+	return memcmp(was, &is, sizeof(is)) == 0 ||
+	       fault_set(fault, FAULT_CHANGED, "",
+		       "changed after %s (inode, size or mtime differs): it had %" PRIu64
+		       " bytes and has %" PRIu64,
+		       when, was->bytes, is.bytes);
 }
 
 /* Whether a manifest's shard was not opened before. */

@@ -43,22 +43,13 @@ static void note_unserved(const struct teller *t, const struct dataset *d)
 
 	if (w->windows == 0 || d->config->weight == 0 || lost <= w->total_tokens / UNSERVED_PART)
 		return;
-	double percent = 100.0 * (double)lost / (double)w->total_tokens;
-
-	if (w->short_shards > 0)
-		note(t, true,
-			"%.1f %% of its %" PRIu64 " tokens are never served: %" PRIu64
-			" of its %" PRIu64 " shards are shorter than a window of %" PRIu64
-			" tokens; use longer shards or a smaller seq_len",
-			percent, w->total_tokens, w->short_shards, w->shards, w->window_tokens);
-	else
-		note(t, true,
-			"%.1f %% of its %" PRIu64
-			" tokens are never served: the end of a shard is left out if it is shorter "
-			"than a window of %" PRIu64
-			" tokens; use longer shards, a smaller seq_len, or slide: true, which "
-			"leaves out others in each epoch",
-			percent, w->total_tokens, w->window_tokens);
+	note(t, true,
+		"%.1f %% of its %" PRIu64 " tokens are never served: %" PRIu64 " of its %" PRIu64
+		" shards are shorter than a window of %" PRIu64
+		" tokens, and what is left at the end of a shard is left out; use longer shards, a "
+		"smaller seq_len, or slide: true, which leaves out other ends in each epoch",
+		100.0 * (double)lost / (double)w->total_tokens, w->total_tokens, w->short_shards,
+		w->shards, w->window_tokens);
 }
 
 static void note_dataset(const struct teller *t, const struct dataset *d)

@@ -59,8 +59,9 @@ static void stream_free(struct config_stream *stream)
 	}
 	free(stream->dataset);
 	for (uint32_t i = 0; i < stream->steps; i++)
-		free(stream->step[i].weights);
+		free((double *)stream->step[i].weights);
 	free(stream->step);
+	free(stream->step_line);
 }
 
 static void store_free(struct config_store *store)

@@ -2,6 +2,7 @@
 #ifndef TOKEND_CONFIG_H
 #define TOKEND_CONFIG_H
 
+#include "proto/cursor.h"
 #include "proto/fault.h"
 #include "proto/limits.h"
 #include "proto/nearest.h"
@@ -59,14 +60,6 @@ struct config_dataset {
 		label_mask_line, fetch_line, piece_line, part_line;
 };
 
-/* A planned change of the mix: a jump (from = to, one step) or a ramp. See proto/cursor.h. */
-struct config_step {
-	uint64_t from, to;
-	uint32_t steps;
-	double *weights; /* [datasets] of the stream; 0 for those that are not named */
-	int line;
-};
-
 struct config_stream {
 	char name[LIMIT_NAME_BYTES + 1];
 	uint64_t seed, seq_len, extra, stride;
@@ -77,7 +70,8 @@ struct config_stream {
 	uint64_t eos, vocab;
 	struct config_dataset *dataset;
 	uint32_t datasets;
-	struct config_step *step; /* [steps] of `schedule:`, ascending */
+	struct cursor_step *step; /* [steps] of `schedule:`; a dataset that is not named has 0 */
+	int *step_line;		  /* [steps] */
 	uint32_t steps;
 	int line, schedule_line; /* without a schedule, schedule_line is the stream's */
 	int eos_line, documents_line;

@@ -299,15 +299,17 @@ static bool take_step(struct schema *s, const char *no_name, yaml_node_t *value,
 		.name = "a dataset's name",
 		.take = take_weight};
 	struct config_stream *stream = to;
-	struct config_step *step = &stream->step[stream->steps++];
+	uint32_t i = stream->steps++;
+	struct cursor_step *step = &stream->step[i];
+	double *weights = calloc(stream->datasets, sizeof(*weights));
 	struct reading_step reading = {0};
 	size_t n = strlen(s->field);
 	struct schema_lines lines;
 
 	(void)no_name;
-	step->line = s->line;
-	step->weights = calloc(stream->datasets, sizeof(*step->weights));
-	if (!step->weights)
+	step->weights = weights;
+	stream->step_line[i] = s->line;
+	if (!weights)
 		return schema_refuse_memory(s);
 	if (!schema_mapping(s, value, &step_table, &reading, &lines) || !check_step_keys(s, &lines))
 		return false;
@@ -319,8 +321,8 @@ static bool take_step(struct schema *s, const char *no_name, yaml_node_t *value,
 			"%" PRIu64 " is not after from (%" PRIu64 "); must be a later position",
 			step->to, step->from);
 	schema_enter(s, schema_line(&lines, "weights"), "weights");
-	if (!schema_each(s, &mix, reading.weights, NULL,
-		    &(struct reading_weights){stream, step->weights}))
+	if (!schema_each(
+		    s, &mix, reading.weights, NULL, &(struct reading_weights){stream, weights}))
 		return false;
 	s->field[n] = 0;
 	return true;
@@ -329,22 +331,10 @@ static bool take_step(struct schema *s, const char *no_name, yaml_node_t *value,
 /* proto/ knows what steps are right, and whose fault it is. */
 static bool check_schedule(struct schema *s, const struct config_stream *stream)
 {
-	struct cursor_step *steps = calloc(stream->steps + 1, sizeof(*steps));
 	struct fault fault;
 
-	if (!steps)
-		return schema_refuse_memory(s);
-	for (uint32_t i = 0; i < stream->steps; i++) {
-		const struct config_step *step = &stream->step[i];
-
-		steps[i] = (struct cursor_step){step->from, step->to, step->steps, step->weights};
-	}
-	bool good = cursor_check_steps(steps, stream->steps, stream->datasets, &fault);
-
-	free(steps);
-	if (good)
-		return true;
-	return schema_refuse_key(s, stream->step[fault.index].line, fault.field, "%s", fault.text);
+	return cursor_check_steps(stream->step, stream->steps, stream->datasets, &fault) ||
+	       schema_refuse_key(s, stream->step_line[fault.index], fault.field, "%s", fault.text);
 }
 
 /* Reads the schedule. It names datasets that may come after it in the file, so they are read
@@ -356,11 +346,14 @@ static bool take_schedule(struct schema *s, yaml_node_t *node, struct config_str
 		.what = "entries",
 		/* as many mixes as a cursor may have; see proto/cursor_schedule.c */
 		.most = LIMIT_CURSOR_BYTES / (stream->datasets + 4),
-		.bytes = sizeof(struct config_step),
+		.bytes = sizeof(struct cursor_step),
 		.take = take_step};
 	size_t n = strlen(s->field);
 
 	schema_enter(s, stream->schedule_line, "schedule");
+	stream->step_line = calloc(steps.most, sizeof(*stream->step_line));
+	if (!stream->step_line)
+		return schema_refuse_memory(s);
 	if (!schema_each(s, &steps, node, &stream->step, stream))
 		return false;
 	s->field[n] = 0;
