@@ -33,7 +33,6 @@ struct config_store {
 	enum config_style style;
 	bool anonymous, requester_pays;
 	uint32_t connections; /* most GETs in flight */
-	int profile_line, token_file_line, query_file_line, ca_line;
 };
 
 struct config_dataset {

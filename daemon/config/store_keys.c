@@ -45,7 +45,6 @@ static const struct schema_key store_keys[] = {
 		.help = "Where requests name the bucket: in the host (`virtual`) or in the path "
 			"(`path`). `auto` is `path` with an endpoint, otherwise `virtual`."},
 	{"profile", schema_text, offsetof(struct config_store, profile),
-		.line = offsetof(struct config_store, profile_line),
 		.right = "a section of ~/.aws/credentials or ~/.aws/config",
 		.otherwise = "the first provider that has credentials",
 		.help = "Use the credentials of this section of the shared AWS files and no "
@@ -54,12 +53,10 @@ static const struct schema_key store_keys[] = {
 	{"anonymous", schema_flag, offsetof(struct config_store, anonymous), .preset = "false",
 		.help = "Send requests without credentials, for public data."},
 	{"token_file", schema_path, offsetof(struct config_store, token_file),
-		.line = offsetof(struct config_store, token_file_line),
 		.right = "a file that contains a bearer token", .otherwise = "none",
 		.help = "Send the token in this file with each request. Someone else renews it; "
 			"it is read again when it changes."},
 	{"query_file", schema_path, offsetof(struct config_store, query_file),
-		.line = offsetof(struct config_store, query_file_line),
 		.right = "a file that contains the query of a signed URL", .otherwise = "none",
 		.help = "Append the query in this file to each URL, as for a shared access "
 			"signature of Azure. It is read again when it changes."},
@@ -67,7 +64,6 @@ static const struct schema_key store_keys[] = {
 		.preset = "false",
 		.help = "Accept the costs of requests to buckets whose owner does not pay."},
 	{"ca", schema_path, offsetof(struct config_store, ca),
-		.line = offsetof(struct config_store, ca_line),
 		.right = "a PEM file of certificates", .otherwise = "the system's only",
 		.help = "Certificates that are trusted in addition to the system's."},
 	{"connections", schema_number32, offsetof(struct config_store, connections), .min = 1,

@@ -1,14 +1,11 @@
 #include "daemon/store/internal.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
-#include <unistd.h>
 
 enum {
 	EARLY_S = 600,	/* seconds from the renewal to the expiry */
@@ -16,50 +13,6 @@ enum {
 	AGAIN_MOST_MS = 30000,
 	RENEWED_WITHIN_MS = 1000,
 };
-
-/* ---- the entries of `stores:` ---- */
-
-/* Refuses the value of a key of @store. */
-#define REFUSE(key, ...)                                                                           \
-	(snprintf(field, sizeof(field), "stores.%s.%s", store->name, #key),                        \
-		config_refuse(fault, config->path, store->key##_line, field, __VA_ARGS__))
-
-/* Whether the file of a key may be read, if it is set. */
-#define READABLE(key)                                                                              \
-	(!store->key || access(store->key, R_OK) == 0 ||                                           \
-		REFUSE(key, "%s cannot be read: %s; must be a file that this user may read",       \
-			store->key, strerror(errno)))
-
-/* Whether what it names exists. */
-static bool check_store(
-	const struct config *config, const struct config_store *store, struct fault *fault)
-{
-	char field[FAULT_FIELD_BYTES];
-	struct profile profile;
-	struct fault why;
-
-	if (store->profile && !profile_read(store->profile, &profile, &why))
-		return REFUSE(profile, "%s", why.text);
-	if (store->profile && !profile.found)
-		return REFUSE(profile,
-			"'%s' is in neither of the AWS files; add [%s] to ~/.aws/credentials",
-			profile.name, profile.name);
-	return READABLE(token_file) && READABLE(query_file) && READABLE(ca);
-}
-
-bool wallets_check(const struct config *config, struct fault *fault)
-{
-	for (uint32_t i = 0; config && i < config->stores; i++)
-		if (!check_store(config, &config->store[i], fault))
-			return false;
-	return true;
-}
-
-static bool is_loopback(const char *host)
-{
-	return strncmp(host, "localhost", 9) == 0 || strncmp(host, "127.", 4) == 0 ||
-	       strncmp(host, "[::1]", 5) == 0;
-}
 
 /* ---- the helper threads ---- */
 
@@ -162,6 +115,12 @@ static void hurry(struct wallet *wallet)
 }
 
 /* ---- wallets ---- */
+
+static bool is_loopback(const char *host)
+{
+	return strncmp(host, "localhost", 9) == 0 || strncmp(host, "127.", 4) == 0 ||
+	       strncmp(host, "[::1]", 5) == 0;
+}
 
 bool wallet_open(struct store_bucket *bucket, struct fault *fault)
 {

@@ -70,7 +70,7 @@ const struct curl *curl_load(struct fault *fault)
 static void trust(const struct curl *curl, CURL *easy, const char *ca)
 {
 	static const char directory[] = "/etc/ssl/certs";
-	const char *file = ca ? ca : text_or_null(getenv("SSL_CERT_FILE"));
+	const char *file = ca ? ca : variable("SSL_CERT_FILE");
 	glob_t hashes = {0};
 	bool hashed = !file && glob("/etc/ssl/certs/????????.0", 0, NULL, &hashes) == 0;
 

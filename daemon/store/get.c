@@ -23,24 +23,24 @@ enum {
 /* ---- libcurl's callbacks ---- */
 
 /* Of a whole object only the answer says how large it is. */
-static bool is_large(const struct get *get)
+static bool is_large(const struct reading *r)
 {
-	const struct answer *answer = &get->answer;
+	const struct answer *answer = &r->get.answer;
 
-	return (answer->has_length ? answer->length : get->reading->asked.n) > LARGE_BYTES;
+	return (answer->has_length ? answer->length : r->asked.n) > LARGE_BYTES;
 }
 
 static size_t on_header(char *line, size_t size, size_t n, void *context)
 {
-	struct get *get = context;
+	struct reading *r = context;
+	struct get *get = &r->get;
 
 	(void)size;
 	answer_header(&get->answer, line, n);
 	if (get->answered_ms == 0)
 		get->answered_ms = stores_now_ms();
 	if (!get->judged) /* they may also follow a body */
-		get->deadline_ms =
-			get->answered_ms + (is_large(get) ? STALL_MS : get->first_byte_ms);
+		get->deadline_ms = get->answered_ms + (is_large(r) ? STALL_MS : get->first_byte_ms);
 	return n;
 }
 
@@ -63,15 +63,16 @@ static bool grow(struct get *get, size_t n)
 /* Of an error the first bytes say which one. */
 static size_t on_body(char *from, size_t size, size_t n, void *context)
 {
-	struct get *get = context;
+	struct reading *r = context;
+	struct get *get = &r->get;
 
 	(void)size;
 	if (!get->judged) {
-		verdict_headers(&get->reading->asked, &get->answer, &get->verdict);
+		verdict_headers(&r->asked, &get->answer, &get->verdict);
 		get->judged = true;
 	}
 	bool good = get->verdict.kind == VERDICT_GOOD;
-	size_t left = (good ? get->reading->asked.n : ANSWER_ERROR_BYTES) - get->n;
+	size_t left = (good ? r->asked.n : ANSWER_ERROR_BYTES) - get->n;
 	size_t some = n < left ? n : left;
 
 	if (!grow(get, some))
@@ -84,16 +85,14 @@ static size_t on_body(char *from, size_t size, size_t n, void *context)
 
 /* ---- handles ---- */
 
-static void set_options(const struct store_bucket *bucket, struct get *get)
+static void set_options(const struct store_bucket *bucket, struct handle *handle)
 {
 	const struct curl *curl = bucket->stores->curl;
-	CURL *easy = get->easy;
+	CURL *easy = handle->easy;
 
-	curl->easy_setopt(easy, CURLOPT_ERRORBUFFER, get->error);
+	curl->easy_setopt(easy, CURLOPT_ERRORBUFFER, handle->error);
 	curl->easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
-	curl->easy_setopt(easy, CURLOPT_WRITEDATA, get);
 	curl->easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
-	curl->easy_setopt(easy, CURLOPT_HEADERDATA, get);
 	curl->easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
 	curl->easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L); /* a proxy's */
 	curl->easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
@@ -128,64 +127,55 @@ static void unblock_pipe(const sigset_t *before)
 	pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
-static void get_free(struct get *get)
+static void handle_free(const struct curl *curl, struct handle *handle)
 {
-	const struct curl *curl = get->bucket->stores->curl;
-
-	if (get->easy)
-		curl->easy_cleanup(get->easy);
-	if (get->multi)
-		curl->multi_cleanup(get->multi);
-	free(get);
+	if (handle->easy)
+		curl->easy_cleanup(handle->easy);
+	if (handle->multi)
+		curl->multi_cleanup(handle->multi);
+	free(handle);
 }
 
-static struct get *get_new(struct store_bucket *bucket)
+/* NULL: out of memory. */
+static struct handle *handle_new(struct store_bucket *bucket)
 {
 	const struct curl *curl = bucket->stores->curl;
-	struct get *get = bucket->spare;
+	struct handle *handle = bucket->spare;
 
-	if (get) {
-		bucket->spare = get->next;
-		return get;
+	if (handle) {
+		bucket->spare = handle->next;
+		return handle;
 	}
-	get = calloc(1, sizeof(*get));
-	if (!get)
+	handle = calloc(1, sizeof(*handle));
+	if (!handle)
 		return NULL;
-	get->bucket = bucket;
-	get->easy = curl_handle(curl, bucket->place.store ? bucket->place.store->ca : NULL);
-	get->multi = curl->multi_init();
-	if (get->easy && get->multi) {
-		set_options(bucket, get);
-		return get;
+	handle->easy = curl_handle(curl, bucket->place.store ? bucket->place.store->ca : NULL);
+	handle->multi = curl->multi_init();
+	if (handle->easy && handle->multi) {
+		set_options(bucket, handle);
+		return handle;
 	}
-	get_free(get);
+	handle_free(curl, handle);
 	return NULL;
 }
 
-/* A GET ended, and @bytes of memory are free. */
-static void end_turn(struct store_bucket *bucket, uint64_t bytes)
+void get_release(struct reading *r)
 {
+	struct store_bucket *bucket = r->bucket;
+	/* Its memory, unless somebody has taken the body. */
+	uint64_t bytes = r->get.body ? r->bytes : 0;
+
+	r->stores->curl->slist_free_all(r->get.headers);
+	free(r->get.body);
+	if (r->handle) {
+		r->handle->next = bucket->spare;
+		bucket->spare = r->handle;
+	}
+	r->handle = NULL;
 	assert(bucket->status.in_flight > 0 && bucket->body_bytes >= bytes);
 	bucket->status.in_flight--;
 	bucket->body_bytes -= bytes;
 	bucket_turns(bucket);
-}
-
-/* Frees all but the handle. */
-static void put_back(struct get *get)
-{
-	get->bucket->stores->curl->slist_free_all(get->headers);
-	free(get->body);
-	get->next = get->bucket->spare;
-	get->bucket->spare = get;
-}
-
-void get_release(struct get *get)
-{
-	uint64_t bytes = get->body ? get->reading->bytes : 0;
-
-	put_back(get);
-	end_turn(get->bucket, bytes);
 }
 
 void get_free_spares(struct store_bucket *bucket)
@@ -194,17 +184,17 @@ void get_free_spares(struct store_bucket *bucket)
 
 	block_pipe(&before);
 	while (bucket->spare) {
-		struct get *get = bucket->spare;
+		struct handle *handle = bucket->spare;
 
-		bucket->spare = get->next;
-		get_free(get);
+		bucket->spare = handle->next;
+		handle_free(bucket->stores->curl, handle);
 	}
 	unblock_pipe(&before);
 }
 
 /* ---- the request ---- */
 
-__attribute__((format(printf, 2, 3))) static void add(struct get *get, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void add(struct reading *r, const char *format, ...)
 {
 	char header[sizeof(((struct sign_keys *)0)->token_header)]; /* the longest */
 	va_list arguments;
@@ -212,16 +202,16 @@ __attribute__((format(printf, 2, 3))) static void add(struct get *get, const cha
 	va_start(arguments, format);
 	vsnprintf(header, sizeof(header), format, arguments);
 	va_end(arguments);
-	struct curl_slist *more = get->bucket->stores->curl->slist_append(get->headers, header);
+	struct curl_slist *more = r->stores->curl->slist_append(r->get.headers, header);
 
-	get->headers = more ? more : get->headers;
-	get->incomplete |= !more;
+	r->get.headers = more ? more : r->get.headers;
+	r->get.incomplete |= !more;
 }
 
-static void add_signature(struct get *get, const struct reading *r, const char *path)
+static void add_signature(struct reading *r, const char *path)
 {
-	const struct url_place *place = &get->bucket->place;
-	const struct wallet *wallet = &get->bucket->wallet;
+	const struct url_place *place = &r->bucket->place;
+	const struct wallet *wallet = &r->bucket->wallet;
 	const struct sign_keys *keys = &wallet->now.keys;
 	bool pays = place->store && place->store->requester_pays;
 	struct sign_headers sign;
@@ -237,68 +227,72 @@ static void add_signature(struct get *get, const struct reading *r, const char *
 			.now = (int64_t)time(NULL) + wallet->clock_offset_s,
 		},
 		&sign);
-	add(get, "%s", SIGN_BODY_HEADER);
+	add(r, "%s", SIGN_BODY_HEADER);
 	if (pays)
-		add(get, "%s", SIGN_PAYER_HEADER);
+		add(r, "%s", SIGN_PAYER_HEADER);
 	if (keys->token_header[0])
-		add(get, "%s", keys->token_header);
-	add(get, "%s", sign.date);
-	add(get, "%s", sign.authorization);
+		add(r, "%s", keys->token_header);
+	add(r, "%s", sign.date);
+	add(r, "%s", sign.authorization);
 }
 
 /* Fills the URL and the headers, signed. */
-static void write_request(struct get *get, const struct reading *r, char url[URL_BYTES])
+static void write_request(struct reading *r, char url[URL_BYTES])
 {
-	const struct url_place *place = &get->bucket->place;
-	const struct credentials *credentials = &get->bucket->wallet.now;
+	const struct url_place *place = &r->bucket->place;
+	const struct credentials *credentials = &r->bucket->wallet.now;
 	const struct verdict_asked *asked = &r->asked;
 	char path[URL_PATH_BYTES];
 
-	get->serial = credentials->serial;
-	add(get, "Accept-Encoding: identity");
-	add(get, "Accept:");
+	r->get.serial = credentials->serial;
+	add(r, "Accept-Encoding: identity");
+	add(r, "Accept:");
 	if (asked->want == VERDICT_RANGE)
-		add(get, "Range: bytes=%" PRIu64 "-%" PRIu64, asked->at, asked->at + asked->n - 1);
+		add(r, "Range: bytes=%" PRIu64 "-%" PRIu64, asked->at, asked->at + asked->n - 1);
 	url_path(place, r->key, path);
 	int n = snprintf(url, URL_BYTES, "%s://%s%s%s%s", place->tls ? "https" : "http",
 		place->host, path, r->query[0] ? "?" : "", r->query);
 
 	if (credentials->kind == CREDENTIALS_KEYS)
-		add_signature(get, r, path);
+		add_signature(r, path);
 	else if (credentials->kind == CREDENTIALS_BEARER)
-		add(get, "%s", credentials->bearer);
+		add(r, "%s", credentials->bearer);
 	else if (credentials->kind == CREDENTIALS_QUERY)
 		snprintf(url + n, URL_BYTES - (size_t)n, "%s%s", r->query[0] ? "&" : "?",
 			credentials->query);
 }
 
 /* False: out of memory. */
-static bool set_request(struct get *get, const struct reading *r)
+static bool set_request(struct reading *r)
 {
-	const struct curl *curl = get->bucket->stores->curl;
+	const struct curl *curl = r->stores->curl;
+	CURL *easy = r->handle->easy;
 	char url[URL_BYTES];
 
-	write_request(get, r, url);
-	curl->easy_setopt(get->easy, CURLOPT_URL, url);
-	curl->easy_setopt(get->easy, CURLOPT_HTTPHEADER, get->headers);
+	write_request(r, url);
+	r->handle->error[0] = 0;
+	curl->easy_setopt(easy, CURLOPT_WRITEDATA, r);
+	curl->easy_setopt(easy, CURLOPT_HEADERDATA, r);
+	curl->easy_setopt(easy, CURLOPT_URL, url);
+	curl->easy_setopt(easy, CURLOPT_HTTPHEADER, r->get.headers);
 	if (r->asked.want == VERDICT_HEAD)
-		curl->easy_setopt(get->easy, CURLOPT_NOBODY, 1L);
+		curl->easy_setopt(easy, CURLOPT_NOBODY, 1L);
 	else
-		curl->easy_setopt(get->easy, CURLOPT_HTTPGET, 1L);
+		curl->easy_setopt(easy, CURLOPT_HTTPGET, 1L);
 	/* After some faults: another connection, perhaps to another address. */
-	curl->easy_setopt(get->easy, CURLOPT_FRESH_CONNECT, r->fresh ? 1L : 0L);
-	curl->easy_setopt(get->easy, CURLOPT_DNS_CACHE_TIMEOUT, r->fresh ? 0L : 60L);
-	curl->easy_setopt(get->easy, CURLOPT_BUFFERSIZE,
+	curl->easy_setopt(easy, CURLOPT_FRESH_CONNECT, r->fresh ? 1L : 0L);
+	curl->easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, r->fresh ? 0L : 60L);
+	curl->easy_setopt(easy, CURLOPT_BUFFERSIZE,
 		r->asked.n > 64 * 1024 ? 256L * 1024 : (long)CURL_MAX_WRITE_SIZE);
-	return !get->incomplete;
+	return !r->get.incomplete;
 }
 
 /* ---- the end ---- */
 
 /* Words for a GET that libcurl ended without an answer. */
-static void judge_network(const struct get *get, CURLcode code, struct verdict *v)
+static void judge_network(const struct reading *r, CURLcode code, struct verdict *v)
 {
-	const struct curl *curl = get->bucket->stores->curl;
+	const struct get *get = &r->get;
 
 	*v = (struct verdict){.kind = VERDICT_HEALS, .remedy = ""};
 	if (get->timed_out) {
@@ -324,30 +318,32 @@ static void judge_network(const struct get *get, CURLcode code, struct verdict *
 		v->kind = VERDICT_TORN;
 	}
 	snprintf(v->reason, sizeof(v->reason), "%.200s",
-		get->error[0] ? get->error : curl->easy_strerror(code));
+		r->handle->error[0] ? r->handle->error : r->stores->curl->easy_strerror(code));
 	fault_line(v->reason);
 }
 
-static void judge(struct get *get, CURLcode code)
+static void judge(struct reading *r, CURLcode code)
 {
+	struct get *get = &r->get;
 	bool answered = get->answer.status >= 200 && !get->timed_out;
 	bool cut_by_us = get->judged && get->verdict.kind != VERDICT_GOOD;
 
 	if (answered && (code == CURLE_OK || cut_by_us || get->too_long)) {
 		if (cut_by_us)
 			answer_error(&get->answer, get->body, get->n);
-		verdict_answer(
-			&get->reading->asked, &get->answer, get->n + get->too_long, &get->verdict);
+		verdict_answer(&r->asked, &get->answer, get->n + get->too_long, &get->verdict);
 	} else {
-		judge_network(get, code, &get->verdict);
+		judge_network(r, code, &get->verdict);
 	}
 }
 
-static bool too_slow(struct get *get, int64_t now_ms)
+static bool too_slow(struct reading *r, int64_t now_ms)
 {
+	struct get *get = &r->get;
+
 	if (now_ms < get->deadline_ms)
 		return false;
-	if (get->answered_ms && is_large(get) && get->n - get->stall_n >= STALL_BYTES) {
+	if (get->answered_ms && is_large(r) && get->n - get->stall_n >= STALL_BYTES) {
 		get->stall_n = get->n;
 		get->deadline_ms = now_ms + STALL_MS;
 		return false;
@@ -356,74 +352,56 @@ static bool too_slow(struct get *get, int64_t now_ms)
 	return true;
 }
 
-static CURLcode perform(struct get *get)
+static CURLcode perform(struct reading *r)
 {
-	const struct curl *curl = get->bucket->stores->curl;
+	const struct curl *curl = r->stores->curl;
+	const struct handle *handle = r->handle;
 	const struct CURLMsg *message;
 	CURLcode code = CURLE_ABORTED_BY_CALLBACK;
 	int running = 1, left;
 	sigset_t before;
 
-	if (curl->multi_add_handle(get->multi, get->easy) != CURLM_OK)
+	if (curl->multi_add_handle(handle->multi, handle->easy) != CURLM_OK)
 		return CURLE_OUT_OF_MEMORY;
 	block_pipe(&before);
-	while (curl->multi_perform(get->multi, &running) == CURLM_OK && running) {
+	while (curl->multi_perform(handle->multi, &running) == CURLM_OK && running) {
 		int64_t now_ms = stores_now_ms();
 
-		if (get->left || too_slow(get, now_ms))
+		if (reading_cancelled(r) || too_slow(r, now_ms))
 			break;
-		curl->multi_poll(get->multi, NULL, 0, (int)(get->deadline_ms - now_ms), NULL);
+		curl->multi_poll(handle->multi, NULL, 0, (int)(r->get.deadline_ms - now_ms), NULL);
 	}
-	message = curl->multi_info_read(get->multi, &left);
+	message = curl->multi_info_read(handle->multi, &left);
 	if (message)
 		code = message->data.result;
-	curl->multi_remove_handle(get->multi, get->easy);
+	curl->multi_remove_handle(handle->multi, handle->easy);
 	unblock_pipe(&before);
 	return code;
 }
 
-struct get *get_make(struct reading *reading)
+bool get_make(struct reading *r)
 {
-	struct store_bucket *bucket = reading->bucket;
-	struct stores *stores = bucket->stores;
-	struct get *get = get_new(bucket);
+	int64_t first_byte_ms = (int64_t)FIRST_BYTE_MS << (r->timeouts < 4 ? r->timeouts : 4);
 
-	if (!get) {
-		end_turn(bucket, reading->bytes);
-		return NULL;
-	}
-	*get = (struct get){
-		.bucket = bucket,
-		.easy = get->easy,
-		.multi = get->multi,
-		.left = reading_cancelled(reading),
-		.reading = reading,
+	if (first_byte_ms > FIRST_BYTE_MOST_MS)
+		first_byte_ms = FIRST_BYTE_MOST_MS;
+	r->get = (struct get){
 		.answer = {.size = STORE_SIZE_UNKNOWN},
-		.room = reading->bytes,
+		.body = malloc(r->bytes > 0 ? r->bytes : 1),
+		.room = r->bytes,
 		.begun_ms = stores_now_ms(),
-		.first_byte_ms = (int64_t)FIRST_BYTE_MS
-				 << (reading->timeouts < 4 ? reading->timeouts : 4),
+		.first_byte_ms = first_byte_ms,
 	};
-	if (get->first_byte_ms > FIRST_BYTE_MOST_MS)
-		get->first_byte_ms = FIRST_BYTE_MOST_MS;
-	get->deadline_ms = get->begun_ms + get->first_byte_ms;
-	get->body = malloc(get->room > 0 ? get->room : 1);
-	if (!get->body || !set_request(get, reading)) {
-		put_back(get);
-		end_turn(bucket, reading->bytes);
-		return NULL;
+	r->get.deadline_ms = r->get.begun_ms + first_byte_ms;
+	r->handle = handle_new(r->bucket);
+	if (!r->handle || !r->get.body || !set_request(r)) {
+		r->bucket->body_bytes -= r->get.body ? 0 : r->bytes;
+		get_release(r);
+		return false;
 	}
-	bucket->status.requests++;
-	reading->get = get;
-	pthread_mutex_unlock(&stores->lock);
-	judge(get, perform(get));
-	pthread_mutex_lock(&stores->lock);
-	reading->get = NULL;
-	return get;
-}
-
-void get_leave(struct get *get)
-{
-	get->left = true;
-	get->bucket->stores->curl->multi_wakeup(get->multi);
+	r->bucket->status.requests++;
+	pthread_mutex_unlock(&r->stores->lock);
+	judge(r, perform(r));
+	pthread_mutex_lock(&r->stores->lock);
+	return true;
 }

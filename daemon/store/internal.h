@@ -14,6 +14,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <sys/queue.h>
 
 /*
@@ -150,9 +151,6 @@ struct wallet {
 	int64_t clock_offset_s; /* the server's clock minus ours */
 };
 
-/* Checks the entries of `stores:`: profiles exist, files can be read. @config may be NULL. False:
- * @fault. */
-bool wallets_check(const struct config *config, struct fault *fault);
 /* Starts the helper thread, which searches until stores.closing. False: @fault. */
 bool wallet_open(struct store_bucket *bucket, struct fault *fault);
 
@@ -171,9 +169,11 @@ void wallet_refused(struct wallet *wallet, uint64_t serial);
 /* The seconds until the credentials expire, by the server's clock. INT64_MAX: never. */
 int64_t wallet_left_s(const struct wallet *wallet);
 
-/* NULL instead of "". */
-static inline const char *text_or_null(const char *text)
+/* One of the environment. NULL: it is not set, or empty. */
+static inline const char *variable(const char *name)
 {
+	const char *text = getenv(name);
+
 	return text && *text ? text : NULL;
 }
 
@@ -245,6 +245,29 @@ enum hasty {
 	HASTY_CREDENTIALS, /* there are new credentials */
 };
 
+/* libcurl's, with an open connection. It serves one GET after the other. */
+struct handle {
+	CURL *easy;
+	CURLM *multi;
+	struct handle *next; /* spare */
+	char error[CURL_ERROR_SIZE];
+};
+
+/* The GET that a reading makes. */
+struct get {
+	struct answer answer;
+	struct verdict verdict; /* by the headers, once the body begins; then of all */
+	bool judged, timed_out, too_long;
+	bool incomplete; /* no memory for a header */
+	char *body;	 /* [room]; of an error, its beginning */
+	size_t room, n;
+	uint64_t serial;	       /* of the credentials */
+	int64_t begun_ms, answered_ms; /* answered: 0 before the first header */
+	int64_t first_byte_ms, deadline_ms;
+	size_t stall_n; /* of the body, when deadline_ms was set */
+	struct curl_slist *headers;
+};
+
 /* A thread that reads an object. It is on that thread's stack. */
 struct reading {
 	struct stores *stores;
@@ -258,12 +281,14 @@ struct reading {
 	int64_t denied_ms;		 /* when it was first denied; 0: never */
 	pthread_cond_t wake;
 	int64_t since_ms;
-	bool queued;	 /* waits until another GET ends, or for memory */
-	uint64_t bytes;	 /* of memory that its GET needs */
-	struct get *get; /* in flight */
-	int64_t due_ms;	 /* the end of a pause; negative: a fault is final */
+	bool queued;	       /* waits until another GET ends, or for memory */
+	uint64_t bytes;	       /* of memory that its GET needs */
+	struct handle *handle; /* of its GET, until that is released */
+	struct get get;
+	int64_t due_ms; /* the end of a pause; negative: a fault is final */
 	enum hasty hasty;
-	struct shared *shared; /* that another thread fetches */
+	struct shared *shared; /* that another thread fetches; NULL: that failed, too */
+	struct fault *fault;   /* gets its fault then */
 	char reason[160];      /* of the last fault, or what it waits for */
 	TAILQ_ENTRY(reading) link;
 };
@@ -277,8 +302,6 @@ struct shared {
 	bool fetched;		  /* by a thread, now */
 	unsigned references;	  /* of threads */
 	char *body;		  /* NULL: not there yet */
-	bool failed;		  /* nobody finds it any more */
-	struct fault *fault;	  /* why; NULL: out of memory, too */
 	TAILQ_ENTRY(shared) link; /* without references: in `kept` */
 };
 
@@ -299,7 +322,7 @@ struct store_bucket {
 	int64_t fault_ms;	/* of status.last; 0: none */
 	int64_t fails_since_ms; /* since the last success; 0: it does not fail */
 	int64_t logged_ms;	/* the last log line; 0: none */
-	struct get *spare;	/* handles */
+	struct handle *spare;
 };
 
 struct stores {
@@ -317,10 +340,10 @@ struct stores {
 	TAILQ_HEAD(, reading) readings; /* oldest first */
 	void *shared;			/* a tree of all that can be found */
 	/* Of each session. The last is of readings without one, which are never cancelled. */
-	bool cancelled[LIMIT_SESSIONS + 1];
+	_Atomic bool cancelled[LIMIT_SESSIONS + 1];
 	uint64_t turn[LIMIT_SESSIONS + 1]; /* when it had its last one */
 	uint64_t turns;
-	bool stopped;
+	_Atomic bool stopped;
 };
 
 /* ---- store.c ---- */
@@ -339,6 +362,7 @@ __attribute__((format(printf, 2, 3))) void stores_log(
 void reading_begin(struct reading *reading, struct stores *stores,
 	const struct store_bucket *bucket, const char *key);
 void reading_end(struct reading *reading);
+/* Also without the lock. */
 bool reading_cancelled(const struct reading *reading);
 /* Waits until it is woken, @due_ms the latest. Unlocked meanwhile. */
 void reading_wait(struct reading *reading, int64_t due_ms);
@@ -351,36 +375,11 @@ void bucket_turns(struct store_bucket *bucket);
 
 /* ---- get.c: one GET (or HEAD) ---- */
 
-/* It and its handles, with an open connection, serve one GET after the other. */
-struct get {
-	struct store_bucket *bucket;
-	CURL *easy;
-	CURLM *multi;
-	struct get *next; /* spare */
-	_Atomic bool left;
-	const struct reading *reading; /* whose it is, until its release */
-	struct answer answer;
-	struct verdict verdict; /* by the headers, once the body begins; then of all */
-	bool judged, timed_out, too_long;
-	bool incomplete; /* no memory for a header */
-	char *body;	 /* [room] */
-	size_t room;
-	size_t n;		       /* of the body, or of the body of an error */
-	uint64_t serial;	       /* of the credentials */
-	int64_t begun_ms, answered_ms; /* answered: 0 before the first header */
-	int64_t first_byte_ms, deadline_ms;
-	size_t stall_n; /* of the body, when deadline_ms was set */
-	struct curl_slist *headers;
-	char error[CURL_ERROR_SIZE];
-};
-
-/* Makes a signed GET of what the reading asks for, and judges it. NULL: out of memory. With the
- * lock, unlocked meanwhile. */
-struct get *get_make(struct reading *reading);
-/* Ends one in flight soon. With the lock. */
-void get_leave(struct get *get);
-/* Its handle can be used again. With the lock. */
-void get_release(struct get *get);
+/* Makes a signed GET of what the reading asks for, and judges it: fills reading->get. False: out of
+ * memory. With the lock, unlocked meanwhile. */
+bool get_make(struct reading *reading);
+/* Frees it; its connection stays for others. With the lock. */
+void get_release(struct reading *reading);
 void get_free_spares(struct store_bucket *bucket);
 
 /* ---- read.c ---- */

@@ -33,12 +33,6 @@ extern char **environ;
 #define WRONG(seek, ...)                                                                           \
 	(fault_set(&(seek)->fault, FAULT_PERMISSION, "", __VA_ARGS__), PROVIDED_WRONG)
 
-/* NULL: not set, or empty. */
-static const char *variable(const char *name)
-{
-	return text_or_null(getenv(name));
-}
-
 /* ---- sections of the shared AWS files ---- */
 
 #define SETTING(key, member)                                                                       \
@@ -146,24 +140,21 @@ int profile_parse(char *text, bool prefixed, struct profile *profile)
 }
 
 /* The path of a file: @given, or below ~/.aws. False: there is no home. */
-static bool path_of(const char *given, const char *file, char *path, size_t path_bytes)
+static bool path_of(const char *given, const char *file, char path[PATH_MAX])
 {
-	const char *home = getenv("HOME");
+	const char *home = variable("HOME");
 	char buffer[1024];
 	struct passwd user, *found = NULL;
-	bool below_home = !given || !*given || strncmp(given, "~/", 2) == 0;
+	bool below_home = !given || strncmp(given, "~/", 2) == 0;
 
-	if (below_home && (!home || !*home)) {
+	if (below_home && !home) {
 		getpwuid_r(geteuid(), &user, buffer, sizeof(buffer), &found);
-		home = found ? found->pw_dir : NULL;
+		if (!found)
+			return false;
+		home = found->pw_dir;
 	}
-	if (below_home && !home)
-		return false;
-	int n = !given || !*given ? snprintf(path, path_bytes, "%s/.aws/%s", home, file)
-		: below_home	  ? snprintf(path, path_bytes, "%s%s", home, given + 1)
-				  : snprintf(path, path_bytes, "%s", given);
-
-	return n >= 0 && (size_t)n < path_bytes;
+	return snprintf(path, PATH_MAX, "%s%s%s", below_home ? home : "",
+		       given ? given + below_home : "/.aws/", given ? "" : file) < PATH_MAX;
 }
 
 bool profile_read(const char *name, struct profile *profile, struct fault *fault)
@@ -175,17 +166,14 @@ bool profile_read(const char *name, struct profile *profile, struct fault *fault
 		{"AWS_SHARED_CREDENTIALS_FILE", "credentials", false},
 		{"AWS_CONFIG_FILE", "config", true},
 	};
-	const char *usual = text_or_null(getenv("AWS_PROFILE"));
+	const char *chosen = name ? name : variable("AWS_PROFILE");
 	char *text = malloc(FILE_BYTES), path[PATH_MAX];
 	bool good = text || fault_memory(fault);
 
 	*profile = (struct profile){0};
-	snprintf(profile->name, sizeof(profile->name), "%s",
-		name	? name
-		: usual ? usual
-			: "default");
+	snprintf(profile->name, sizeof(profile->name), "%s", chosen ? chosen : "default");
 	for (int i = 0; i < 2 && good; i++) {
-		if (!path_of(getenv(files[i].variable), files[i].file, path, sizeof(path)))
+		if (!path_of(variable(files[i].variable), files[i].file, path))
 			continue;
 		if (!read_text(path, text, FILE_BYTES, fault)) {
 			good = fault->error == ENOENT || fault->error == ENOTDIR;
@@ -207,12 +195,11 @@ bool profile_read(const char *name, struct profile *profile, struct fault *fault
 /* Whether the text can be a header's value of fewer than @bytes. */
 static bool fits(const char *text, size_t bytes)
 {
-	size_t n = strlen(text);
+	size_t n = 0;
 
-	for (size_t i = 0; i < n; i++)
-		if ((unsigned char)text[i] <= 0x20 || (unsigned char)text[i] >= 0x7f)
-			return false;
-	return n > 0 && n < bytes;
+	while (text[n] > ' ' && text[n] <= '~')
+		n++;
+	return n > 0 && n < bytes && !text[n];
 }
 
 /* False: one of them is empty, too long or has control characters. */
@@ -221,11 +208,11 @@ static bool use_keys(struct seek *seek, const char *access, const char *secret, 
 	struct sign_keys *keys = &seek->found.keys;
 
 	if (!fits(access, sizeof(keys->access)) || !fits(secret, sizeof(keys->secret)) ||
-		(text_or_null(token) && !fits(token, SIGN_TOKEN_BYTES)))
+		(token && *token && !fits(token, SIGN_TOKEN_BYTES)))
 		return false;
 	strcpy(keys->access, access);
 	strcpy(keys->secret, secret);
-	if (text_or_null(token))
+	if (token && *token)
 		stpcpy(stpcpy(keys->token_header, SIGN_TOKEN_HEADER), token);
 	seek->found.kind = CREDENTIALS_KEYS;
 	return true;
@@ -679,7 +666,8 @@ static enum provided from_environment(struct seek *seek)
 
 static enum provided from_profile(struct seek *seek)
 {
-	const char *named = seek->bucket->place.store ? seek->bucket->place.store->profile : NULL;
+	const struct config_store *store = seek->bucket->place.store;
+	const char *named = store ? store->profile : NULL;
 	struct profile p;
 
 	if (!profile_read(named, &p, &seek->fault))
@@ -705,23 +693,31 @@ static enum provided from_profile(struct seek *seek)
 	/* One that `stores:` or the environment names must exist. */
 	if (!named && !variable("AWS_PROFILE"))
 		return PROVIDED_NOTHING;
-	return WRONG(seek, "%s",
-		p.found ? "it has no credentials; set aws_access_key_id and aws_secret_access_key, "
-			  "or credential_process"
-			: "it is in none of the AWS files; add it, or name another profile");
+	if (p.found)
+		return WRONG(seek, "it has no credentials; set aws_access_key_id and "
+				   "aws_secret_access_key, or "
+				   "credential_process");
+	return WRONG(seek,
+		"%s%s%s names it, and neither ~/.aws/credentials nor ~/.aws/config has it; add it, "
+		"or name another profile",
+		named ? "stores." : "AWS_PROFILE", named ? store->name : "",
+		named ? ".profile" : "");
 }
 
-/* Token and query files of `stores:`. One that is being replaced is there soon. */
+/* Token and query files of `stores:`. */
 static enum provided from_file(struct seek *seek)
 {
-	const char *tokens = seek->bucket->place.store->token_file;
-	const char *path = tokens ? tokens : seek->bucket->place.store->query_file;
-	const char *text = read_text(path, seek->answer, sizeof(seek->answer), &seek->fault);
+	const struct config_store *store = seek->bucket->place.store;
+	const char *tokens = store->token_file, *path = tokens ? tokens : store->query_file;
+	struct fault cause;
+	const char *text = read_text(path, seek->answer, sizeof(seek->answer), &cause);
 
 	if (!text)
-		return PROVIDED_LATER;
+		return WRONG(seek, "stores.%s.%s: %s; must be a file that this user may read",
+			store->name, tokens ? "token_file" : "query_file", cause.text);
 	if (tokens ? use_bearer(seek, text) : use_query(seek, text))
 		return PROVIDED;
+	/* It may be about to be replaced. */
 	return LATER(seek, "%s: must contain one %s, and nothing else", path,
 		tokens ? "bearer token" : "query, NAME=VALUE&…");
 }

@@ -296,34 +296,30 @@ static int64_t judge(struct reading *r, const struct get *get, struct fault *fau
 	return patience > 0 && now + wait > end ? end : now + wait;
 }
 
-/* Makes GETs until one succeeds, which the caller releases. NULL: @fault. */
-static struct get *fetch(struct reading *r, struct fault *fault)
+/* Makes GETs until one succeeds, which the caller releases. False: @fault. */
+static bool fetch(struct reading *r, struct fault *fault)
 {
 	struct store_bucket *bucket = r->bucket;
+	const struct get *get = &r->get;
 
 	while (r->due_ms >= 0 && wait_for_credentials(r, fault) && wait_for_turn(r, fault)) {
-		struct get *get = get_make(r);
-
-		if (!get) {
-			no_memory(fault);
-			return NULL;
-		}
-		if (get->left && get->verdict.kind != VERDICT_GOOD) {
-			get_release(get);
-			cancel(fault);
-			return NULL;
+		if (!get_make(r))
+			return no_memory(fault);
+		if (reading_cancelled(r) && get->verdict.kind != VERDICT_GOOD) {
+			get_release(r);
+			return cancel(fault);
 		}
 		count(bucket, get);
 		if (get->verdict.kind == VERDICT_GOOD) {
 			succeeded(bucket, get);
-			return get;
+			return true;
 		}
 		r->due_ms = judge(r, get, fault);
 		failed(bucket, r->due_ms >= 0 ? r->key : NULL, get);
-		get_release(get);
+		get_release(r);
 		reading_pause(r);
 	}
-	return NULL;
+	return false;
 }
 
 /* ---- shared bytes; with the lock ---- */
@@ -337,13 +333,11 @@ static int compare(const void *a, const void *b)
 static void shared_free(struct shared *s)
 {
 	assert(s->references == 0 && !s->fetched);
-	if (!s->failed)
-		tdelete(s, &s->bucket->stores->shared, compare);
+	tdelete(s, &s->bucket->stores->shared, compare);
 	if (s->body)
 		s->bucket->body_bytes -= s->n;
 	free(s->name);
 	free(s->body);
-	free(s->fault);
 	free(s);
 }
 
@@ -423,28 +417,34 @@ static void share_end(struct shared *s)
 static bool wait_for_share(struct reading *r, struct shared *s, struct fault *fault)
 {
 	r->shared = s;
-	while (s->fetched && !reading_cancelled(r))
+	r->fault = fault;
+	while (s->fetched && r->shared && !reading_cancelled(r))
 		reading_wait(r, INT64_MAX);
+	bool failed = !r->shared;
+
 	r->shared = NULL;
 	if (reading_cancelled(r))
 		return cancel(fault);
-	if (s->failed)
-		return s->fault ? (*fault = *s->fault, false) : no_memory(fault);
-	s->fetched = !s->body;
-	return true;
+	s->fetched |= !failed && !s->body;
+	return !failed;
 }
 
-/* The caller does not fetch it any more: others may. */
-static void leave_share(struct shared *s)
+/* The caller does not fetch it any more: others may, unless it failed with @fault. */
+static void leave_share(struct shared *s, const struct fault *fault)
 {
 	struct reading *r;
 
 	s->fetched = false;
-	if (s->references == 1) /* the caller's */
-		return;
 	TAILQ_FOREACH(r, &s->bucket->stores->readings, link)
-	if (r->shared == s)
+	{
+		if (r->shared != s)
+			continue;
+		if (fault) {
+			*r->fault = *fault;
+			r->shared = NULL;
+		}
 		pthread_cond_signal(&r->wake);
+	}
 }
 
 /* Fetches its body, which begins at @from. False: @fault. */
@@ -453,21 +453,15 @@ static bool fetch_share(struct reading *r, struct shared *s, const struct object
 {
 	r->query = "";
 	r->asked = (struct verdict_asked){VERDICT_RANGE, object->etag, object->size, from, s->n};
-	struct get *get = fetch(r, fault);
+	bool fetched = fetch(r, fault);
 
-	if (get) {
-		s->body = get->body;
-		get->body = NULL;
-		get_release(get);
-	} else if (fault->error != ECANCELED) {
-		tdelete(s, &s->bucket->stores->shared, compare);
-		s->failed = true;
-		s->fault = malloc(sizeof(*fault));
-		if (s->fault)
-			*s->fault = *fault;
+	if (fetched) {
+		s->body = r->get.body;
+		r->get.body = NULL;
+		get_release(r);
 	}
-	leave_share(s);
-	return get;
+	leave_share(s, fetched || fault->error == ECANCELED ? NULL : fault);
+	return fetched;
 }
 
 /* ---- reading ---- */
@@ -494,7 +488,7 @@ static bool read_range(struct reading *r, const struct object *object, uint64_t 
 
 	/* Another thread may have fetched it since this one looked. */
 	if (mine && piece && read_cached(r, object, at, to, n)) {
-		leave_share(s);
+		leave_share(s, NULL);
 		share_end(s);
 		return true;
 	}
@@ -561,20 +555,18 @@ char *store_ask(struct stores *stores, const struct store_bucket *bucket, const 
 	struct fault *fault)
 {
 	struct reading r;
-	struct get *get;
 	char *body = NULL;
 
 	pthread_mutex_lock(&stores->lock);
 	reading_begin(&r, stores, bucket, key);
 	r.query = query;
 	r.asked = asked;
-	get = fetch(&r, fault);
-	if (get) {
-		body = get->body;
-		get->body = NULL;
-		*n = get->n;
-		*answer = get->answer;
-		get_release(get);
+	if (fetch(&r, fault)) {
+		body = r.get.body;
+		r.get.body = NULL;
+		*n = r.get.n;
+		*answer = r.get.answer;
+		get_release(&r);
 	}
 	reading_end(&r);
 	pthread_mutex_unlock(&stores->lock);

@@ -69,11 +69,7 @@ void store_on_behalf(uint32_t session)
 
 bool store_is_cancelled(struct stores *stores)
 {
-	pthread_mutex_lock(&stores->lock);
-	bool cancelled = stores->stopped || stores->cancelled[behalf];
-
-	pthread_mutex_unlock(&stores->lock);
-	return cancelled;
+	return stores->stopped || stores->cancelled[behalf];
 }
 
 bool reading_cancelled(const struct reading *reading)
@@ -97,7 +93,7 @@ void reading_begin(struct reading *reading, struct stores *stores,
 
 void reading_end(struct reading *reading)
 {
-	assert(!reading->queued && !reading->get);
+	assert(!reading->queued && !reading->handle);
 	TAILQ_REMOVE(&reading->stores->readings, reading, link);
 	pthread_cond_destroy(&reading->wake);
 }
@@ -178,17 +174,15 @@ static void wake_readings(struct stores *stores, uint32_t session)
 	{
 		if (session != STORE_NO_SESSION && r->session != session)
 			continue;
-		if (r->get)
-			get_leave(r->get);
+		if (r->handle)
+			stores->curl->multi_wakeup(r->handle->multi);
 		pthread_cond_signal(&r->wake);
 	}
 }
 
 void store_allow(struct stores *stores, uint32_t session)
 {
-	pthread_mutex_lock(&stores->lock);
 	stores->cancelled[session] = false;
-	pthread_mutex_unlock(&stores->lock);
 }
 
 void store_cancel(struct stores *stores, uint32_t session)
@@ -292,16 +286,12 @@ struct stores *store_open(const struct store_options *options, struct fault *fau
 	pthread_mutex_init(&stores->lock, NULL);
 	TAILQ_INIT(&stores->readings);
 	pthread_cond_init(&stores->helpers, NULL);
-	bool good = wallets_check(config, fault);
-
-	if (good && caches)
+	if (caches)
 		stores->cache = store_cache_open(
 			config->cache_dir, config->cache_bytes, &stores->options, &cause);
-	if (good && caches && !stores->cache)
-		good = config_refuse(
-			fault, config->path, config->cache_line, cause.field, "%s", cause.text);
-	if (good)
+	if (!caches || stores->cache)
 		return stores;
+	config_refuse(fault, config->path, config->cache_line, cause.field, "%s", cause.text);
 	store_close(stores);
 	return NULL;
 }

@@ -63,9 +63,9 @@ static void find_region(struct url_place *place)
 	if (!region && place->kind == URL_GS)
 		region = "auto";
 	if (!region)
-		region = text_or_null(getenv("AWS_REGION"));
+		region = variable("AWS_REGION");
 	if (!region)
-		region = text_or_null(getenv("AWS_DEFAULT_REGION"));
+		region = variable("AWS_DEFAULT_REGION");
 	if (!region && profile_read(name, &profile, &fault) && profile.region[0])
 		region = profile.region;
 	snprintf(place->region, sizeof(place->region), "%s", region ? region : "us-east-1");
