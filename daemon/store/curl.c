@@ -6,18 +6,7 @@
 #include <errno.h>
 #include <glob.h>
 #include <pthread.h>
-#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
-
-static const struct {
-	const char *name;
-	size_t at; /* in struct curl */
-} functions[] = {
-#define FUNCTION(name) {"curl_" #name, offsetof(struct curl, name)},
-	CURL_FUNCTIONS(FUNCTION)
-#undef FUNCTION
-};
 
 /* Debian's libcurl4 first, then what RHEL, SUSE and Alpine have, which has the same name. */
 static const char *const libraries[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
@@ -32,15 +21,11 @@ static bool load(struct curl *curl, struct fault *fault)
 		return fault_errno(fault, ELIBACC, "stores",
 			"objects in stores need libcurl.so.4, which was not found; install "
 			"libcurl4 (Debian), libcurl (RHEL, Alpine) or libcurl4 (SUSE)");
-	for (unsigned i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-		void *function = dlsym(library, functions[i].name);
-
-		if (!function)
-			return fault_errno(fault, ELIBACC, "stores",
-				"libcurl has no function %s; install libcurl 7.68 or later",
-				functions[i].name);
-		memcpy((char *)curl + functions[i].at, &function, sizeof(function));
-	}
+#define FIND(name) &&(curl->name = (typeof(curl->name))dlsym(library, "curl_" #name))
+	if (!(true CURL_FUNCTIONS(FIND)))
+#undef FIND
+		return fault_errno(fault, ELIBACC, "stores",
+			"libcurl is too old; install libcurl 7.68 or later");
 	if (curl->global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		return fault_errno(fault, ELIBACC, "stores",
 			"libcurl cannot be initialised; install it again");

@@ -35,7 +35,6 @@ enum url_kind {
 struct url_place {
 	enum url_kind kind;
 	const struct config_store *store; /* its entry of `stores:`; NULL: none */
-	char scheme[CONFIG_SCHEME_BYTES];
 	char name[URL_NAME_BYTES];   /* "s3://corpus"; for users, and equal for equal buckets */
 	char bucket[URL_NAME_BYTES]; /* "corpus"; of an HTTPS server: its host and port */
 	bool tls;

@@ -105,9 +105,8 @@ bool url_place(const struct config *config, const char *url, struct url_place *p
 			: strcmp(parts.scheme, "gs") == 0 ? URL_GS
 							  : URL_S3,
 		.tls = parts.tls};
-	memcpy(place->scheme, parts.scheme, sizeof(place->scheme));
 	memcpy(place->bucket, parts.bucket, parts.bucket_bytes); /* < URL_ENDPOINT_BYTES */
-	stpcpy(stpcpy(stpcpy(place->name, place->scheme), "://"), place->bucket);
+	stpcpy(stpcpy(stpcpy(place->name, parts.scheme), "://"), place->bucket);
 	find_region(place);
 	place->base[0] = '/';
 	if (parts.https) {
