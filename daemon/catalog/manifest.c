@@ -209,28 +209,22 @@ static bool check_numbers(const struct reading *r, const struct line *l)
 		 budget = r->hint->budget_bytes, width = shard_type_bytes(f->type),
 		 bytes = f->tokens * width, most = l->size > bytes ? l->size - bytes : 0;
 
-	if (f->sample_tokens && f->row_tokens)
-		return refuse(r, "row_tokens",
-			"has both row_tokens and sample_tokens; must have only one of them");
-	if (whole && f->tokens % whole)
+	if ((f->sample_tokens && f->row_tokens) || (whole && f->tokens % whole))
 		return refuse(r, "tokens",
-			"tokens is %" PRIu64 "; must be a multiple of %s, %" PRIu64, f->tokens,
-			f->sample_tokens ? "sample_tokens" : "row_tokens", whole);
+			"tokens is %" PRIu64 "; must be a multiple of sample_tokens, %" PRIu64
+			", or of row_tokens, %" PRIu64 "; one of them must be absent",
+			f->tokens, f->sample_tokens, f->row_tokens);
 	if (budget > 0 && f->frame_bytes > budget)
 		return refuse(r, "frame_bytes",
 			"frame_bytes is %" PRIu64 "; must be at most %" PRIu64
 			", a quarter of `memory`",
 			f->frame_bytes, budget);
-	if (l->has_data_at && f->frame_bytes > 0)
-		return refuse(r, "data_at",
-			"data_at is %" PRIu64 ", but the shard is compressed (frame_bytes %" PRIu64
-			"); must be absent",
-			f->data_at, f->frame_bytes);
 	/* The tokens of a plain shard end with its file, or before. */
-	return !l->has_data_at || (bytes <= l->size && f->data_at <= most) ||
+	return !l->has_data_at || (f->frame_bytes == 0 && bytes <= l->size && f->data_at <= most) ||
 	       refuse(r, "data_at",
-		       "data_at is %" PRIu64 "; must be at most %" PRIu64 ": after it, %" PRIu64
-		       " tokens of %" PRIu64 " bytes must fit into size, %" PRIu64,
+		       "data_at is %" PRIu64 "; must be absent of a compressed shard, otherwise at "
+		       "most %" PRIu64 ": after it, %" PRIu64 " tokens of %" PRIu64
+		       " bytes must fit into size, %" PRIu64,
 		       f->data_at, most, f->tokens, width, l->size);
 }
 
