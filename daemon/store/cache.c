@@ -53,8 +53,8 @@ struct store_cache {
 	pthread_mutex_t lock; /* never held while the disk works */
 	/* As store_cache_status() says it, but for the times. `dir` and size_bytes never change. */
 	struct store_cache_status status;
-	int64_t failing_until_ms, failed_ms;
-	int64_t damage_due_ms; /* until then no damaged piece is logged */
+	/* Not the lock's. A minute after a fault of the disk; after a log line about damage. */
+	_Atomic int64_t failing_until_ms, damage_due_ms;
 };
 
 /* @counter: of the status. */
@@ -183,25 +183,18 @@ static int64_t ns(const struct timespec *time)
 
 bool store_cache_takes(struct store_cache *cache)
 {
-	pthread_mutex_lock(&cache->lock);
-	bool takes = stores_now_ms() >= cache->failing_until_ms;
-
-	pthread_mutex_unlock(&cache->lock);
-	return takes;
+	return stores_now_ms() >= cache->failing_until_ms;
 }
 
 /* Whether a line may be logged: one of its kind a minute. */
-static bool is_due(struct store_cache *cache, int64_t *due_ms)
+static bool is_due(_Atomic int64_t *due_ms)
 {
 	int64_t now = stores_now_ms();
 
-	pthread_mutex_lock(&cache->lock);
-	bool due = now >= *due_ms;
-
-	if (due)
-		*due_ms = now + RETRY_MS;
-	pthread_mutex_unlock(&cache->lock);
-	return due;
+	if (now < *due_ms)
+		return false;
+	*due_ms = now + RETRY_MS;
+	return true;
 }
 
 static void failed(struct store_cache *cache, int error, const char *what)
@@ -213,10 +206,9 @@ static void failed(struct store_cache *cache, int error, const char *what)
 	if (error == ENOENT && fstat(cache->dir, &st) == 0 && st.st_nlink > 0)
 		return;
 	pthread_mutex_lock(&cache->lock);
-	cache->failed_ms = stores_now_ms();
 	snprintf(cache->status.last, sizeof(cache->status.last), "%s: %s", what, strerror(error));
 	pthread_mutex_unlock(&cache->lock);
-	if (is_due(cache, &cache->failing_until_ms))
+	if (is_due(&cache->failing_until_ms))
 		stores_log(cache->options, "cache %s: %s: %s; windows are fetched singly%s",
 			cache->status.dir, what, strerror(error),
 			error == ENOENT ? " until the daemon is started again"
@@ -307,7 +299,7 @@ bool store_cache_read(
 		count(cache, &cache->status.hits, 1);
 	if (error == EBADMSG) {
 		count(cache, &cache->status.mismatches, 1);
-		if (is_due(cache, &cache->damage_due_ms))
+		if (is_due(&cache->damage_due_ms))
 			stores_log(cache->options,
 				"cache %s: piece %" PRIu32
 				" of %s differs from its sum; it is fetched again. If that happens "
@@ -535,15 +527,15 @@ void store_cache_close(struct store_cache *cache)
 bool store_cache_status(struct stores *stores, struct store_cache_status *status)
 {
 	struct store_cache *cache = stores->cache;
-	int64_t now = stores_now_ms();
 
 	if (!cache)
 		return false;
 	pthread_mutex_lock(&cache->lock);
 	*status = cache->status;
-	if (now < cache->failing_until_ms)
-		status->failing_s = (unsigned)((cache->failing_until_ms - now + 999) / 1000);
-	status->last_ago_s = status->last[0] ? (now - cache->failed_ms) / 1000 : 0;
 	pthread_mutex_unlock(&cache->lock);
+	int64_t left_ms = cache->failing_until_ms - stores_now_ms();
+
+	status->failing_s = left_ms > 0 ? (unsigned)((left_ms + 999) / 1000) : 0;
+	status->last_ago_s = status->last[0] ? (RETRY_MS - left_ms) / 1000 : 0;
 	return true;
 }
