@@ -97,16 +97,6 @@ uint32_t bytes_id(const struct stat *st)
 	return id ? id : 1;
 }
 
-/* Also of ctime: a file may be overwritten while its mtime stays. */
-static uint64_t version_of(const struct stat *st)
-{
-	const uint64_t facts[] = {st->st_dev, st->st_ino, (uint64_t)st->st_size,
-		(uint64_t)st->st_mtim.tv_sec, (uint64_t)st->st_mtim.tv_nsec,
-		(uint64_t)st->st_ctim.tv_sec, (uint64_t)st->st_ctim.tv_nsec};
-
-	return XXH64(facts, sizeof(facts), 0);
-}
-
 bool bytes_settled(const struct bytes *b, struct fault *fault)
 {
 	struct stat st;
@@ -115,9 +105,8 @@ bool bytes_settled(const struct bytes *b, struct fault *fault)
 		return true;
 	if (fstat(b->fd, &st) != 0)
 		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	if (bytes_id(&st) == b->id && version_of(&st) == b->version)
-		return true;
-	return fault_errno(fault, ESTALE, "", "one of its side files " PHRASE_CHANGED);
+	return bytes_id(&st) == b->id ||
+	       fault_errno(fault, ESTALE, "", "one of its side files " PHRASE_CHANGED);
 }
 
 static struct bytes *open_file(int fd, const char *path, struct fault *fault)
@@ -137,8 +126,7 @@ static struct bytes *open_file(int fd, const char *path, struct fault *fault)
 			.size = (uint64_t)st.st_size,
 			.plain = true,
 			.fd = fd,
-			.id = bytes_id(&st),
-			.version = version_of(&st)};
+			.id = bytes_id(&st)};
 		return b;
 	}
 	free(b);
@@ -182,121 +170,37 @@ static bool open_side_file(const char *path, struct bytes **b, struct fault *fau
 
 /*
  * While a shard is opened, a header, a table or an index is read in many small pieces, and each
- * would be a GET. So parts of the object are read ahead: all of a small one, its last 64 KiB, and
- * more where reads are sequential, for a head and three arrays that are read side by side.
+ * would be a GET. So the store reads whole blocks, and keeps them.
  */
-enum { PART_LEAST = 64 << 10, PART_MOST = 8 << 20, PARTS = 5 };
-
-struct ahead {
-	struct part {
-		uint64_t at, n, used; /* used: when it was read from last */
-		char *bytes;
-	} part[PARTS];
-	uint64_t reads;
-	bool ended;
-	/* Of the read that failed: to ask the store again for each format may take minutes. */
-	struct fault *fault;
-};
+enum { BLOCKS = 256, BLOCK_MOST = 1 << 20 };
 
 struct object_source {
 	struct bytes bytes;
 	struct object object;
-	struct ahead ahead;
 };
 
 void bytes_opened(const struct bytes *b)
 {
-	struct ahead *ahead = b->ahead;
-
-	for (unsigned i = 0; ahead && i < PARTS; i++) {
-		free(ahead->part[i].bytes);
-		ahead->part[i].bytes = NULL;
-	}
-	if (ahead) {
-		free(ahead->fault);
-		ahead->fault = NULL;
-		ahead->ended = true;
-	}
-}
-
-/* Chooses a part for bytes [at, at + n), and sets its range unless it has them. */
-static struct part *choose(struct ahead *ahead, uint64_t size, uint64_t at, size_t n)
-{
-	struct part *last = ahead->part + PARTS, *p = ahead->part, to = {.at = at, .n = PART_LEAST};
-
-	for (struct part *q = ahead->part; q < last; q++) {
-		if (q->bytes && at >= q->at && at + n <= q->at + q->n)
-			return q;
-		p = q->used < p->used ? q : p;
-	}
-	for (struct part *q = ahead->part; q < last; q++)
-		if (q->bytes && q->at > 0 && at >= q->at && at <= q->at + 2 * q->n) { /* goes on */
-			p = q;
-			to.n = 2 * q->n < PART_MOST ? 2 * q->n : PART_MOST;
-		}
-	if (size <= 2 * PART_LEAST)
-		to = (struct part){.n = size};
-	else if (at >= size - PART_LEAST)
-		to = (struct part){.at = size - PART_LEAST, .n = PART_LEAST};
-	else if (at + n <= PART_LEAST)
-		to.at = 0;
-	to.n = to.n < n ? n : to.n;
-	to.n = to.n < size - to.at ? to.n : size - to.at;
-	free(p->bytes);
-	*p = to;
-	return p;
+	if (b->object)
+		b->object->block = 0;
 }
 
 static bool object_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
-	const struct object_source *s = (const struct object_source *)b;
-	struct stores *stores = b->objects->stores;
-	struct ahead *ahead = b->ahead;
-
-	if (ahead->fault) {
-		*fault = *ahead->fault;
-		return false;
-	}
-	if (ahead->ended || n > PART_MOST)
-		return store_read(stores, &s->object, at, to, n, fault);
-	struct part *p = choose(ahead, b->size, at, n);
-
-	if (!p->bytes) {
-		p->bytes = malloc(p->n);
-		if (!p->bytes)
-			return store_read(stores, &s->object, at, to, n, fault);
-		if (!store_read(stores, &s->object, p->at, p->bytes, p->n, fault)) {
-			free(p->bytes);
-			p->bytes = NULL;
-			ahead->fault = malloc(sizeof(*fault));
-			if (ahead->fault)
-				*ahead->fault = *fault;
-			return false;
-		}
-	}
-	p->used = ++ahead->reads;
-	memcpy(to, p->bytes + (at - p->at), n);
-	return true;
+	return store_read(b->objects->stores, b->object, at, to, n, fault);
 }
 
 static void object_close(struct bytes *b)
 {
-	bytes_opened(b);
 	free(b);
 }
 
 static const struct bytes_ops object_ops = {.read = object_read, .close = object_close};
 
-static uint64_t hash_of(const struct object *object)
-{
-	uint64_t hash = object->etag ? XXH64(object->etag, strlen(object->etag), 0) : 0;
-
-	return XXH64(&object->size, sizeof(object->size), hash);
-}
-
 uint32_t bytes_object_id(const struct object *object)
 {
-	uint32_t id = (uint32_t)hash_of(object);
+	uint64_t hash = object->etag ? XXH64(object->etag, strlen(object->etag), 0) : 0;
+	uint32_t id = (uint32_t)XXH64(&object->size, sizeof(object->size), hash);
 
 	return id ? id : 1;
 }
@@ -314,6 +218,9 @@ static bool open_object(
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return fault_memory(fault);
+	object.block = STORE_BLOCK_BYTES;
+	while (object.block < BLOCK_MOST && (uint64_t)object.block * BLOCKS < object.size)
+		object.block *= 2;
 	s->object = object;
 	s->bytes = (struct bytes){.ops = &object_ops,
 		.path = path,
@@ -321,11 +228,8 @@ static bool open_object(
 		.plain = true,
 		.fd = -1,
 		.id = bytes_object_id(&object),
-		/* Differs for objects of one size and ETag. */
-		.version = XXH64(object.key, strlen(object.key),
-			(uintptr_t)object.bucket ^ hash_of(&object)),
 		.objects = objects,
-		.ahead = &s->ahead};
+		.object = &s->object};
 	*b = &s->bytes;
 	return true;
 }

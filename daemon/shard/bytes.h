@@ -16,7 +16,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct ahead;
 struct bytes;
 struct frames;
 struct stat;
@@ -63,13 +62,12 @@ struct bytes {
 	uint64_t index_bytes; /* memory of the frames' index */
 	int fd;		      /* -1: an object */
 	bool owns_fd;
-	uint32_t id;	  /* plain: bytes_id(), or of an object a hash of its size and ETag */
-	uint64_t version; /* plain: a hash of its identity and ctime, or of key, size and ETag */
+	uint32_t id; /* plain: bytes_id(), or of an object a hash of its size and ETag */
 	/* The first bytes, for bytes_head(), if they were read in advance; or NULL. */
 	const uint8_t *head;
 	size_t head_bytes;
 	const struct objects *objects; /* it and its side files are there; NULL: files */
-	struct ahead *ahead;	       /* of objects: what was read in advance */
+	struct object *object;	       /* NULL: a file */
 };
 
 /*
@@ -87,10 +85,7 @@ struct bytes *bytes_open(
 bool bytes_open_side(
 	const struct bytes *shard, const char *path, struct bytes **b, struct fault *fault);
 void bytes_close(struct bytes *b); /* NULL: does nothing */
-/*
- * The shard is open: bytes that were read in advance are dropped. Before that, one thread at a time
- * may read an object.
- */
+/* The shard is open: of an object, GETs fetch no more than what is read. */
 void bytes_opened(const struct bytes *b);
 /*
  * Whether the file is unchanged since bytes_open_side(). For callers that keep what they read and
@@ -141,10 +136,10 @@ struct bytes *zstd_open(
 	struct bytes *file, struct frames *frames, uint64_t budget_bytes, struct fault *fault);
 
 /*
- * A daemon has one cache of decoded frames, shared by all sessions and threads. A frame is decoded
- * once, however many threads wait for it. The least recently used frames make room for a new one.
- * The budget covers frames with their records, and while a frame is decoded its compressed bytes
- * and the decoder. NULL: out of memory.
+ * A daemon has one cache of decoded frames for all open files, sessions and threads. A frame is
+ * decoded once, however many threads wait for it. The least recently used frames make room for a
+ * new one; those of a file go when it is closed. The budget covers frames with their records, and
+ * while a frame is decoded its compressed bytes and the decoder. NULL: out of memory.
  */
 struct frames *frames_new(uint64_t budget_bytes);
 void frames_free(struct frames *frames); /* after every source that uses it; NULL: does nothing */

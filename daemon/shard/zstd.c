@@ -7,18 +7,16 @@
  * hold its claimed size before memory is allocated for it. The decoded bytes must have the recorded
  * length and checksum.
  */
-#include "daemon/shard/format.h"
+#include "daemon/shard/bytes.h"
 
 #define XXH_INLINE_ALL
 #include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
-#include <time.h>
 #include <xxhash.h>
 #include <zstd.h>
 #include <zstd_errors.h>
@@ -33,23 +31,31 @@ enum {
 	HEAD_INPUT = 4096,
 	SMALL = 1 << 16, /* bytes; files up to this size are decoded when they are opened, */
 	SMALL_CONTENT = 1 << 20,   /* if their contents are at most this large */
-	OWN_ROOM = 2 << 20,	   /* for the decoder, in a cache of one frame */
 	DECODER_BYTES = 160 << 10, /* what zstd allocates to decode a frame */
 	BUDGET = 256 << 20,	   /* the default */
-	BUCKET_BYTES = 64 << 10,   /* of a cache's budget, for each bucket */
-	BUCKETS_LEAST = 64,
-	BUCKETS_MOST = 1 << 18,
-	CANCEL_MS = 20, /* how often a thread that waits asks whether it is cancelled */
 };
 
 static const uint32_t frame_magic = 0xfd2fb528, skippable_magic = 0x184d2a50,
 		      table_magic = 0x184d2a5e, seekable_magic = 0x8f92eab1;
 
+/* A decoded frame, or one that is being decoded. */
+struct slot {
+	struct frame *frame;
+	uint64_t bytes; /* with this struct */
+	unsigned users; /* the thread that decodes it is one */
+	bool ready;
+	TAILQ_ENTRY(slot) unused;
+	struct slot *dropped; /* the next one */
+	char data[];
+};
+
+/* Of a file. The slots are the cache's, and used with its lock. */
 struct frame {
 	uint64_t from;	/* offset in the file */
 	uint64_t begin; /* offset in the contents */
 	uint32_t length;
 	uint32_t checksum;
+	struct slot *slot; /* NULL: it is not in the cache */
 };
 
 struct source {
@@ -63,14 +69,18 @@ struct source {
 	struct frame *frame; /* [count + 1]: the last has the end of the contents */
 };
 
+static uint64_t size_of(const struct frame *frame)
+{
+	return frame[1].begin - frame->begin;
+}
+
 /* ---- decoding ---- */
 
-/* Reads and decodes a frame, which must give @size bytes. */
-static bool decode(
-	const struct source *s, uint64_t frame, uint64_t size, char *to, struct fault *fault)
+/* Reads and decodes a frame. */
+static bool decode(const struct source *s, const struct frame *f, char *to, struct fault *fault)
 {
-	const struct frame *f = &s->frame[frame];
 	uint8_t *input = malloc((size_t)f->length + 1);
+	size_t size = size_of(f);
 
 	if (!input)
 		return fault_memory(fault);
@@ -83,65 +93,41 @@ static bool decode(
 		return false;
 	if (!ZSTD_isError(length) && length != f->length)
 		return fault_data(fault,
-			"zstd frame %" PRIu64 ": is %zu bytes long, and %" PRIu32
+			"zstd frame %td: is %zu bytes long, and %" PRIu32
 			" are there: it has several frames, but no seek table that lists them; "
 			"decompress it, and use `tokctl pack --format zstd`",
-			frame, length, f->length);
+			f - s->frame, length, f->length);
 	if (ZSTD_getErrorCode(got) == ZSTD_error_memory_allocation)
 		return fault_memory(fault);
-	if (ZSTD_isError(got))
-		return fault_data(fault, "zstd frame %" PRIu64 " is damaged: %s", frame,
-			ZSTD_getErrorName(got));
-	if (got != size)
-		return fault_data(fault,
-			"zstd frame %" PRIu64 " decodes to %zu bytes; the seek table says %" PRIu64,
-			frame, got, size);
-	uint32_t sum = s->has_checksums ? (uint32_t)XXH64(to, size, 0) : f->checksum;
+	const char *wrong = ZSTD_isError(got) ? ZSTD_getErrorName(got)
+			    : got != size     ? "it has another size than the seek table says"
+			    : s->has_checksums && (uint32_t)XXH64(to, size, 0) != f->checksum
+				    ? "it has another checksum than the seek table says"
+				    : NULL;
 
-	return sum == f->checksum ||
-	       fault_data(fault,
-		       "zstd frame %" PRIu64 " is damaged: its checksum is %08" PRIx32
-		       "; the seek table says %08" PRIx32,
-		       frame, sum, f->checksum);
+	return !wrong || fault_data(fault, "zstd frame %td is damaged: %s", f - s->frame, wrong);
 }
 
 /* Decodes a frame; once more if it is damaged, because a bit may have flipped on the way. */
 static bool decode_twice(
-	const struct source *s, uint64_t frame, uint64_t size, char *to, struct fault *fault)
+	const struct source *s, const struct frame *f, char *to, struct fault *fault)
 {
-	const struct frame *f = &s->frame[frame];
-
-	if (decode(s, frame, size, to, fault))
+	if (decode(s, f, to, fault))
 		return true;
 	if (fault->code != FAULT_DATA)
 		return false;
 	const struct fault first = *fault;
 
 	reread_forget(s->file->fd, f->from, f->length);
-	if (decode(s, frame, size, to, fault)) {
-		reread_was_good(s->file->fd, f->from, f->length, first.text);
-		return true;
-	}
-	size_t n = strlen(fault->text);
-
-	snprintf(fault->text + n, sizeof(fault->text) - n,
-		" (bytes %" PRIu64 " to %" PRIu64 ", read twice)", f->from, f->from + f->length);
-	return false;
+	if (!decode(s, f, to, fault))
+		return fault_prefix(fault,
+			"bytes %" PRIu64 " to %" PRIu64 ", read twice: ", f->from,
+			f->from + f->length);
+	reread_was_good(s->file->fd, f->from, f->length, first.text);
+	return true;
 }
 
 /* ---- the cache ---- */
-
-/* A decoded frame, or one that is being decoded. */
-struct slot {
-	uint64_t version, frame, size; /* version: of its file */
-	LIST_ENTRY(slot) link;	       /* in its bucket; later in the list of dropped slots */
-	TAILQ_ENTRY(slot) unused;
-	unsigned users; /* the thread that decodes it is one */
-	bool ready;
-	char data[];
-};
-
-LIST_HEAD(slots, slot);
 
 struct frames {
 	struct frames *cache;  /* itself, or of a share its cache; the rest is the cache's */
@@ -151,24 +137,17 @@ struct frames {
 	pthread_cond_t changed; /* a frame was decoded, or is no longer in use */
 	uint64_t budget, used;
 	TAILQ_HEAD(, slot) unused; /* the oldest first */
-	struct slots dropped;	   /* to be freed without the lock */
-	uint64_t buckets;	   /* a power of two; of the cache only */
-	struct slots bucket[];
+	struct slot *dropped;	   /* to be freed without the lock */
 };
 
 struct frames *frames_new(uint64_t budget_bytes)
 {
-	uint64_t buckets = BUCKETS_LEAST;
-
-	while (buckets < budget_bytes / BUCKET_BYTES && buckets < BUCKETS_MOST)
-		buckets *= 2;
-	struct frames *cache = calloc(1, sizeof(*cache) + buckets * sizeof(cache->bucket[0]));
+	struct frames *cache = calloc(1, sizeof(*cache));
 
 	if (!cache)
 		return NULL;
 	cache->cache = cache;
 	cache->budget = budget_bytes;
-	cache->buckets = buckets;
 	TAILQ_INIT(&cache->unused);
 	pthread_mutex_init(&cache->lock, NULL);
 	pthread_cond_init(&cache->changed, NULL);
@@ -187,10 +166,7 @@ struct frames *frames_share(struct frames *frames)
 void frames_free(struct frames *frames)
 {
 	if (frames && frames->cache == frames) {
-		for (struct slot *slot; (slot = TAILQ_FIRST(&frames->unused));) {
-			TAILQ_REMOVE(&frames->unused, slot, unused);
-			free(slot);
-		}
+		assert(frames->used == 0);
 		pthread_mutex_destroy(&frames->lock);
 		pthread_cond_destroy(&frames->changed);
 	}
@@ -200,12 +176,12 @@ void frames_free(struct frames *frames)
 /* Freeing megabytes takes long, and the data thread may wait for the lock. */
 static void unlock(struct frames *cache)
 {
-	struct slot *slot = LIST_FIRST(&cache->dropped);
+	struct slot *slot = cache->dropped;
 
-	LIST_INIT(&cache->dropped);
+	cache->dropped = NULL;
 	pthread_mutex_unlock(&cache->lock);
 	for (struct slot *next; slot; slot = next) {
-		next = LIST_NEXT(slot, link);
+		next = slot->dropped;
 		free(slot);
 	}
 }
@@ -221,34 +197,27 @@ uint64_t frames_bytes(struct frames *frames)
 	return used;
 }
 
-static uint64_t kept_bytes(uint64_t size)
-{
-	return sizeof(struct slot) + size;
-}
-
-static struct slots *bucket_of(struct frames *cache, uint64_t version, uint64_t frame)
-{
-	uint64_t hash = version + frame * UINT64_C(0x9e3779b97f4a7c15);
-
-	return &cache->bucket[hash >> 32 & (cache->buckets - 1)];
-}
-
 static void drop(struct frames *cache, struct slot *slot)
 {
-	assert(cache->used >= kept_bytes(slot->size));
-	cache->used -= kept_bytes(slot->size);
-	LIST_REMOVE(slot, link);
-	LIST_INSERT_HEAD(&cache->dropped, slot, link);
+	assert(cache->used >= slot->bytes);
+	cache->used -= slot->bytes;
+	slot->frame->slot = NULL;
+	slot->dropped = cache->dropped;
+	cache->dropped = slot;
+}
+
+static void drop_unused(struct frames *cache, struct slot *slot)
+{
+	assert(slot->users == 0);
+	TAILQ_REMOVE(&cache->unused, slot, unused);
+	drop(cache, slot);
 }
 
 /* Drops frames that are not in use until @bytes more are within the budget. */
 static void make_room(struct frames *cache, uint64_t bytes)
 {
-	for (struct slot *slot;
-		cache->used + bytes > cache->budget && (slot = TAILQ_FIRST(&cache->unused));) {
-		TAILQ_REMOVE(&cache->unused, slot, unused);
-		drop(cache, slot);
-	}
+	while (cache->used + bytes > cache->budget && !TAILQ_EMPTY(&cache->unused))
+		drop_unused(cache, TAILQ_FIRST(&cache->unused));
 }
 
 /* Whether the share may decode a frame now, for which it needs @bytes. */
@@ -274,28 +243,27 @@ static void count(struct frames *share, uint64_t kept, uint64_t bytes)
 
 /*
  * Decodes a frame, for which other threads may wait, and returns its slot, in use. NULL: @fault.
- * Called with the lock; releases it while decoding. @bytes: memory for it.
+ * Called with the lock; releases it while decoding. @more: memory that only decoding needs.
  */
 static struct slot *fill(
-	const struct source *s, uint64_t frame, uint64_t size, uint64_t bytes, struct fault *fault)
+	const struct source *s, struct frame *f, uint64_t more, struct fault *fault)
 {
 	struct frames *cache = s->frames->cache;
-	uint64_t more = bytes - kept_bytes(size); /* only while it is decoded */
-	struct slot *slot = malloc(kept_bytes(size));
+	uint64_t bytes = sizeof(struct slot) + size_of(f);
+	struct slot *slot = malloc(bytes);
 
 	if (!slot) {
 		fault_memory(fault);
 		return NULL;
 	}
-	*slot = (struct slot){
-		.version = s->file->version, .frame = frame, .size = size, .users = 1};
-	LIST_INSERT_HEAD(bucket_of(cache, slot->version, frame), slot, link);
-	count(s->frames, bytes, bytes);
+	*slot = (struct slot){.frame = f, .bytes = bytes, .users = 1};
+	f->slot = slot;
+	count(s->frames, bytes + more, bytes + more);
 	unlock(cache);
-	bool fine = decode_twice(s, frame, size, slot->data, fault);
+	bool fine = decode_twice(s, f, slot->data, fault);
 
 	pthread_mutex_lock(&cache->lock);
-	count(s->frames, -more, -bytes);
+	count(s->frames, -more, -(bytes + more));
 	slot->ready = fine;
 	if (!fine)
 		drop(cache, slot);
@@ -303,50 +271,23 @@ static struct slot *fill(
 	return fine ? slot : NULL;
 }
 
-/*
- * Waits for another thread. A store may not answer that one for hours, so this one can be
- * cancelled meanwhile: false, with @fault.
- */
-static bool wait_for_change(
-	struct frames *cache, const struct objects *objects, struct fault *fault)
-{
-	struct timespec until;
-
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += CANCEL_MS * 1000000L;
-	until.tv_sec += until.tv_nsec / 1000000000L;
-	until.tv_nsec %= 1000000000L;
-	pthread_cond_clockwait(&cache->changed, &cache->lock, CLOCK_MONOTONIC, &until);
-	return !objects || !store_is_cancelled(objects->stores) ||
-	       fault_errno(fault, ECANCELED, "", "cancelled");
-}
-
 /* Finds or decodes a frame, and returns its slot, in use. Called with the lock. NULL: @fault. */
-static struct slot *get(const struct source *s, uint64_t frame, uint64_t size, struct fault *fault)
+static struct slot *get(const struct source *s, struct frame *f, struct fault *fault)
 {
 	struct frames *cache = s->frames->cache;
-	struct slots *bucket = bucket_of(cache, s->file->version, frame);
-	uint64_t bytes = kept_bytes(size) + s->frame[frame].length + DECODER_BYTES;
+	uint64_t more = f->length + DECODER_BYTES;
 
-	for (;;) {
-		struct slot *slot;
-
-		LIST_FOREACH(slot, bucket, link)
-		if (slot->frame == frame && slot->version == s->file->version && slot->size == size)
-			break;
-		if (slot && slot->ready) {
-			if (slot->users++ == 0)
-				TAILQ_REMOVE(&cache->unused, slot, unused);
-			return slot;
-		}
+	while (!f->slot || !f->slot->ready) {
 		if (!fault)
 			return NULL;
 		/* If another thread fails to decode it, this one tries, too. */
-		if (!slot && may_decode(s->frames, bytes))
-			return fill(s, frame, size, bytes, fault);
-		if (!wait_for_change(cache, s->file->objects, fault))
-			return NULL;
+		if (!f->slot && may_decode(s->frames, sizeof(struct slot) + size_of(f) + more))
+			return fill(s, f, more, fault);
+		pthread_cond_wait(&cache->changed, &cache->lock);
 	}
+	if (f->slot->users++ == 0)
+		TAILQ_REMOVE(&cache->unused, f->slot, unused);
+	return f->slot;
 }
 
 static void let_go(struct frames *cache, struct slot *slot)
@@ -363,14 +304,13 @@ static void let_go(struct frames *cache, struct slot *slot)
  * Reads bytes [from, from + n) of a decoded frame; waits for decoding. @fault: NULL: returns false
  * unless the frame is decoded already.
  */
-static bool frames_read(const struct source *s, uint64_t frame, uint64_t from, void *to, size_t n,
+static bool frames_read(const struct source *s, struct frame *f, uint64_t from, void *to, size_t n,
 	struct fault *fault)
 {
 	struct frames *cache = s->frames->cache;
-	uint64_t size = s->frame[frame + 1].begin - s->frame[frame].begin;
 
 	pthread_mutex_lock(&cache->lock);
-	struct slot *slot = get(s, frame, size, fault);
+	struct slot *slot = get(s, f, fault);
 
 	if (slot) { /* in use, so it does not change */
 		unlock(cache);
@@ -402,7 +342,7 @@ static bool add_frame(struct source *s, uint64_t from, uint64_t length, uint64_t
 			"zstd frame %" PRIu64 ": decompressed size is %" PRIu64 "; its %" PRIu64
 			" compressed bytes hold at most %" PRIu64,
 			s->count, size, length, length / BLOCK_LEAST * BLOCK_MOST);
-	*last = (struct frame){from, last->begin, (uint32_t)length, checksum};
+	*last = (struct frame){from, last->begin, (uint32_t)length, checksum, NULL};
 	last[1].begin = last->begin + size;
 	s->count++;
 	if (size > s->bytes.frame_bytes)
@@ -412,39 +352,31 @@ static bool add_frame(struct source *s, uint64_t from, uint64_t length, uint64_t
 
 static bool make_frames(struct source *s, uint64_t most, struct fault *fault)
 {
-	free(s->frame);
 	s->frame = calloc(most + 1, sizeof(*s->frame));
-	s->count = s->bytes.frame_bytes = 0;
 	s->bytes.index_bytes = sizeof(*s) + (most + 1) * sizeof(*s->frame);
 	return s->frame || fault_memory(fault);
 }
 
-static bool has_table(const struct bytes *file)
+/* Reads the last bytes of a seek table. False: there is none. */
+static bool read_footer(const struct bytes *file, uint8_t footer[FOOTER_BYTES])
 {
-	uint8_t end[4];
 	struct fault fault;
 
-	return file->size >= sizeof(end) &&
-	       bytes_read(file, file->size - sizeof(end), end, sizeof(end), &fault) &&
-	       bytes_u32(end) == seekable_magic;
+	return file->size >= FOOTER_BYTES &&
+	       bytes_read(file, file->size - FOOTER_BYTES, footer, FOOTER_BYTES, &fault) &&
+	       bytes_u32(footer + 5) == seekable_magic;
 }
 
 /*
  * Finds the entries of the table, and where the frames before it end. Bits 2 to 6 of the descriptor
  * are reserved.
  */
-static bool find_table(
-	const struct source *s, struct bytes_array *table, uint64_t *end, struct fault *fault)
+static bool find_table(const struct source *s, const uint8_t *footer, struct bytes_array *table,
+	uint64_t *end, struct fault *fault)
 {
-	uint8_t footer[FOOTER_BYTES], head[SKIPPABLE_BYTES] = {0};
-	uint64_t size = s->file->size, least = SKIPPABLE_BYTES + FOOTER_BYTES;
+	uint8_t head[SKIPPABLE_BYTES] = {0};
+	uint64_t size = s->file->size;
 
-	if (size < least)
-		return fault_data(fault,
-			"seek table: the file has %" PRIu64 " bytes; a table alone has %" PRIu64,
-			size, least);
-	if (!bytes_read(s->file, size - sizeof(footer), footer, sizeof(footer), fault))
-		return false;
 	table->b = s->file;
 	table->count = bytes_u32(footer);
 	table->width = footer[4] & 0x80 ? 12 : 8;
@@ -464,14 +396,14 @@ static bool find_table(
 		       table->count, footer[4], size);
 }
 
-static bool read_table(struct source *s, struct fault *fault)
+static bool read_table(struct source *s, const uint8_t *footer, struct fault *fault)
 {
 	const struct objects *objects = s->file->objects;
 	struct bytes_array table;
 	uint64_t from = 0, end;
 	char none;
 
-	if (!find_table(s, &table, &end, fault) || !make_frames(s, table.count, fault))
+	if (!find_table(s, footer, &table, &end, fault) || !make_frames(s, table.count, fault))
 		return false;
 	s->has_checksums = table.width == 12;
 	for (uint64_t i = 0; i < table.count; i++) {
@@ -490,7 +422,8 @@ static bool read_table(struct source *s, struct fault *fault)
 		 * A frame that is empty by the table is never read, so it must be empty: otherwise
 		 * tokens would be lost silently. Objects were checked for the manifest.
 		 */
-		if (size == 0 && !(objects && objects->inspected) && !decode(s, i, 0, &none, fault))
+		if (size == 0 && !(objects && objects->inspected) &&
+			!decode(s, &s->frame[i], &none, fault))
 			return false;
 		from += length;
 	}
@@ -509,7 +442,6 @@ static bool read_header(struct source *s, struct fault *fault)
 
 	if (!bytes_read(s->file, 0, head, n, fault) || !make_frames(s, 1, fault))
 		return false;
-	s->has_checksums = false;
 	unsigned long long size = ZSTD_getFrameContentSize(head, n);
 
 	if (n < 4 || bytes_u32(head) != frame_magic || size == ZSTD_CONTENTSIZE_ERROR)
@@ -523,11 +455,6 @@ static bool read_header(struct source *s, struct fault *fault)
 			"has no seek table, and its frame does not state its size, as when zstd "
 			"reads a pipe; decompress it, and use `tokctl pack --format zstd`");
 	return add_frame(s, 0, s->file->size, size, 0, fault);
-}
-
-static bool find_frames(struct source *s, struct fault *fault)
-{
-	return has_table(s->file) ? read_table(s, fault) : read_header(s, fault);
 }
 
 /* ---- the source ---- */
@@ -555,10 +482,11 @@ static bool source_read(const struct bytes *b, uint64_t at, void *to, size_t n, 
 	char *next = to;
 
 	for (uint64_t i = frame_at(s, at); n > 0; i++) {
-		uint64_t left = s->frame[i + 1].begin - at, from = at - s->frame[i].begin;
+		struct frame *f = &s->frame[i];
+		uint64_t left = f[1].begin - at, from = at - f->begin;
 		size_t some = n < left ? n : (size_t)left;
 
-		if (some > 0 && !frames_read(s, i, from, next, some, fault))
+		if (some > 0 && !frames_read(s, f, from, next, some, fault))
 			return false;
 		next += some;
 		at += some;
@@ -576,6 +504,13 @@ static void source_close(struct bytes *b)
 {
 	struct source *s = (struct source *)b;
 
+	if (s->frames) {
+		pthread_mutex_lock(&s->frames->cache->lock);
+		for (uint64_t i = 0; i < s->count; i++)
+			if (s->frame[i].slot)
+				drop_unused(s->frames->cache, s->frame[i].slot);
+		unlock(s->frames->cache);
+	}
 	if (s->own)
 		frames_free(s->frames);
 	bytes_close(s->file);
@@ -587,8 +522,8 @@ static void source_close(struct bytes *b)
 static bool source_head(const struct bytes *b, void *to, size_t n)
 {
 	const struct source *s = (const struct source *)b;
-	uint64_t first = frame_at(s, 0), size = s->frame[first + 1].begin;
-	const struct frame *f = &s->frame[first];
+	const struct frame *f = &s->frame[frame_at(s, 0)];
+	uint64_t size = size_of(f);
 	ZSTD_outBuffer out = {to, n, 0};
 	uint8_t input[HEAD_INPUT];
 	struct fault fault;
@@ -618,8 +553,7 @@ static bool decode_small(const struct source *s, struct fault *fault)
 	if (s->file->size > SMALL || s->bytes.size > SMALL_CONTENT)
 		return true;
 	for (uint64_t i = 0; i < s->count; i++)
-		if (s->frame[i + 1].begin > s->frame[i].begin &&
-			!frames_read(s, i, 0, &byte, 1, fault))
+		if (size_of(&s->frame[i]) > 0 && !frames_read(s, &s->frame[i], 0, &byte, 1, fault))
 			return false;
 	return true;
 }
@@ -628,20 +562,21 @@ static const struct bytes_ops source_ops = {source_read, source_close, source_tr
 
 bool zstd_recognise(const struct bytes *file)
 {
-	uint8_t head[4];
+	uint8_t head[4], footer[FOOTER_BYTES];
 
 	if (bytes_ending(file->path, ".zst") || bytes_ending(file->path, ".zstd"))
 		return true;
 	if (bytes_head(file, head, sizeof(head)) < sizeof(head))
 		return false;
 	return bytes_u32(head) == frame_magic ||
-	       ((bytes_u32(head) & ~15u) == skippable_magic && has_table(file));
+	       ((bytes_u32(head) & ~15u) == skippable_magic && read_footer(file, footer));
 }
 
 struct bytes *zstd_open(
 	struct bytes *file, struct frames *frames, uint64_t budget_bytes, struct fault *fault)
 {
 	struct source *s = calloc(1, sizeof(*s));
+	uint8_t footer[FOOTER_BYTES];
 
 	if (!s) {
 		fault_memory(fault);
@@ -654,27 +589,15 @@ struct bytes *zstd_open(
 		.path = file->path,
 		.fd = file->fd,
 		.objects = file->objects,
-		.ahead = file->ahead};
-	struct fault first = {.code = FAULT_NONE};
-	bool fine = find_frames(s, &first);
-
-	if (!fine) { /* once more: a bit may have flipped on the way from the disk */
-		reread_forget(file->fd, 0, 0);
-		fine = find_frames(s, fault);
-		if (fine)
-			reread_was_good(file->fd, 0, file->size, first.text);
-	}
-	if (!fine) {
-		const char *kind = fault->code == FAULT_DATA ? foreign_kind(file) : NULL;
-
-		if (kind && strncmp(kind, "zstd", 4) != 0)
-			foreign_refuse(kind, fault);
+		.object = file->object};
+	if (!(read_footer(file, footer) ? read_table(s, footer, fault) : read_header(s, fault))) {
+		reread_forget(file->fd, 0, 0); /* opened again, it is read from the disk */
 		goto fail;
 	}
 	s->bytes.frames = s->count;
 	s->bytes.size = s->frame[s->count].begin;
 	s->own = !frames;
-	s->frames = frames ? frames : frames_new(s->bytes.frame_bytes + OWN_ROOM);
+	s->frames = frames ? frames : frames_new(s->bytes.frame_bytes + sizeof(struct slot));
 	if (!s->frames)
 		fault_memory(fault);
 	else if (decode_small(s, fault))
