@@ -149,6 +149,7 @@ bool fast_begin(struct reader *reader, struct read *read)
 {
 	const struct reader_read *window = &read->window;
 	struct file *file = files_get(&reader->files, window->dataset, window->shard);
+	uint64_t byte;
 
 	assert(read->state == READ_FREE && !read->file);
 	read->file = file;
@@ -159,33 +160,16 @@ bool fast_begin(struct reader *reader, struct read *read)
 		leave_file(reader, read);
 		return false;
 	}
-	if (file->plain) {
+	if (file->plain)
 		transfer_start(
 			reader, read, file->data_at + window->token * window->dataset->token_bytes);
-	} else {
-		read->place = shard_find(file->shard, window->token, window->tokens);
-		move(read, READ_FOUND, &reader->found);
-	}
+	else if (!read->stored && shard_as_is(file->shard, window->token, window->tokens, &byte))
+		transfer_start(reader, read, byte);
+	else if (shard_try(file->shard, window->token, window->tokens, window->to))
+		check(reader, read);
+	else
+		fast_give_up(reader, read);
 	return true;
-}
-
-void fast_found(struct reader *reader)
-{
-	struct read *read;
-
-	/* No system call between two of them, so that their cache misses overlap. */
-	while ((read = STAILQ_FIRST(&reader->found))) {
-		const struct shard *shard = read->file->shard;
-		const struct reader_read *window = &read->window;
-
-		STAILQ_REMOVE_HEAD(&reader->found, link);
-		if (!read->stored && shard_as_is(shard, &read->place, window->tokens))
-			transfer_start(reader, read, read->place.byte);
-		else if (shard_try(shard, read->place, window->tokens, window->to))
-			check(reader, read);
-		else
-			fast_give_up(reader, read);
-	}
 }
 
 /* All reads of a file that ended in the same turn share a look. */

@@ -74,13 +74,12 @@ struct files {
 };
 
 /*
- * FREE ─┬→ FOUND ─┬→ READING ─┬→ ENDED ─┬→ DONE ─→ FREE
- *       ├─────────┼─→         │         │
- *       └─────────┴───────────┴─────────┴→ SLOW ─→ DONE
+ * FREE ─┬→ READING ─┬→ ENDED ─┬→ DONE ─→ FREE
+ *       ├───────────┼─→       │
+ *       └───────────┴─────────┴→ SLOW ─→ DONE
  */
 enum read_state {
 	READ_FREE,
-	READ_FOUND,   /* of a shard that is not plain, at `place`: the commit reads or decodes it */
 	READ_READING, /* the io reads its bytes */
 	READ_ENDED,   /* it has its window, and waits for a look at its file */
 	READ_SLOW,    /* a thread of the pool does all of it */
@@ -95,8 +94,7 @@ struct read {
 	enum read_state state;
 	struct reader *reader;
 	struct reader_read window; /* as it was queued */
-	struct file *file;	   /* that it uses: FOUND, READING, ENDED */
-	struct shard_place place;  /* FOUND: where the window begins */
+	struct file *file;	   /* that it uses: READING, ENDED */
 	char *staging;		   /* the read's own buffer for O_DIRECT, or NULL */
 	bool staged;		   /* READING: into its staging */
 	uint64_t start;		   /* byte offset of the first byte read; aligned if staged */
@@ -116,7 +114,7 @@ struct reader {
 	unsigned depth; /* local reads; those from stores follow them */
 	unsigned reads, in_flight;
 	struct read *read; /* [reads] */
-	struct reads unused, unused_stored, found, ended, finished;
+	struct reads unused, unused_stored, ended, finished;
 	uint64_t turn; /* of the data thread: reads that ended in one share a look at their file */
 	_Atomic bool closing;
 	struct files files;
@@ -161,8 +159,6 @@ void files_buffer(struct files *files, struct file *file);
 
 /* Begins a local read if its file is open and needs no thread. False: it needs the slow path. */
 bool fast_begin(struct reader *reader, struct read *read);
-/* Reads or decodes all FOUND reads. */
-void fast_found(struct reader *reader);
 /* Looks at the files of all ENDED reads, and ends those. */
 void fast_look(struct reader *reader);
 /* Passes the read to a thread of the pool. */

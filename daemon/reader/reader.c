@@ -120,7 +120,6 @@ static struct reader *reader_make(
 	reader->staging_each = staging_of(options->direct, options->largest_window_bytes);
 	STAILQ_INIT(&reader->unused);
 	STAILQ_INIT(&reader->unused_stored);
-	STAILQ_INIT(&reader->found);
 	STAILQ_INIT(&reader->ended);
 	STAILQ_INIT(&reader->finished);
 	if (!allocate(reader, options))
@@ -227,7 +226,6 @@ void reader_queue(struct reader *reader, const struct reader_read *window)
 
 void reader_commit(struct reader *reader)
 {
-	fast_found(reader);
 	io_commit(reader->io);
 }
 
@@ -291,7 +289,6 @@ static bool reader_turn(struct reader *reader, int64_t deadline_ns)
 	for (unsigned i = 0; i < count; i++)
 		works[i]->done(reader, works[i]);
 	reader->turn++;
-	fast_found(reader);
 	fast_look(reader);
 	io_commit(reader->io);
 	return kicked || !STAILQ_EMPTY(&reader->finished);
@@ -336,8 +333,7 @@ struct reader_hang reader_busy(const struct reader *reader)
 
 static void read_check(const struct reader *reader, const struct read *read)
 {
-	bool fast = read->state == READ_FOUND || read->state == READ_READING ||
-		    read->state == READ_ENDED;
+	bool fast = read->state == READ_READING || read->state == READ_ENDED;
 
 	assert(fast == (read->file != NULL));
 	assert(read->state == READ_FREE || read->window.stream < reader->streams);

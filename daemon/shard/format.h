@@ -245,10 +245,9 @@ void map_mask(const struct map *map, uint64_t token, uint64_t n, uint8_t *to);
  * A list by `tokctl pack --fit` says in its gzip comment (BOUNDS_ROWS) that the shard is rows, each
  * of whole documents and then padding, which is outside documents.
  *
- * A loss mask is a byte for each token of a shard, 1 if it may be a label, otherwise 0. The file
- * has as many bytes as the shard has tokens, or is a NumPy .npy of that many bools. If the hint has
- * a label_mask directory, it is the file there with the shard's name; otherwise the format's side
- * file, if there is one.
+ * A loss mask is a byte for each token of a shard, 1 if it may be a label, otherwise 0, without a
+ * header. If the hint has a label_mask directory, it is the file there with the shard's name;
+ * otherwise the format's side file, if there is one.
  */
 #define BOUNDS_ENDING ".csv.gz"
 #define BOUNDS_ROWS   "tokend: rows of %" PRIu64 " tokens, %" PRIu64 " of padding"
@@ -262,31 +261,16 @@ bool side_open(enum side_kind side, const struct shard_format *format, const str
 	const struct shard_hint *hint, char path[PATH_MAX], struct bytes **file,
 	struct fault *fault);
 /*
- * Sets *@row_tokens to the length of the shard's rows and *@padding to the tokens outside its
- * documents, as the list's first bytes say; 0: it has no rows. False: @fault.
+ * Reads the list of a shard whose format has no index: bounds, if the hint asks for it;
+ * sample_tokens and padding of rows; and if there is a map, its documents and the gaps between
+ * them, which must be empty before. False: @fault gives file, row, field, value and limit.
  */
-bool bounds_rows(const struct shard_format *format, const struct bytes *shard,
-	const struct shard_hint *hint, uint64_t tokens, uint64_t *row_tokens, uint64_t *padding,
-	struct fault *fault);
+bool bounds_scan(const struct shard_scan *s);
 /*
- * Reads and checks the whole list, and adds its documents and the gaps between them to @map, which
- * is empty. *@documents: their number, empty ones included. *@id: bytes_id() of the list; 0: there
- * is none. On failure returns false; @fault gives file, row, field, value and limit.
+ * Opens the mask of a shard. *@mask is NULL if there is none; with a label_mask directory that is a
+ * fault. False: @fault; the caller closes *@mask.
  */
-bool bounds_read(const struct shard_format *format, const struct bytes *shard,
-	const struct shard_hint *hint, uint64_t tokens, struct map *map, uint64_t *documents,
-	uint32_t *id, struct fault *fault);
-/*
- * Opens the mask of a shard of @tokens tokens. *@mask is NULL if there is none; with a label_mask
- * directory that is a fault. *@name: for messages; the caller frees it. *@data_at: offset of the
- * first token's byte. False: @fault.
- */
-bool mask_open(const struct shard_format *format, const struct bytes *shard,
-	const struct shard_hint *hint, uint64_t tokens, struct bytes **mask, char **name,
-	uint64_t *data_at, struct fault *fault);
-/* Whether a file begins with NumPy's magic; and whether it holds an array of @n bools (npy.c). */
-bool npy_recognise(const struct bytes *b);
-bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, struct fault *fault);
+bool mask_open(const struct shard_format *format, const struct shard_scan *s, struct bytes **mask);
 
 /* ---- Mosaic's index.json (mds.c) ---- */
 

@@ -150,12 +150,8 @@ struct map_span map_find(const struct map *m, uint64_t token)
 
 uint64_t map_extent(const struct map *m, uint64_t token, uint64_t most, uint64_t *byte)
 {
-	struct map_span span;
+	struct map_span span = map_find(m, token);
 
-	*byte = m->data_at + token * m->width;
-	if (!m->scattered)
-		return m->tokens - token;
-	span = map_find(m, token);
 	*byte = span.at + (token - span.begin) * m->width;
 	while (span.end - token < most && span.end < m->tokens) {
 		uint64_t end = span.at + (span.end - span.begin) * m->width;

@@ -16,7 +16,7 @@ enum { HEADER_MOST = 64 * 1024 /* NumPy itself accepts 10,000 */ };
 
 static const char magic[] = "\x93NUMPY";
 
-bool npy_recognise(const struct bytes *b)
+static bool has_magic(const struct bytes *b)
 {
 	uint8_t head[sizeof(magic) - 1];
 
@@ -30,10 +30,9 @@ static bool is_npy(const struct bytes *b)
 	static const char begin[] = "{'descr':";
 	uint8_t head[12 + sizeof(begin) - 1];
 
-	return npy_recognise(b) ||
-	       (bytes_head(b, head, sizeof(head)) == sizeof(head) &&
-		       (memcmp(head + 10, begin, sizeof(begin) - 1) == 0 ||
-			       memcmp(head + 12, begin, sizeof(begin) - 1) == 0));
+	return has_magic(b) || (bytes_head(b, head, sizeof(head)) == sizeof(head) &&
+				       (memcmp(head + 10, begin, sizeof(begin) - 1) == 0 ||
+					       memcmp(head + 12, begin, sizeof(begin) - 1) == 0));
 }
 
 /* ---- the header ---- */
@@ -176,26 +175,6 @@ static bool type_of(const struct header *h, enum shard_type *type, struct fault 
 		: strchr(code, 'O') ? ", which is pickled objects"
 		: strchr(code, 'f') ? ", which is not an integer type"
 				    : "");
-}
-
-bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, struct fault *fault)
-{
-	struct header h;
-
-	if (!read_header(b, &h, fault))
-		return false;
-	*data_at = h.data_at;
-	if (strcmp(h.descr, "|b1") != 0 && strcmp(h.descr, "?") != 0)
-		return fault_data(
-			fault, "NumPy header: descr is '%s'; must be |b1 (bool)", h.descr);
-	if (h.dimensions != 1 || h.shape[0] != n || b->size - h.data_at != n)
-		return fault_data(fault,
-			"NumPy header: shape is (%" PRIu64
-			", …) of %u dimensions, and the file has %" PRIu64
-			" bytes after the header; must be (%" PRIu64
-			",), one for each token of the shard",
-			h.shape[0], h.dimensions, b->size - h.data_at, n);
-	return true;
 }
 
 static bool npy_scan(const struct shard_scan *s)

@@ -2,6 +2,7 @@
 
 #include "proto/phrases.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -10,8 +11,6 @@
 
 enum {
 	CHUNK_BYTES = 32 * 1024, /* stored tokens that are read and converted at a time */
-	ROWS_AT_ONCE = 64,	 /* short runs of tokens that are read at a time */
-	GAP_MOST = 1024,	 /* bytes between two runs that are cheaper to read than to skip */
 	LARGE_FRAME = 32 << 20,	 /* warn about the memory of larger frames */
 };
 
@@ -44,6 +43,8 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 		facts->token_bytes = shard_served(facts->type, hint);
 	facts->sample_tokens = shard_sample(facts, hint);
 	facts->frame_bytes = b->frame_bytes;
+	assert(!facts->plain ||
+		facts->data_at + facts->tokens * shard_type_bytes(facts->type) <= b->size);
 	facts->plain = facts->plain && b->plain && stored_as_served(facts);
 	if (facts->tokens == 0 && !facts->note[0])
 		snprintf(facts->note, sizeof(facts->note), "has no tokens");
@@ -52,81 +53,6 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 			"the largest of its %" PRIu64 " zstd frames decodes to %" PRIu64
 			" MiB, which every window in it needs; compress it in frames of 256 KiB",
 			b->frames, facts->frame_bytes >> 20);
-}
-
-/* Whether the tokens are within the file, for every format. */
-static bool within(const struct bytes *b, const struct shard_facts *facts, struct fault *fault)
-{
-	uint64_t width = shard_type_bytes(facts->type);
-
-	if (!facts->plain ||
-		(facts->data_at <= b->size && facts->tokens <= (b->size - facts->data_at) / width))
-		return true;
-	return fault_data(fault,
-		"its header claims %" PRIu64 " tokens of %s from byte %" PRIu64
-		" on; the file has only %" PRIu64 " bytes",
-		facts->tokens, shard_type_name(facts->type), facts->data_at, b->size);
-}
-
-/* ---- annotations ---- */
-
-/* Rows that `tokctl pack --fit` made are samples, whether their list is asked for or not. */
-static bool describe_rows(struct shard *shard, const struct shard_hint *hint, struct fault *fault)
-{
-	struct shard_facts *facts = &shard->facts;
-	uint64_t row;
-
-	if (hint->listed) {
-		facts->sample_tokens = hint->listed->sample_tokens;
-		return true;
-	}
-	if (!bounds_rows(
-		    shard->format, shard->bytes, hint, facts->tokens, &row, &facts->padding, fault))
-		return false;
-	if (row > 0)
-		facts->sample_tokens = row;
-	if (facts->padding > 0 && !hint->loss_mask)
-		snprintf(facts->note, sizeof(facts->note),
-			"%.3f %% of it is padding, which is trained on; set loss_mask: true",
-			100.0 * (double)facts->padding / (double)facts->tokens);
-	return true;
-}
-
-/* The list of document bounds, which is read if @whole. */
-static bool find_bounds(
-	struct shard *shard, const struct shard_hint *hint, bool whole, struct fault *fault)
-{
-	struct shard_facts *facts = &shard->facts;
-	bool asked = hint->documents || hint->loss_mask;
-
-	if (asked && !whole)
-		facts->bounds = side_id(SIDE_BOUNDS, shard->format, hint, shard->bytes->path);
-	else if (asked && !bounds_read(shard->format, shard->bytes, hint, facts->tokens,
-				  &shard->map, &facts->documents, &facts->bounds, fault))
-		return false;
-	facts->index_bytes += map_bytes(&shard->map);
-	/* A list that is not asked for need not be readable. */
-	if (!describe_rows(shard, hint, fault) && asked)
-		return false;
-	return !asked || !whole || facts->padding == 0 || shard->map.outside == facts->padding ||
-	       fault_data(fault,
-		       "its list of document bounds says %" PRIu64
-		       " tokens of padding, but %" PRIu64 " are outside documents",
-		       facts->padding, shard->map.outside);
-}
-
-static bool find_mask(struct shard *shard, const struct shard_hint *hint, struct fault *fault)
-{
-	struct shard_facts *facts = &shard->facts;
-
-	if (!mask_open(shard->format, shard->bytes, hint, facts->tokens, &shard->mask,
-		    &shard->mask_name, &shard->mask_at, fault))
-		return false;
-	if (shard->mask) {
-		facts->mask = shard->mask->id;
-		facts->index_bytes += sizeof(*shard->mask);
-	}
-	return true;
 }
 
 /* ---- describing and opening ---- */
@@ -149,7 +75,24 @@ static const struct shard_format *recognise(const struct shard_format *format,
 	return kind ? NULL : format;
 }
 
-/* Reads header and index; the whole index if @whole. */
+/* The whole index was read: what it says about where tokens are. */
+static bool take_map(struct shard *shard, struct fault *fault)
+{
+	struct shard_facts *facts = &shard->facts;
+	struct map *map = &shard->map;
+
+	if (!map_done(map))
+		return fault_memory(fault);
+	if (map->tokens != facts->tokens)
+		return fault_data(fault,
+			"%s" PHRASE_CHANGED_OPENING ": it has %" PRIu64 " tokens, and had %" PRIu64,
+			shard->index ? "its index " : "", map->tokens, facts->tokens);
+	facts->plain = !map->scattered;
+	facts->data_at = map->scattered ? 0 : map->data_at;
+	return !shard->index || bytes_settled(shard->index, fault);
+}
+
+/* Reads header, index and list of document bounds; all of them if @whole. */
 static bool scan(
 	struct shard *shard, const struct shard_hint *hint, bool whole, struct fault *fault)
 {
@@ -157,7 +100,8 @@ static bool scan(
 	const struct shard_format *format = shard->format;
 	const struct bytes *index = shard->index;
 	struct shard_facts *facts = &shard->facts;
-	struct map *map = whole && format->indexed ? &shard->map : NULL;
+	const struct shard_scan s = {
+		shard->bytes, index, hint, facts, whole ? &shard->map : NULL, fault};
 
 	shard->map.joins = !hint->documents;
 	*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = true};
@@ -166,22 +110,11 @@ static bool scan(
 		facts->type = listed->type;
 		facts->tokens = listed->tokens;
 		facts->data_at = listed->data_at;
-		return true;
-	}
-	if (!format->scan(&(struct shard_scan){shard->bytes, index, hint, facts, map, fault}))
+	} else if (!format->scan(&s)) {
 		return false;
-	if (!map)
-		return true;
-	if (!map_done(map))
-		return fault_memory(fault);
-	if (map->tokens != facts->tokens)
-		return fault_data(fault,
-			"%s" PHRASE_CHANGED_OPENING ": it has %" PRIu64 " tokens, and had %" PRIu64,
-			index ? "its index " : "", map->tokens, facts->tokens);
-	facts->plain = !map->scattered;
-	facts->data_at = map->scattered ? 0 : map->data_at;
-	facts->index_bytes = map_bytes(map);
-	return !index || bytes_settled(index, fault);
+	}
+	return (format->indexed ? !whole || take_map(shard, fault) : bounds_scan(&s)) &&
+	       (!hint->loss_mask || mask_open(format, &s, &shard->mask));
 }
 
 /* The first bytes are read once for all formats, so that none takes an error for "not mine". */
@@ -206,9 +139,7 @@ static bool load(
 					(shard->format = recognise(shard->format, b, hint, fault)));
 
 	fine = fine && side_open(SIDE_INDEX, shard->format, b, hint, path, &shard->index, fault) &&
-	       scan(shard, hint, whole, fault) && within(b, &shard->facts, fault) &&
-	       (shard->format->indexed || find_bounds(shard, hint, whole, fault)) &&
-	       (!hint->loss_mask || find_mask(shard, hint, fault));
+	       scan(shard, hint, whole, fault);
 	if (fine)
 		finish(b, hint, &shard->facts);
 	if (shard->index)
@@ -235,7 +166,6 @@ static void release(struct shard *shard)
 	map_free(&shard->map);
 	bytes_close(shard->index);
 	bytes_close(shard->mask);
-	free(shard->mask_name);
 	bytes_close(shard->bytes);
 }
 
@@ -265,7 +195,8 @@ struct shard *shard_open(const struct shard_format *format, const char *path, in
 		shard_close(shard);
 		return NULL;
 	}
-	shard->facts.index_bytes += sizeof(*shard) + shard->bytes->index_bytes;
+	shard->facts.index_bytes =
+		sizeof(*shard) + shard->bytes->index_bytes + map_bytes(&shard->map);
 	bytes_opened(shard->bytes);
 	if (shard->index)
 		bytes_opened(shard->index);
@@ -319,30 +250,6 @@ static bool get(const struct shard *shard, uint64_t byte, void *to, size_t n, st
 		     : bytes_try(shard->bytes, byte, to, n);
 }
 
-/* Contiguous tokens from @byte on. */
-struct row {
-	uint64_t token, tokens, byte;
-};
-
-/* The row that begins with @token, at most @most tokens of it. @known: NULL, or where some are. */
-static struct row row_at(
-	const struct shard *shard, uint64_t token, uint64_t most, const struct shard_place *known)
-{
-	const struct shard_facts *facts = &shard->facts;
-	struct row row = {token, most, facts->data_at + token * shard_type_bytes(facts->type)};
-
-	if (!shard->map.scattered)
-		return row;
-	if (known && known->tokens > 0 && known->token == token) {
-		row.tokens = known->tokens;
-		row.byte = known->byte;
-	} else {
-		row.tokens = map_extent(&shard->map, token, most, &row.byte);
-	}
-	row.tokens = row.tokens < most ? row.tokens : most;
-	return row;
-}
-
 /* Whether tokens are served without conversion or checks. */
 static bool as_is(const struct shard_facts *facts)
 {
@@ -350,67 +257,60 @@ static bool as_is(const struct shard_facts *facts)
 	       !shard_type_signed(facts->type);
 }
 
-static bool convert(const struct shard_facts *facts, const struct row *row, const char *from,
+static bool convert(const struct shard_facts *facts, uint64_t token, uint64_t n, const char *from,
 	void *to, struct fault *fault)
 {
 	if (as_is(facts)) {
-		memcpy(to, from, row->tokens * facts->token_bytes);
+		memcpy(to, from, n * facts->token_bytes);
 		return true;
 	}
-	return convert_tokens(facts->type, facts->token_bytes, from, row->tokens, to) ||
-	       (fault && refuse_token(facts, from, row->token, row->tokens, fault));
+	return convert_tokens(facts->type, facts->token_bytes, from, n, to) ||
+	       (fault && refuse_token(facts, from, token, n, fault));
 }
 
-/*
- * Reads @row and the rows shortly after it in the file with one read. Returns the number of tokens
- * that were read; 0: @fault.
- */
-static uint64_t read_rows(
-	const struct shard *shard, struct row row, uint64_t n, char *to, struct fault *fault)
+/* Sets *@byte to the offset of @token, and returns how many of @n tokens are contiguous there. */
+static uint64_t extent(const struct shard *shard, uint64_t token, uint64_t n, uint64_t *byte)
 {
 	const struct shard_facts *facts = &shard->facts;
-	char chunk[CHUNK_BYTES];
-	struct row rows[ROWS_AT_ONCE];
-	uint32_t width = shard_type_bytes(facts->type), count = 0;
-	uint64_t from = row.byte, end, done = 0;
 
-	do {
-		uint64_t most = (CHUNK_BYTES - (row.byte - from)) / width;
+	if (shard->map.scattered) {
+		uint64_t some = map_extent(&shard->map, token, n, byte);
 
-		row.tokens = row.tokens < most ? row.tokens : most;
-		end = row.byte + row.tokens * width;
-		done += row.tokens;
-		rows[count++] = row;
-		if (done == n || row.tokens == most || count == ROWS_AT_ONCE)
-			break;
-		row = row_at(shard, row.token + row.tokens, n - done, NULL);
-	} while (row.byte >= end && row.byte - end <= GAP_MOST &&
-		 row.byte + width <= from + CHUNK_BYTES);
-	if (!get(shard, from, chunk, end - from, fault))
-		return 0;
-	for (uint32_t i = 0; i < count; i++) {
-		if (!convert(facts, &rows[i], chunk + (rows[i].byte - from), to, fault))
-			return 0;
-		to += rows[i].tokens * facts->token_bytes;
+		return some < n ? some : n;
 	}
-	return done;
+	*byte = facts->data_at + token * shard_type_bytes(facts->type);
+	return n;
 }
 
-static bool read_tokens(const struct shard *shard, const struct shard_place *place, uint64_t n,
-	char *to, struct fault *fault)
+/* If the tokens are scattered closely, reads also what is between them. */
+static bool read_tokens(
+	const struct shard *shard, uint64_t token, uint64_t n, char *to, struct fault *fault)
 {
 	const struct shard_facts *facts = &shard->facts;
+	uint32_t width = shard_type_bytes(facts->type);
+	uint64_t from = 0, have = 0, byte, end, some; /* from, have: what is in the chunk */
+	char chunk[CHUNK_BYTES];
 
-	for (uint64_t token = place->token, done; n > 0; n -= done) {
-		const struct row row = row_at(shard, token, n, place);
+	if (n > 0)
+		extent(shard, token + n - 1, 1, &end);
+	for (; n > 0; token += some, to += some * facts->token_bytes, n -= some) {
+		some = extent(shard, token, n, &byte);
+		if (some == n && as_is(facts))
+			return get(shard, byte, to, n * width, fault);
+		if (byte < from || byte + width > from + have) {
+			bool close = end >= byte && end - byte <= 2 * n * width;
 
-		if (as_is(facts) && row.tokens == n)
-			return get(shard, row.byte, to, n * facts->token_bytes, fault);
-		done = read_rows(shard, row, n, to, fault);
-		if (done == 0)
+			from = byte;
+			have = close ? end + width - byte : some * width;
+			have = have < CHUNK_BYTES ? have : CHUNK_BYTES;
+			if (!get(shard, from, chunk, have, fault))
+				return false;
+		}
+		uint64_t inside = (from + have - byte) / width;
+
+		some = some < inside ? some : inside;
+		if (!convert(facts, token, some, chunk + (byte - from), to, fault))
 			return false;
-		token += done;
-		to += done * facts->token_bytes;
 	}
 	return true;
 }
@@ -423,32 +323,22 @@ static bool within_shard(const struct shard *shard, uint64_t token, uint64_t n)
 bool shard_read(
 	const struct shard *shard, uint64_t token, uint64_t n, void *to, struct fault *fault)
 {
-	const struct shard_place place = {.token = token};
-
 	if (!within_shard(shard, token, n))
 		return fault_set(fault, FAULT_ARGUMENT, "",
 			"tokens %" PRIu64 " to %" PRIu64 " were requested; it has %" PRIu64, token,
 			token + n, shard->facts.tokens);
-	return read_tokens(shard, &place, n, to, fault);
+	return read_tokens(shard, token, n, to, fault);
 }
 
-struct shard_place shard_find(const struct shard *shard, uint64_t token, uint64_t n)
+bool shard_as_is(const struct shard *shard, uint64_t token, uint64_t n, uint64_t *byte)
 {
-	struct shard_place place = {.token = token};
-
-	if (shard->map.scattered && token < shard->facts.tokens)
-		place.tokens = map_extent(&shard->map, token, n, &place.byte);
-	return place;
+	return shard->bytes->plain && stored_as_served(&shard->facts) &&
+	       extent(shard, token, n, byte) == n;
 }
 
-bool shard_as_is(const struct shard *shard, const struct shard_place *place, uint64_t n)
+bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to)
 {
-	return place->tokens >= n && shard->bytes->plain && stored_as_served(&shard->facts);
-}
-
-bool shard_try(const struct shard *shard, struct shard_place place, uint64_t n, void *to)
-{
-	return within_shard(shard, place.token, n) && read_tokens(shard, &place, n, to, NULL);
+	return within_shard(shard, token, n) && read_tokens(shard, token, n, to, NULL);
 }
 
 uint64_t shard_boundary(const struct shard *shard, uint64_t token)
@@ -479,15 +369,16 @@ static bool read_mask(
 {
 	uint8_t bits = 0;
 
-	if (!bytes_read(shard->mask, shard->mask_at + token, to, n, fault))
-		return fault_prefix(fault, "%s: ", shard->mask_name);
+	if (!bytes_read(shard->mask, token, to, n, fault))
+		return fault_prefix(fault, "its loss mask: ");
 	for (uint64_t i = 0; i < n; i++)
 		bits |= to[i];
 	for (uint64_t i = 0; bits > 1 && i < n; i++) /* clients can write to @to */
 		if (to[i] > 1 || i == n - 1)
 			return fault_data(fault,
-				"%s: the value of token %" PRIu64 " is %u; must be 0 or 1",
-				shard->mask_name, token + i, to[i]);
+				"its loss mask: the value of token %" PRIu64
+				" is %u; must be 0 or 1",
+				token + i, to[i]);
 	return true;
 }
 

@@ -19,8 +19,6 @@ struct shard {
 	struct bytes *index;	  /* owned; its index, or NULL */
 	struct map map;		  /* of formats with an index, or of a list of document bounds */
 	struct bytes *mask;	  /* owned; loss mask, or NULL */
-	char *mask_name;	  /* owned; for messages */
-	uint64_t mask_at;	  /* offset of its first token's byte */
 	struct shard *next;	  /* for the caller's lists */
 };
 
@@ -72,28 +70,16 @@ unsigned shard_sides(const struct shard *shard, struct shard_side *side);
 bool shard_read(
 	const struct shard *shard, uint64_t token, uint64_t n, void *to, struct fault *fault);
 /*
- * Where a read begins. shard_find() does no I/O, but misses the CPU's caches. Call it for all
- * windows before reading the first one, so that the misses overlap.
+ * Whether the @n tokens from @token on are contiguous in the file, in the width in which they are
+ * served. Then the caller may read them from *@byte on, and must check i32 for negative ones.
  */
-struct shard_place {
-	uint64_t token;
-	uint64_t byte, tokens; /* contiguous tokens from @byte on; 0: all are contiguous */
-};
-
-/* For a window of @n tokens. */
-struct shard_place shard_find(const struct shard *shard, uint64_t token, uint64_t n);
+bool shard_as_is(const struct shard *shard, uint64_t token, uint64_t n, uint64_t *byte);
 /*
- * Whether the @n tokens from @place on are contiguous in the file, in the width in which they are
- * served. Then the caller may read them from place->byte on, and must check i32 for negative ones.
+ * Like shard_read(), for threads that must not block: succeeds only if the bytes are in the page
+ * cache or already decoded. Returns false if they are not, or on a fault, which shard_read() will
+ * report; @to may have been written to. Requires a file system that supports RWF_NOWAIT.
  */
-bool shard_as_is(const struct shard *shard, const struct shard_place *place, uint64_t n);
-/*
- * Like shard_read() from @place on, for threads that must not block: succeeds only if the bytes are
- * in the page cache or already decoded. Returns false if they are not, or on a fault, which
- * shard_read() will report; @to may have been written to. Requires a file system that supports
- * RWF_NOWAIT.
- */
-bool shard_try(const struct shard *shard, struct shard_place place, uint64_t n, void *to);
+bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to);
 /*
  * Writes the document boundaries b with token < b < token + n to @at, ascending, as offsets from
  * @token, at most @max of them. Returns their number (0 if facts.documents is SHARD_UNKNOWN). The

@@ -12,7 +12,7 @@
 #include <zlib.h>
 
 enum { COMMENT = 10 /* its offset in a gzip header */, COMMENT_MOST = 100 };
-enum { CHUNK = 32 * 1024, FIELD_MOST = 24 /* more digits than any number below 2^64 */ };
+enum { CHUNK = 32 * 1024 };
 
 /* ---- any of them ---- */
 
@@ -63,74 +63,34 @@ bool side_open(enum side_kind side, const struct shard_format *format, const str
 	       bytes_open_side(shard, path, file, fault);
 }
 
-bool mask_open(const struct shard_format *format, const struct bytes *shard,
-	const struct shard_hint *hint, uint64_t tokens, struct bytes **mask, char **name,
-	uint64_t *data_at, struct fault *fault)
+bool mask_open(const struct shard_format *format, const struct shard_scan *s, struct bytes **mask)
 {
-	char path[PATH_MAX], text[80];
+	uint64_t tokens = s->facts->tokens;
+	char path[PATH_MAX];
 
-	*name = NULL;
-	*data_at = 0;
-	if (!side_open(SIDE_MASK, format, shard, hint, path, mask, fault))
+	if (!side_open(SIDE_MASK, format, s->b, s->hint, path, mask, s->fault))
 		return false;
 	if (!*mask)
-		return !hint->label_mask ||
-		       fault_data(fault,
+		return !s->hint->label_mask ||
+		       fault_data(s->fault,
 			       "has no loss mask: %.300s does not exist; label_mask must have one "
 			       "for each shard of the dataset",
 			       path);
-	bool fine = npy_recognise(*mask)
-			    ? npy_bools(*mask, tokens, data_at, fault)
-			    : (*mask)->size == tokens ||
-				      fault_data(fault,
-					      "its size is %" PRIu64 " bytes; must be %" PRIu64
-					      ", one for each token of the shard",
-					      (*mask)->size, tokens);
-
 	(*mask)->path = NULL; /* it is here only */
-	/* In label_mask it has the shard's own name, so say that it is the mask. */
-	snprintf(text, sizeof(text), "%s%.60s", hint->label_mask ? "its loss mask " : "",
-		bytes_name(path));
-	if (fine && (*name = strdup(text)))
-		return true;
-	bytes_close(*mask);
-	*mask = NULL;
-	return fine ? fault_memory(fault) : fault_prefix(fault, "%s: ", text);
+	s->facts->mask = (*mask)->id;
+	s->facts->index_bytes += sizeof(**mask);
+	return (*mask)->size == tokens ||
+	       fault_data(s->fault,
+		       "its loss mask: its size is %" PRIu64 " bytes; must be %" PRIu64
+		       ", one for each token of the shard, without a header",
+		       (*mask)->size, tokens);
 }
 
 /* ---- lists of document bounds ---- */
 
-bool bounds_rows(const struct shard_format *format, const struct bytes *shard,
-	const struct shard_hint *hint, uint64_t tokens, uint64_t *row_tokens, uint64_t *padding,
-	struct fault *fault)
-{
-	char path[PATH_MAX], head[COMMENT + COMMENT_MOST] = {0};
-	struct bytes *file;
-
-	*row_tokens = *padding = 0;
-	if (!side_open(SIDE_BOUNDS, format, shard, hint, path, &file, fault))
-		return false;
-	if (!file)
-		return true;
-	size_t n = file->size < sizeof(head) - 1 ? file->size : sizeof(head) - 1;
-	bool fine = bytes_read(file, 0, head, n, fault) ||
-		    fault_prefix(fault, "%.200s: ", bytes_name(path));
-
-	bytes_close(file);
-	if (!fine)
-		return false;
-	/* It has a comment, and no name before it. */
-	if (memcmp(head, "\x1f\x8b\x08\x10", 4) != 0 ||
-		sscanf(head + COMMENT, BOUNDS_ROWS, row_tokens, padding) != 2) {
-		*row_tokens = *padding = 0;
-		return true;
-	}
-	return (*row_tokens > 0 && tokens > 0 && tokens % *row_tokens == 0 && *padding <= tokens) ||
-	       fault_data(fault,
-		       "%.200s: is of another shard: it says rows of %" PRIu64
-		       " tokens and %" PRIu64 " of padding, but the shard has %" PRIu64 " tokens",
-		       bytes_name(path), *row_tokens, *padding, tokens);
-}
+/* refuse(r, text, …): a fault about the current row. */
+#define refuse(r, text, ...)                                                                       \
+	fault_data((r)->fault, "%.200s:%" PRIu64 ": " text, (r)->name, (r)->row, ##__VA_ARGS__)
 
 /* The state of reading a list. */
 struct reading {
@@ -140,15 +100,11 @@ struct reading {
 	struct fault *fault;
 	z_stream z;
 	bool quoted;	/* the next byte is inside quotes */
-	unsigned field; /* 0, 1, or 2 for all others */
-	char text[2][FIELD_MOST + 1];
-	uint64_t row, before; /* number of the row; end of the document before it */
+	unsigned field; /* 0: start, 1: end, 2: all others */
+	unsigned digits[2];
+	uint64_t number[2];
+	uint64_t row, before; /* number of the row, from 1; end of the document before it */
 };
-
-#define NOT_A_NUMBER "%s is '%s'; must be " PHRASE_UINT64
-/* refuse(r, text, …): a fault about the current row. */
-#define refuse(r, text, ...)                                                                       \
-	fault_data((r)->fault, "%.200s:%" PRIu64 ": " text, (r)->name, (r)->row, __VA_ARGS__)
 
 static bool refuse_memory(const struct reading *r)
 {
@@ -156,35 +112,15 @@ static bool refuse_memory(const struct reading *r)
 	return fault_prefix(r->fault, "%.200s: ", r->name);
 }
 
-static bool number(struct reading *r, unsigned field, const char *name, uint64_t *value)
-{
-	const char *text = r->text[field];
-
-	errno = 0;
-	*value = strtoull(text, NULL, 10);
-	return (*text && !text[strspn(text, "0123456789")] && errno == 0) ||
-	       refuse(r, NOT_A_NUMBER, name, text);
-}
-
-/* Adds a document and the gap before it. */
-static bool add_document(struct reading *r, uint64_t start, uint64_t end)
-{
-	struct map *map = r->map;
-
-	r->documents++;
-	return start == end || (map_add(map, map->tokens, start - map->tokens, true) &&
-				       map_add(map, start, end - start, false));
-}
-
 static bool end_row(struct reading *r)
 {
-	uint64_t start, end;
+	uint64_t start = r->number[0], end = r->number[1];
+	struct map *map = r->map;
 
-	if (r->field == 0 && r->text[0][0] == 0) /* an empty line, or the LF of CR LF */
+	if (r->field == 0 && r->digits[0] == 0) /* an empty line, or the LF of CR LF */
 		return true;
-	r->row++;
-	if (!number(r, 0, "start", &start) || !number(r, 1, "end", &end))
-		return false;
+	if (r->digits[0] == 0 || r->digits[1] == 0)
+		return refuse(r, "has no start or no end; must begin with both");
 	if (start < r->before || end < start)
 		return refuse(r,
 			"%s is %" PRIu64 "; must be at least %" PRIu64
@@ -196,18 +132,18 @@ static bool end_row(struct reading *r)
 			"end is %" PRIu64 "; must be at most %" PRIu64
 			", the number of tokens in the shard",
 			end, r->tokens);
-	if (!add_document(r, start, end))
+	/* The gap before an empty document is added with the next one. */
+	if (start < end && (!map_add(map, map->tokens, start - map->tokens, true) ||
+				   !map_add(map, start, end - start, false)))
 		return refuse_memory(r);
+	r->documents++;
+	r->row++;
 	r->before = end;
-	r->field = 0;
-	r->text[0][0] = r->text[1][0] = 0;
+	r->field = r->digits[0] = r->digits[1] = 0;
+	r->number[0] = r->number[1] = 0;
 	return true;
 }
 
-/*
- * Takes a character of the text. A small gzip file may hold a very long field, so it stops at the
- * first digit too many.
- */
 static bool take(struct reading *r, char c)
 {
 	r->quoted ^= c == '"'; /* twice for two quotes, which stand for one */
@@ -216,15 +152,12 @@ static bool take(struct reading *r, char c)
 	if (!r->quoted && c == ',')
 		r->field += r->field < 2;
 	else if (r->field < 2) {
-		char *text = r->text[r->field];
-		size_t n = strlen(text);
+		uint64_t *number = &r->number[r->field];
 
-		if (n == FIELD_MOST) {
-			r->row++;
-			return refuse(r, NOT_A_NUMBER, r->field ? "end" : "start", text);
-		}
-		text[n] = c >= ' ' && c <= '~' ? c : '?';
-		text[n + 1] = 0;
+		if (c < '0' || c > '9' || __builtin_mul_overflow(*number, 10, number) ||
+			__builtin_add_overflow(*number, (unsigned)(c - '0'), number))
+			return refuse(r, "%s must be " PHRASE_UINT64, r->field ? "end" : "start");
+		r->digits[r->field] = 1;
 	}
 	return true;
 }
@@ -234,16 +167,15 @@ static bool finish(struct reading *r)
 {
 	struct map *map = r->map;
 
-	r->row += r->quoted;
 	if (r->quoted)
-		return refuse(r, "%s", "ends inside quotes: the file is truncated");
+		return refuse(r, "ends inside quotes: the file is truncated");
 	return end_row(r) &&
 	       ((map_add(map, map->tokens, r->tokens - map->tokens, true) && map_done(map)) ||
 		       refuse_memory(r));
 }
 
 /* Decodes and parses all gzip members of the file. */
-static bool read_all(struct reading *r, const struct bytes *file)
+static bool read_members(struct reading *r, const struct bytes *file)
 {
 	unsigned char packed[CHUNK], text[CHUNK];
 	int done = Z_OK;
@@ -281,30 +213,76 @@ static bool read_all(struct reading *r, const struct bytes *file)
 				 r->name);
 }
 
-bool bounds_read(const struct shard_format *format, const struct bytes *shard,
-	const struct shard_hint *hint, uint64_t tokens, struct map *map, uint64_t *documents,
-	uint32_t *id, struct fault *fault)
+static bool read_list(const struct shard_scan *s, const struct bytes *file, const char *name)
 {
-	char path[PATH_MAX];
-	struct reading r = {.map = map, .tokens = tokens, .fault = fault};
-	struct bytes *file;
-
-	*id = 0;
-	if (!side_open(SIDE_BOUNDS, format, shard, hint, path, &file, fault))
-		return false;
-	if (!file)
-		return true;
-	r.name = bytes_name(path);
-	map->width = 1;
-	map->joins = false;
-	*id = file->id;
+	struct shard_facts *facts = s->facts;
+	struct reading r = {
+		.map = s->map, .tokens = facts->tokens, .name = name, .fault = s->fault, .row = 1};
 	bool fine = inflateInit2(&r.z, 16 + MAX_WBITS) == Z_OK; /* 16: gzip only */
 
+	s->map->width = 1;
+	s->map->joins = false;
 	if (!fine)
 		refuse_memory(&r);
-	fine = fine && read_all(&r, file) && bytes_settled(file, fault);
+	fine = fine && read_members(&r, file) && bytes_settled(file, s->fault);
 	inflateEnd(&r.z);
+	facts->documents = r.documents;
+	return fine && (facts->padding == 0 || facts->padding == s->map->outside ||
+			       fault_data(s->fault,
+				       "%.200s: says %" PRIu64 " tokens of padding, but %" PRIu64
+				       " are outside documents",
+				       name, facts->padding, s->map->outside));
+}
+
+/* Rows that `tokctl pack --fit` made are samples, whether their list is asked for or not. */
+static bool find_rows(const struct shard_scan *s, const struct bytes *file, const char *name)
+{
+	struct shard_facts *facts = s->facts;
+	char head[COMMENT + COMMENT_MOST] = {0};
+	size_t n = file->size < sizeof(head) - 1 ? file->size : sizeof(head) - 1;
+	uint64_t row, padding;
+
+	if (!bytes_read(file, 0, head, n, s->fault))
+		return fault_prefix(s->fault, "%.200s: ", name);
+	/* It has a comment, and no name before it. */
+	if (memcmp(head, "\x1f\x8b\x08\x10", 4) != 0 ||
+		sscanf(head + COMMENT, BOUNDS_ROWS, &row, &padding) != 2)
+		return true;
+	if (row == 0 || facts->tokens == 0 || facts->tokens % row != 0 || padding > facts->tokens)
+		return fault_data(s->fault,
+			"%.200s: is of another shard: it says rows of %" PRIu64
+			" tokens and %" PRIu64 " of padding, but the shard has %" PRIu64 " tokens",
+			name, row, padding, facts->tokens);
+	facts->sample_tokens = row;
+	facts->padding = padding;
+	if (padding > 0 && !s->hint->loss_mask)
+		snprintf(facts->note, sizeof(facts->note),
+			"%.3f %% of it is padding, which is trained on; set loss_mask: true",
+			100.0 * (double)padding / (double)facts->tokens);
+	return true;
+}
+
+bool bounds_scan(const struct shard_scan *s)
+{
+	const struct shard_hint *hint = s->hint;
+	bool asked = hint->documents || hint->loss_mask;
+	char path[PATH_MAX];
+	struct bytes *file;
+
+	if (hint->listed)
+		s->facts->sample_tokens = hint->listed->sample_tokens;
+	if (hint->listed && !asked)
+		return true;
+	/* A list that is not asked for need not be readable. */
+	if (!side_open(SIDE_BOUNDS, &shard_flat, s->b, hint, path, &file, s->fault))
+		return !asked;
+	if (!file)
+		return true;
+	bool fine = find_rows(s, file, bytes_name(path)) &&
+		    (!asked || !s->map || read_list(s, file, bytes_name(path)));
+
+	if (asked)
+		s->facts->bounds = file->id;
 	bytes_close(file);
-	*documents = r.documents;
-	return fine;
+	return fine || !asked;
 }

@@ -100,7 +100,7 @@ def listed(write, ending):
     return each(with_bounds, ending)
 
 
-def masked(writer, save):
+def masked(writer):
     """With masks for `label_mask:`, in a directory next to the shards."""
 
     def with_masks(directory, dtype):
@@ -108,7 +108,7 @@ def masked(writer, save):
         for name, shard in shards.items():
             os.makedirs(os.path.dirname(f"{directory}-masks/{name}"), exist_ok=True)
             with open(f"{directory}-masks/{name}", "wb") as f:
-                numpy.save(f, shard.mask) if save else f.write(shard.mask.tobytes())
+                f.write(shard.mask.tobytes())
         return shards
 
     return with_masks
@@ -244,7 +244,7 @@ _arrow = documents(shard_writers.arrow, ".arrow")
 FORMATS = {
     "flat": Format("flat", plain(".bin", raw)),
     "flat-masked": Format(
-        "flat", masked(plain(".bin", raw), False), dataset={"label_mask": "", "slide": True},
+        "flat", masked(plain(".bin", raw)), dataset={"label_mask": "", "slide": True},
         mask="mask",
     ),
     "olmo": Format(
@@ -255,7 +255,7 @@ FORMATS = {
     "npy-rows": Format("npy", numpy_rows, stream={"extra": 0}),
     "npy-i64": Format("npy", plain(".npy", npy), "<i8", {"dtype": "u16"}),
     "npy-listed": Format(
-        "npy", masked(listed(put(".npy", npy), ".npy"), True),
+        "npy", masked(listed(put(".npy", npy), ".npy")),
         dataset={"label_mask": "", "slide": True},
         bounds="listed", mask="both",
     ),

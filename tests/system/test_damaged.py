@@ -210,7 +210,7 @@ TABLES = {
     ("bounds", "a.csv.gz"): [
         ("a.csv.gz:1: end is 10; must be at most 9, the number of tokens", rows_of(b"0,10")),
         ("start is 4; must be at least 5, the end of the", rows_of(b"0,5", b"4,9")),
-        ("end is '\"a?b??[31m\"'", rows_of(b'0,"a\tb\n\033[31m"')),
+        ("a.csv.gz:2: end must be an integer below 2^64", rows_of(b"0,5", b'5,"9"')),
         ("ends inside quotes: the file is truncated", rows_of(b'0,5,"a', b"5,9,b")),
         ("incorrect header check", whole(b"0,5\n")),
         ("incorrect data check", at(-8, 1)),

@@ -180,7 +180,7 @@ REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
     ("many", ["a.bin.zst: exists uncompressed too, as a.bin"]),
     *(("m/a.bin", [PATH, *words], {"label_mask": f"masks/{mask}"}, LOSSES) for mask, *words in (
         ("none", "has no loss mask: ", "masks/none/a.bin does not exist; label_mask must have"),
-        ("short", "its loss mask a.bin: its size is 19 bytes; must be 20, one for each token"),
+        ("short", "its loss mask: its size is 19 bytes; must be 20, one for each token"),
         ("u2", "NumPy header: descr is '<u2'; must be |b1 (bool)"),
         ("cut", "shape is (20, …) of 1 dimensions, and the file has 19 bytes"),
         ("2d", "shape is (4, …) of 2 dimensions"),

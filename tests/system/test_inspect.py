@@ -173,7 +173,7 @@ def test_masks_in_a_directory_are_checked(place):
     config = place.config(streams={"train": stream})
     seen = masked(place.file("om/data"), "-c", config, "--deep")
     assert seen[:2] == [(HIDDEN,), (TOKENS - HIDDEN,)]
-    assert "its loss mask c.npy: its size is 10 bytes; must be 200000, one" in seen[2][1]
+    assert "its loss mask: its size is 10 bytes; must be 200000, one" in seen[2][1]
     put(place, "om/data/x/a.csv.gz", gzip.compress(b"5,10\n10,199990\n"))
     listed = place.file("om/data/x/a.npy")
     assert masked(listed, "--deep", code=0) == [(15,)]  # those outside all documents
