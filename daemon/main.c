@@ -36,8 +36,26 @@ static void back_off(void)
 	sleep(BACKOFF_S);
 }
 
+static _Atomic uint64_t rereads;
+
+/* In the thread that reads. Shards do not know their paths. */
+static void on_reread(int fd, uint64_t at, uint64_t n, const char *why)
+{
+	char link[40], path[PATH_MAX] = "";
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	if (readlink(link, path, sizeof(path) - 1) < 0)
+		snprintf(path, sizeof(path), "(name unknown: %s)", strerror(errno));
+	atomic_fetch_add(&rereads, 1);
+	log_client(getuid(), LOG_WARNING,
+		"shard %s: bytes %" PRIu64 " to %" PRIu64
+		" were damaged when read (%s), and intact when read again; no data was lost; check "
+		"this node's memory and disk",
+		path, at, at + n, why);
+}
+
 static int serve(const struct catalog *catalog, struct stores *stores, const struct options *a,
-	struct reload_past *past, struct cgroup *cgroup, const _Atomic uint64_t *rereads)
+	struct reload_past *past, struct cgroup *cgroup)
 {
 	struct reading reading;
 	struct fault fault;
@@ -55,7 +73,7 @@ static int serve(const struct catalog *catalog, struct stores *stores, const str
 		.past = past,
 		.argv = a->argv,
 		.stores = stores,
-		.rereads = rereads,
+		.rereads = &rereads,
 		.linger_s = a->linger_s,
 		.cgroup = cgroup,
 	});
@@ -128,29 +146,8 @@ static bool listen_at(struct reload_past *past, const struct options *a,
 	return listener_open(listener, socket, fault);
 }
 
-/* In the thread that reads. Shards do not know their paths. */
-static void on_reread(void *context, int fd, uint64_t at, uint64_t n, const char *why)
-{
-	_Atomic uint64_t *rereads = context;
-	char link[40], path[PATH_MAX] = "";
-
-	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	if (readlink(link, path, sizeof(path) - 1) < 0)
-		snprintf(path, sizeof(path), "(name unknown: %s)", strerror(errno));
-	atomic_fetch_add(rereads, 1);
-	log_client(getuid(), LOG_WARNING,
-		"shard %s: bytes %" PRIu64 " to %" PRIu64
-		" were damaged when read (%s), and intact when read again; no data was lost; check "
-		"this node's memory and disk",
-		path, at, at + n, why);
-}
-
 static int run(const struct options *a, struct reload_past *past)
 {
-	_Atomic uint64_t rereads = 0;
-
-	reread_tell(on_reread, &rereads);
-
 	struct fault fault;
 	struct config *config =
 		reading_descriptors(&fault) ? reload_config(past, a->config, &fault) : NULL;
@@ -171,7 +168,7 @@ static int run(const struct options *a, struct reload_past *past)
 	else if (a->check)
 		code = check_run(catalog, stores);
 	else
-		code = serve(catalog, stores, a, past, cgroup, &rereads);
+		code = serve(catalog, stores, a, past, cgroup);
 	catalog_free(catalog);
 	store_close(stores);
 	free(cgroup);
@@ -197,6 +194,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "tokend: %s\n", fault.text);
 		return 1;
 	}
+	reread_told = on_reread;
 	log_start();
 	notify_starting(true);
 	code = run(&a, &past);

@@ -405,10 +405,8 @@ static bool find_shards(const struct opening *o)
 	d->table.window_tokens = d->hint.window_tokens;
 	d->table.stride = o->stream->stride;
 	if (d->bucket) {
-		d->finder = (struct objects){.stores = o->stores,
-			.find = dataset_find_object,
-			.context = d,
-			.inspected = true};
+		d->finder = (struct objects){
+			.stores = o->stores, .find = dataset_find_object, .context = d};
 		d->objects = d->hint.objects = &d->finder;
 	}
 	/* If the format mixes rows and one shard has others than windows, those of all are joined.

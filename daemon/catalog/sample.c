@@ -29,16 +29,10 @@ struct seen {
 /* Whether none of the tokens is refused by the stream. False: @fault names one. */
 static bool check_tokens(const struct dataset *d, const struct sample *s, struct fault *fault)
 {
-	const uint32_t *value = s->value;
+	uint64_t i = d->limit > 0 ? tokens_first_above(s->value, s->n, 4, (uint32_t)(d->limit - 1))
+				  : s->n;
 
-	for (unsigned p = 0; d->limit > 0 && p < s->places; value += s->place[p++].tokens) {
-		uint64_t n = s->place[p].tokens,
-			 i = tokens_first_above(value, n, 4, (uint32_t)(d->limit - 1));
-
-		if (i < n)
-			return vocab_refuse(d, s->place[p].token + i, value[i], fault);
-	}
-	return true;
+	return i == s->n || vocab_refuse(d, sample_token(s, (unsigned)i), s->value[i], fault);
 }
 
 /* Shards that cannot be opened or read are fine: that is reported when they are served. */

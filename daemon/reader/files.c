@@ -289,20 +289,23 @@ static bool open_descriptor(
 	return fault_errno(fault, error, "", "%s", strerror(error));
 }
 
-/* A side file must still be the one that was compared with the list. */
-static bool look_at_side(struct file *file, const struct shard_side *side, struct fault *fault)
+/* A side file must still be the one that was compared with the list. @b: NULL: there is none. */
+static bool look_at_side(
+	struct file *file, const struct bytes *b, const char *what, struct fault *fault)
 {
 	struct stat found;
 
-	if (fstat(side->fd, &found) < 0) {
+	if (!b)
+		return true;
+	if (fstat(b->fd, &found) < 0) {
 		int error = errno;
 
-		return fault_errno(fault, error, "", "%s%s", side->what, strerror(error));
+		return fault_errno(fault, error, "", "%s%s", what, strerror(error));
 	}
-	if (bytes_id(&found) != side->id)
-		return fault_set(fault, FAULT_DATA, "", "%s" PHRASE_CHANGED_OPENING, side->what);
-	look_begin(&file->look[file->looks++], side->fd, side->what, &found);
-	file->nowait = file->nowait && io_knows_nowait(side->fd);
+	if (bytes_id(&found) != b->id)
+		return fault_set(fault, FAULT_DATA, "", "%s" PHRASE_CHANGED_OPENING, what);
+	look_begin(&file->look[file->looks++], b->fd, what, &found);
+	file->nowait = file->nowait && io_knows_nowait(b->fd);
 	return true;
 }
 
@@ -312,7 +315,6 @@ static bool open_shard(
 	struct reader *reader, const struct read *read, struct file *file, struct fault *fault)
 {
 	struct frames *frames = reader->share ? reader->share[read->window.stream] : NULL;
-	struct shard_side side[SHARD_SIDES];
 
 	/* Room for the index that is read now. */
 	close_excess(&reader->files, reader->files.indexes_most / 4 * 3);
@@ -338,10 +340,10 @@ static bool open_shard(
 		if (!file->direct)
 			files_buffer(&reader->files, file);
 	}
-	for (unsigned i = 0, n = file->shard ? shard_sides(file->shard, side) : 0; i < n; i++)
-		if (!look_at_side(file, &side[i], fault))
-			return false;
-	return true;
+	const struct shard *shard = file->shard;
+
+	return !shard || (look_at_side(file, shard->index, "its index: ", fault) &&
+				 look_at_side(file, shard->mask, "its loss mask: ", fault));
 }
 
 static bool open_file(

@@ -50,7 +50,7 @@ struct file {
 	bool nowait;	     /* its file systems can read and look without waiting */
 	_Atomic bool direct; /* open with O_DIRECT */
 	_Atomic bool due;    /* one read is slow, and also looks by name; the others go on */
-	struct look look[1 + SHARD_SIDES]; /* of the shard, then of its side files */
+	struct look look[3]; /* of the shard, its index and its loss mask */
 	unsigned looks;
 	uint64_t looked; /* the data thread's turn of the last look */
 	bool same;	 /* its outcome */

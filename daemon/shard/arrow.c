@@ -830,9 +830,9 @@ static bool arrow_scan(const struct shard_scan *s)
  * Face's datasets describes the files of a directory in two of JSON.
  */
 static const struct shard_companion companions[] = {
-	{"/dataset_info.json", "*.arrow", "Hugging Face's description", .unread = true},
-	{"/state.json", "*.arrow", "Hugging Face's list of files", .unread = true},
-	{"counts.csv", "*.arrow", "a table of counts", .unread = true},
+	{"/dataset_info.json", ".arrow", "Hugging Face's description", .unread = true},
+	{"/state.json", ".arrow", "Hugging Face's list of files", .unread = true},
+	{"counts.csv", ".arrow", "a table of counts", .unread = true},
 	{0},
 };
 

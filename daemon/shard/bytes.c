@@ -42,9 +42,9 @@ const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes)
 	return to;
 }
 
-/* ---- plain files ---- */
+/* ---- files ---- */
 
-static bool plain_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
+static bool file_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
 	char *byte = to;
 
@@ -70,23 +70,6 @@ static bool plain_read(const struct bytes *b, uint64_t at, void *to, size_t n, s
 	}
 	return true;
 }
-
-static bool plain_try(const struct bytes *b, uint64_t at, void *to, size_t n)
-{
-	struct iovec all = {.iov_base = to, .iov_len = n};
-
-	return preadv2(b->fd, &all, 1, (off_t)at, RWF_NOWAIT) == (ssize_t)n;
-}
-
-static void plain_close(struct bytes *b)
-{
-	if (b->owns_fd)
-		close(b->fd);
-	free(b);
-}
-
-static const struct bytes_ops plain_ops = {
-	.read = plain_read, .close = plain_close, .try = plain_try};
 
 uint32_t bytes_id(const struct stat *st)
 {
@@ -121,8 +104,7 @@ static struct bytes *open_file(int fd, const char *path, struct fault *fault)
 	else if (!S_ISREG(st.st_mode))
 		fault_data(fault, NOT_REGULAR);
 	else {
-		*b = (struct bytes){.ops = &plain_ops,
-			.path = path,
+		*b = (struct bytes){.path = path,
 			.size = (uint64_t)st.st_size,
 			.plain = true,
 			.fd = fd,
@@ -185,18 +167,6 @@ void bytes_opened(const struct bytes *b)
 		b->object->block = 0;
 }
 
-static bool object_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
-{
-	return store_read(b->objects->stores, b->object, at, to, n, fault);
-}
-
-static void object_close(struct bytes *b)
-{
-	free(b);
-}
-
-static const struct bytes_ops object_ops = {.read = object_read, .close = object_close};
-
 uint32_t bytes_object_id(const struct object *object)
 {
 	uint64_t hash = object->etag ? XXH64(object->etag, strlen(object->etag), 0) : 0;
@@ -222,8 +192,7 @@ static bool open_object(
 	while (object.block < BLOCK_MOST && (uint64_t)object.block * BLOCKS < object.size)
 		object.block *= 2;
 	s->object = object;
-	s->bytes = (struct bytes){.ops = &object_ops,
-		.path = path,
+	s->bytes = (struct bytes){.path = path,
 		.size = object.size,
 		.plain = true,
 		.fd = -1,
@@ -257,28 +226,41 @@ bool bytes_open_side(
 
 void bytes_close(struct bytes *b)
 {
-	if (b)
-		b->ops->close(b);
+	if (b && !b->plain) {
+		zstd_close(b);
+	} else if (b) {
+		if (b->owns_fd)
+			close(b->fd);
+		free(b);
+	}
 }
 
 bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
-	if (at > b->size || n > b->size - at) {
+	if (at > b->size || n > b->size - at)
 		return fault_data(fault,
 			"bytes %" PRIu64 " to %" PRIu64 " were requested; it has %" PRIu64, at,
 			at + n, b->size);
-	}
-	return n == 0 || b->ops->read(b, at, to, n, fault);
+	if (!b->plain)
+		return zstd_read(b, at, to, n, fault);
+	return b->object ? store_read(b->objects->stores, b->object, at, to, n, fault)
+			 : file_read(b, at, to, n, fault);
 }
 
 bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n)
 {
-	return b->ops->try && at <= b->size && n <= b->size - at && b->ops->try(b, at, to, n);
+	struct iovec all = {.iov_base = to, .iov_len = n};
+
+	if (at > b->size || n > b->size - at)
+		return false;
+	if (!b->plain)
+		return zstd_read(b, at, to, n, NULL);
+	return !b->object && preadv2(b->fd, &all, 1, (off_t)at, RWF_NOWAIT) == (ssize_t)n;
 }
 
 bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault)
 {
-	return (n > 0 && n <= b->size && b->ops->head && b->ops->head(b, to, n)) ||
+	return (!b->plain && n > 0 && n <= b->size && zstd_head(b, to, n)) ||
 	       bytes_read(b, 0, to, n, fault);
 }
 
@@ -294,36 +276,7 @@ size_t bytes_head(const struct bytes *b, void *to, size_t n)
 	return n;
 }
 
-/* ---- reading again ---- */
-
-/*
- * The kernel drops only pages entirely within the range, so extend it to the boundaries of the
- * largest folios.
- */
-enum { PAGE_MOST = 2 << 20 };
-
-static reread_receiver *receiver_of;
-static void *receiver_context;
-
-void reread_forget(int fd, uint64_t at, uint64_t n)
-{
-	uint64_t from = at / PAGE_MOST * PAGE_MOST;
-	uint64_t end = n > 0 ? (at + n + PAGE_MOST - 1) / PAGE_MOST * PAGE_MOST : from;
-
-	posix_fadvise(fd, (off_t)from, (off_t)(end - from), POSIX_FADV_DONTNEED);
-}
-
-void reread_was_good(int fd, uint64_t at, uint64_t n, const char *why)
-{
-	if (receiver_of)
-		receiver_of(receiver_context, fd, at, n, why);
-}
-
-void reread_tell(reread_receiver *receiver, void *context)
-{
-	receiver_of = receiver;
-	receiver_context = context;
-}
+/* ---- arrays ---- */
 
 const uint8_t *bytes_item(struct bytes_array *array, uint64_t i, struct fault *fault)
 {
@@ -339,13 +292,6 @@ const uint8_t *bytes_item(struct bytes_array *array, uint64_t i, struct fault *f
 
 /* ---- names ---- */
 
-static bool ends(const char *path, size_t n, const char *ending)
-{
-	size_t m = strlen(ending);
-
-	return n >= m && memcmp(path + n - m, ending, m) == 0;
-}
-
 const char *bytes_name(const char *path)
 {
 	const char *slash = strrchr(path, '/');
@@ -355,17 +301,18 @@ const char *bytes_name(const char *path)
 
 bool bytes_ends_in(const char *path, const char *ending)
 {
-	return ends(path, strlen(path), ending);
+	size_t n = strlen(path), m = strlen(ending);
+
+	return n >= m && strcmp(path + n - m, ending) == 0;
 }
 
 const char *bytes_ending(const char *path, const char *ending)
 {
 	size_t n = strlen(path), m = strlen(ending);
 
-	if (ends(path, n, ending))
-		return path + n - m;
-	n -= ends(path, n, ".zst") ? 4 : ends(path, n, ".zstd") ? 5 : 0;
-	return ends(path, n, ending) ? path + n - m : NULL;
+	if (!bytes_ends_in(path, ending))
+		n -= bytes_ends_in(path, ".zst") ? 4 : bytes_ends_in(path, ".zstd") ? 5 : 0;
+	return n >= m && memcmp(path + n - m, ending, m) == 0 ? path + n - m : NULL;
 }
 
 bool bytes_side_path(

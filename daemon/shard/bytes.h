@@ -32,28 +32,9 @@ struct objects {
 	/* Fills @object; its strings live as long as @context. False: there is no such object. */
 	bool (*find)(const void *context, const char *url, struct object *object);
 	const void *context;
-	/*
-	 * Sizes and ETags come from a manifest, so the store returns the bytes that `tokctl
-	 * inspect` checked. Checks of whole shards are not repeated.
-	 */
-	bool inspected;
-};
-
-struct bytes_ops {
-	/* As bytes_read(). The range is checked, and @n > 0. */
-	bool (*read)(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault);
-	void (*close)(struct bytes *b); /* frees it */
-	/* As bytes_try(). The range is checked. NULL: always fails. */
-	bool (*try)(const struct bytes *b, uint64_t at, void *to, size_t n);
-	/*
-	 * Reads the first @n bytes more cheaply than read(). False: use read(). NULL: read() is
-	 * cheap enough.
-	 */
-	bool (*head)(const struct bytes *b, void *to, size_t n);
 };
 
 struct bytes {
-	const struct bytes_ops *ops;
 	const char *path;     /* borrowed; valid until the shard is open */
 	uint64_t size;	      /* of the contents, after decompression */
 	bool plain;	      /* not compressed: read() is pread(fd), or a read of the object */
@@ -152,24 +133,19 @@ uint64_t frames_bytes(struct frames *frames); /* in use now */
  */
 struct frames *frames_share(struct frames *frames);
 
-/* ---- reading again ---- */
-
 /*
- * Bytes with a wrong checksum are read again once: a bit may have flipped on the way from the disk.
- * The page cache must drop them first, otherwise it returns the same bytes again.
+ * A frame that is damaged is read again once, from the disk: a bit may have flipped on the way. If
+ * it is good then, this is called with what was wrong, in any thread, several at once. NULL, the
+ * default: nobody is told. Set it before starting other threads.
  */
+typedef void reread_receiver(int fd, uint64_t at, uint64_t n, const char *why);
+extern reread_receiver *reread_told;
 
-/* Drops bytes [at, at + n) of the file from the page cache; @n = 0: to the end of the file. */
-void reread_forget(int fd, uint64_t at, uint64_t n);
-/* Reports that these bytes were damaged (@why) when first read, and good when read again. */
-void reread_was_good(int fd, uint64_t at, uint64_t n, const char *why);
-/*
- * Sets the receiver of reread_was_good(): it calls @receiver with @context, in any thread, several
- * at once. NULL, the default: no receiver. Call it before starting other threads. A process has one
- * receiver, because only failed checksums need it, ten calls below the code that opened the shard.
- */
-typedef void reread_receiver(void *context, int fd, uint64_t at, uint64_t n, const char *why);
-void reread_tell(reread_receiver *receiver, void *context);
+/* Of bytes.c. @fault: NULL: it must not wait. zstd_head() decodes only the first blocks of a large
+ * frame, without caching them or checking its checksum; false: use zstd_read(). */
+bool zstd_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault);
+bool zstd_head(const struct bytes *b, void *to, size_t n);
+void zstd_close(struct bytes *b);
 
 /* ---- names ---- */
 

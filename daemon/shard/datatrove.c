@@ -147,7 +147,7 @@ static bool datatrove_scan(const struct shard_scan *s)
 static const struct shard_companion companions[] = {
 	{".ds.index", ".ds", "a datatrove index", .side = SIDE_INDEX},
 	{".ds.loss", ".ds", "a datatrove loss mask", .side = SIDE_MASK},
-	{".ds.metadata", "*.ds", "datatrove's metadata", .unread = true},
+	{".ds.metadata", ".ds", "datatrove's metadata", .unread = true},
 	{0},
 };
 

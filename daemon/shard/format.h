@@ -91,16 +91,13 @@ enum side_kind { SIDE_OTHER, SIDE_INDEX, SIDE_BOUNDS, SIDE_MASK };
  * otherwise.
  */
 struct shard_companion {
-	const char *ending; /* of its path; "/name": the whole name */
-	/*
-	 * Its shard. ".bin": the same path with this ending instead, optionally followed by .zst or
-	 * .zstd. "*.mds": any file with this ending in or below its directory.
-	 */
-	const char *shard;
+	/* Of its path: the shard's, with this ending instead of that one, which .zst or .zstd may
+	 * follow. "/name": this file, in the directory of the shard or above. */
+	const char *ending, *shard;
 	const char *kind; /* "a Megatron index" */
 	enum side_kind side;
 	bool alone;  /* a shard itself if its uncompressed shard is absent */
-	bool unread; /* no format reads it; its shard may be anywhere in the dataset */
+	bool unread; /* no format reads it; any shard with that ending will do */
 };
 
 /* A shard that is described or opened. */
@@ -147,6 +144,8 @@ extern const struct shard_format shard_flat, shard_npy, shard_llmc, shard_megatr
 
 /* ---- the table of formats (formats.c) ---- */
 
+/* In the order in which they are tried; the last is NULL. */
+extern const struct shard_format *const shard_formats[];
 /* The format called @name, or NULL. "auto" is not a format. */
 const struct shard_format *shard_format(const char *name);
 /* Writes the names of all formats, "megatron, …, flat", to @to and returns it. */
@@ -160,11 +159,6 @@ const struct shard_format *shard_recognise(const struct bytes *b, struct fault *
 bool shard_is_unknown(const struct fault *fault);
 /* Of those, that its content is something else, so that `format: flat` does not help. */
 bool shard_is_foreign(const struct fault *fault);
-/*
- * The kind of side file that @path is, by its name; NULL: it is not one. A name may match several
- * kinds: start with *@next = 0 and call again for the next one.
- */
-const struct shard_companion *shard_companion(const char *path, unsigned *next);
 
 /* ---- files that are not shards (foreign.c) ---- */
 
@@ -252,6 +246,15 @@ void map_mask(const struct map *map, uint64_t token, uint64_t n, uint8_t *to);
 #define BOUNDS_ENDING ".csv.gz"
 #define BOUNDS_ROWS   "tokend: rows of %" PRIu64 " tokens, %" PRIu64 " of padding"
 
+/* Whether the file at @path is of this kind, by its name. */
+bool side_is(const struct shard_companion *c, const char *path);
+/* The first kind that it is of and that is never a shard; NULL: none. */
+const struct shard_companion *side_kind(const char *path);
+/*
+ * Writes the name of a side file of this kind that the shard called @shard may have. Start with
+ * *@next = strlen(shard) + 1, and call again for the next name. False: there are no more.
+ */
+bool side_name(const struct shard_companion *c, const char *shard, size_t *next, char to[PATH_MAX]);
 /* bytes_id() of a side file of the shard at path @shard, without opening it; 0: there is none. A
  * file that cannot be reached counts; opening it will report why. */
 uint32_t side_id(enum side_kind side, const struct shard_format *format,

@@ -258,98 +258,74 @@ static bool walk_path(struct walk *w, const char *path)
 
 /* ---- side files ---- */
 
-/*
- * Whether a shard of the side file @name is in the list: one in or below its directory (of a kind
- * that no format reads, anywhere), or the one whose name is @name with another ending.
- */
-static bool has_shard(
-	const struct shard_list *list, const char *name, const struct shard_companion *c)
+/* Of all files: which are of kind @c, and which of these have a shard. */
+static void mark_kind(const struct shard_list *list, const struct shard_companion *c, uint8_t *is)
 {
-	static const char *const packed[] = {"", ".zst", ".zstd"};
-	const char *slash = c->unread ? NULL : strrchr(name, '/');
-	size_t n = slash ? (size_t)(slash + 1 - name) : 0;
-	char shard[PATH_MAX];
+	bool any = false, shards = false;
+	char side[PATH_MAX];
 
-	if (c->shard[0] == '*') {
-		for (uint64_t i = lower_bound(list, name, n); i < list->count; i++) {
-			const char *other = shard_list_name(list, i);
-
-			if (strncmp(other, name, n) != 0)
-				return false;
-			if (bytes_ending(other, c->shard + 1))
-				return true;
+	for (uint64_t i = 0; i < list->count; i++)
+		if (side_is(c, shard_list_name(list, i))) {
+			any = true;
+			is[i] = is[i] == LIST_SIDE || c->alone ? is[i] : LIST_ORPHAN;
 		}
-		return false;
+	for (uint64_t i = 0; any && i < list->count; i++) {
+		const char *name = shard_list_name(list, i);
+
+		shards |= bytes_ending(name, c->shard) != NULL;
+		for (size_t next = strlen(name) + 1; side_name(c, name, &next, side);) {
+			int64_t at = shard_list_find(list, side);
+
+			if (at >= 0)
+				is[at] = LIST_SIDE;
+		}
 	}
-	n = strlen(name) - strlen(c->ending);
-	for (unsigned i = 0; i < (c->alone ? 1 : sizeof(packed) / sizeof(packed[0])); i++)
-		if (snprintf(shard, sizeof(shard), "%.*s%s%s", (int)n, name, c->shard, packed[i]) <
-				(int)sizeof(shard) &&
-			shard_list_find(list, shard) >= 0)
-			return true;
-	return false;
+	for (uint64_t i = 0; c->unread && shards && i < list->count; i++)
+		if (side_is(c, shard_list_name(list, i)))
+			is[i] = LIST_SIDE;
 }
 
-/*
- * *@kind: the kind of side file, or NULL if it is a shard. False: the shard that it belongs to is
- * missing.
- */
-static bool is_accompanied(
-	const struct shard_list *list, const char *name, const struct shard_companion **kind)
+uint8_t *shard_list_mark(const struct shard_list *list)
 {
-	const struct shard_companion *c;
-	unsigned next = 0;
+	uint8_t *is = calloc(list->count + 1, sizeof(*is));
 
-	*kind = NULL;
-	while ((c = shard_companion(name, &next)) != NULL) {
-		bool there = has_shard(list, name, c);
-
-		/* Without a shard, report the first kind: the commonest. */
-		if (there || (!c->alone && !*kind))
-			*kind = c;
-		if (there)
-			return true;
-	}
-	return *kind == NULL;
+	for (const struct shard_format *const *f = shard_formats; is && *f; f++)
+		for (const struct shard_companion *c = (*f)->companions; c && c->ending; c++)
+			mark_kind(list, c, is);
+	return is;
 }
 
-bool shard_list_accompanies(const struct shard_list *list, const char *name)
+static bool refuse_orphan(const struct shard_list *list, uint64_t i, struct fault *fault)
 {
-	const struct shard_companion *kind;
+	const struct shard_companion *c = side_kind(shard_list_name(list, i));
+	char path[PATH_MAX];
 
-	return is_accompanied(list, name, &kind) && kind;
+	shard_list_path(list, i, path, sizeof(path));
+	return fault_data(fault,
+		"%s: is %s, but its shard (%s) is missing; add the shard, move this file away, or "
+		"set a pattern that matches only the shards",
+		path, c->kind, c->shard);
 }
 
 /* Moves side files to the end of the list, after its new count. */
 static bool move_sides(struct shard_list *list, uint64_t *sides, struct fault *fault)
 {
-	uint64_t count = list->count, n = 0;
-	/* Names are looked up in the whole list, so it is rearranged afterwards. */
-	uint32_t *to = malloc((count + 1) * sizeof(*to)); /* shards, then side files backwards */
-	bool fine = to || fault_memory(fault);
+	uint64_t count = list->count, n = 0, shards = 0;
+	uint8_t *is = shard_list_mark(list);
+	uint32_t *side = malloc((count + 1) * sizeof(*side));
+	bool fine = (is && side) || fault_memory(fault);
 
-	for (uint64_t i = 0; fine && i < count; i++) {
-		const struct shard_companion *kind;
-		char path[PATH_MAX];
-
-		fine = is_accompanied(list, shard_list_name(list, i), &kind);
-		if (fine) {
-			to[kind ? count - ++n : i - n] = list->at[i];
-			continue;
-		}
-		shard_list_path(list, i, path, sizeof(path));
-		fault_data(fault,
-			"%s: is %s, but its shard (%s) is missing; add the shard, move "
-			"this file away, or set a pattern that matches only the shards",
-			path, kind->kind, kind->shard);
-	}
 	for (uint64_t i = 0; fine && i < count; i++)
-		list->at[i] = to[i < count - n ? i : 2 * count - n - 1 - i];
+		fine = is[i] != LIST_ORPHAN || refuse_orphan(list, i, fault);
+	for (uint64_t i = 0; fine && i < count; i++)
+		*(is[i] == LIST_SIDE ? &side[n++] : &list->at[shards++]) = list->at[i];
 	if (fine) {
-		list->count = count - n;
+		memcpy(list->at + shards, side, n * sizeof(*side));
+		list->count = shards;
 		*sides = n;
 	}
-	free(to);
+	free(is);
+	free(side);
 	return fine;
 }
 

@@ -45,8 +45,12 @@ void shard_list_sort(struct shard_list *list);
  * @fault, as shard_list_read().
  */
 bool shard_list_split(struct shard_list *list, uint64_t *sides, struct fault *fault);
-/* Whether @name is a side file of a shard in the list. It need not be in the list itself. */
-bool shard_list_accompanies(const struct shard_list *list, const char *name);
+/*
+ * Tells shards from side files of shards in the list, and from those whose shard is missing, by
+ * name, for each file of a sorted list. NULL: out of memory. Free it with free().
+ */
+enum { LIST_SHARD, LIST_ORPHAN, LIST_SIDE };
+uint8_t *shard_list_mark(const struct shard_list *list);
 /* Frees spare memory. */
 void shard_list_trim(struct shard_list *list);
 void shard_list_free(struct shard_list *list);

@@ -699,7 +699,7 @@ static bool mds_scan(const struct shard_scan *s)
 
 /* If a shard is there both raw and compressed, the raw file is served. */
 static const struct shard_companion companions[] = {
-	{"/index.json", "*.mds", "a Mosaic index by its name", .alone = false},
+	{"/index.json", ".mds", "a Mosaic index by its name", .alone = false},
 	{".mds.zstd", ".mds", "a compressed shard", .alone = true},
 	{".mds.zst", ".mds", "a compressed shard", .alone = true},
 	{0},

@@ -17,54 +17,39 @@ enum {
 	HIGHEST_ID = 1 << 24,
 };
 
-/*
- * Writes the places to read to @place[SAMPLE_PLACES] and returns their number. token and tokens are
- * multiples of 4, except at the shard's end.
- */
-static unsigned places_of(const struct shard *shard, struct sample_place *place)
+struct sample *sample_read(const struct shard *shard, struct fault *fault)
 {
 	const struct shard_facts *facts = &shard->facts;
 	uint32_t width = shard_type_bytes(facts->type);
-	uint64_t each = 2 * SAMPLE_PLACE_TOKENS / (width < 2 ? 2 : width), n = facts->tokens;
-	unsigned places = 0;
-	bool all = n <= each * SAMPLE_PLACES, begin = facts->frame_bytes > LARGE_FRAME;
-
-	for (; places < SAMPLE_PLACES; places++) {
-		uint64_t at =
-			all || begin ? places * each : (n - each) / (SAMPLE_PLACES - 1) * places;
-
-		at -= at % ALIGN;
-		if (at >= n)
-			break;
-		place[places] = (struct sample_place){at, n - at < each ? n - at : each};
-	}
-	return places;
-}
-
-struct sample *sample_read(const struct shard *shard, struct fault *fault)
-{
-	struct sample *s = malloc(sizeof(*s));
+	struct sample *s = calloc(1, sizeof(*s));
 	uint16_t narrow[SAMPLE_PLACE_TOKENS];
-	bool wide = shard->facts.token_bytes == 4;
+	bool fine = s || fault_memory(fault), wide = facts->token_bytes == 4;
 
-	if (!s) {
-		fault_memory(fault);
+	if (!fine)
 		return NULL;
-	}
-	s->places = places_of(shard, s->place);
-	s->n = 0;
-	for (unsigned p = 0; p < s->places; s->n += (unsigned)s->place[p++].tokens) {
-		const struct sample_place *at = &s->place[p];
+	s->each = 2 * SAMPLE_PLACE_TOKENS / (width < 2 ? 2 : width);
+	s->step = s->each;
+	if (facts->tokens > SAMPLE_PLACES * s->each && facts->frame_bytes <= LARGE_FRAME)
+		s->step = (facts->tokens - s->each) / (SAMPLE_PLACES - 1) / ALIGN * ALIGN;
+	for (uint64_t p = 0; fine && p < SAMPLE_PLACES && p * s->step < facts->tokens; p++) {
+		uint64_t at = p * s->step, left = facts->tokens - at,
+			 n = left < s->each ? left : s->each;
 		void *to = s->value + s->n;
 
-		if (!shard_read(shard, at->token, at->tokens, wide ? to : narrow, fault)) {
-			free(s);
-			return NULL;
-		}
-		if (!wide)
-			convert_tokens(SHARD_U16, 4, narrow, at->tokens, to);
+		fine = shard_read(shard, at, n, wide ? to : narrow, fault);
+		if (fine && !wide)
+			convert_tokens(SHARD_U16, 4, narrow, n, to);
+		s->n += (unsigned)n;
 	}
-	return s;
+	if (fine)
+		return s;
+	free(s);
+	return NULL;
+}
+
+uint64_t sample_token(const struct sample *s, unsigned i)
+{
+	return i / s->each * s->step + i % s->each;
 }
 
 /* ---- statistics ---- */
@@ -108,8 +93,8 @@ static double sameness(const struct histogram *h)
 /* How many tokens are above SMALL, by index mod 4, and how often those with an even index change.
  */
 struct sizes {
-	unsigned large[4], changes, even; /* even: ones that are not 0 */
-	bool zero;			  /* the odd ones are 0 */
+	unsigned large[4], changes;
+	bool zero; /* the odd ones are 0 */
 };
 
 static struct sizes sizes_of(const struct sample *s)
@@ -122,7 +107,6 @@ static struct sizes sizes_of(const struct sample *s)
 
 		z.large[i % 4] += value > SMALL;
 		z.zero &= i % 2 == 0 || value == 0;
-		z.even += i % 2 == 0 && value > 0;
 		if (i % 2 == 0 && value > SMALL && value != last) {
 			last = value;
 			z.changes++;
@@ -190,64 +174,27 @@ static const char *foreign_u16(const struct sample *s)
 	return NULL;
 }
 
-/* ---- doubts ---- */
-
-/* Whether no value occurs twice. Of tokens one does among the first few hundred. */
-static bool all_differ(const struct sample *s)
-{
-	uint8_t *seen = calloc(HIGHEST_ID / 8, 1); /* a bit an id */
-	bool differ = seen != NULL;
-
-	for (unsigned i = 0; i < s->n && differ; i++) {
-		uint32_t id = s->value[i] % HIGHEST_ID;
-		uint8_t bit = (uint8_t)(1 << id % 8);
-
-		differ = !(seen[id / 8] & bit);
-		seen[id / 8] |= bit;
-	}
-	free(seen);
-	return differ;
-}
+/* ---- the verdict ---- */
 
 /* Whether one of the places has one value only, as where nothing was written. */
-static bool empty_place(const struct sample *s, uint32_t ones, char *text, size_t n)
+static bool is_empty_place(const struct sample *s, uint32_t ones, char *text, size_t n)
 {
-	for (unsigned p = 0, at = 0; p < s->places; at += (unsigned)s->place[p++].tokens) {
-		uint64_t tokens = s->place[p].tokens, first = s->place[p].token, same = 0;
-		uint32_t value = s->value[at];
+	for (unsigned from = 0, same; from < s->n; from += s->each) {
+		unsigned end = s->n - from < s->each ? s->n : from + s->each;
+		uint32_t value = s->value[from];
 
-		while (same < tokens && s->value[at + same] == value)
-			same++;
-		if ((value != 0 && value != ones) || same < tokens || tokens < CONSTANT ||
-			tokens < s->place[0].tokens)
+		for (same = from; same < end && s->value[same] == value; same++)
+			continue;
+		if ((value != 0 && value != ones) || same < end || end - from < CONSTANT ||
+			(from > 0 && end - from < s->each))
 			continue;
 		snprintf(text, n,
 			"tokens %" PRIu64 " to %" PRIu64 " are all %" PRIu32
 			", as in space that was never written",
-			first, first + tokens - 1, value);
+			sample_token(s, from), sample_token(s, end - 1), value);
 		return true;
 	}
 	return false;
-}
-
-static bool doubt(const struct sample *s, uint32_t ones, char *text, size_t n)
-{
-	const struct sizes z = sizes_of(s);
-	uint32_t most = 0;
-
-	if (empty_place(s, ones, text, n))
-		return true;
-	for (unsigned i = 0; i < s->n; i++)
-		most = s->value[i] > most ? s->value[i] : most;
-	*text = 0;
-	if (s->n >= CONSTANT && z.zero && z.even > s->n / 4) /* too few to say more */
-		snprintf(text, n, "every second token is 0, perhaps of a wider type");
-	else if (s->n >= ENOUGH && most == 1)
-		snprintf(text, n, "has only the numbers 0 and 1, perhaps a mask");
-	else if (s->n >= ENOUGH && all_differ(s))
-		snprintf(text, n, "no token occurs twice in a sample of %u; perhaps it is an index",
-			s->n);
-	return *text != 0;
 }
 
 struct sample_verdict sample_judge(const struct sample *s, const struct shard *shard)
@@ -267,8 +214,8 @@ struct sample_verdict sample_judge(const struct sample *s, const struct shard *s
 	} else if (foreign) {
 		v.kind = SAMPLE_FOREIGN;
 		snprintf(v.text, sizeof(v.text), "does not look like tokens: %s", foreign);
-	} else if (doubt(s, shard->facts.token_bytes == 2 ? UINT16_MAX : UINT32_MAX, v.text,
-			   sizeof(v.text))) {
+	} else if (is_empty_place(s, shard->facts.token_bytes == 2 ? UINT16_MAX : UINT32_MAX,
+			   v.text, sizeof(v.text))) {
 		v.kind = SAMPLE_DOUBT;
 	}
 	return v;

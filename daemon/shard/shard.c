@@ -212,35 +212,27 @@ void shard_close(struct shard *shard)
 	free(shard);
 }
 
-unsigned shard_sides(const struct shard *shard, struct shard_side *side)
-{
-	const struct bytes *index = shard->index, *mask = shard->mask;
-	unsigned n = 0;
-
-	if (index && index->fd >= 0)
-		side[n++] = (struct shard_side){index->fd, index->id, "its index: "};
-	if (mask && mask->fd >= 0)
-		side[n++] = (struct shard_side){mask->fd, mask->id, "its loss mask: "};
-	return n;
-}
-
 /* ---- reading ---- */
 
-/* Reports the first of the @n tokens from @token on that does not fit the served width. */
-static bool refuse_token(const struct shard_facts *facts, const char *from, uint64_t token,
-	uint64_t n, struct fault *fault)
+/* Reports the first of the tokens from @token on that does not fit the served width. */
+static bool refuse_token(
+	const struct shard_facts *facts, const char *from, uint64_t token, struct fault *fault)
 {
 	uint64_t most = facts->token_bytes == 2 ? UINT16_MAX : UINT32_MAX, value = 0;
+	uint32_t width = shard_type_bytes(facts->type), served;
 
-	token += convert_first_unfit(facts->type, facts->token_bytes, from, n, &value);
+	for (; convert_tokens(facts->type, facts->token_bytes, from, 1, &served); from += width)
+		token++;
+	memcpy(&value, from, width);
+	value <<= 64 - 8 * width;
 	if (shard_type_signed(facts->type) && (int64_t)value < 0)
 		return fault_set(fault, FAULT_TOKEN, "",
 			"token %" PRIu64 " is %" PRId64 "; must be 0 to %" PRIu64
 			"; tokenize the shard again",
-			token, (int64_t)value, most);
+			token, (int64_t)value >> (64 - 8 * width), most);
 	return fault_set(fault, FAULT_TOKEN, "",
-		"token %" PRIu64 " is %" PRIu64 "; must be 0 to %" PRIu64 "%s", token, value, most,
-		most == UINT16_MAX ? ", or set dtype: u32" : "");
+		"token %" PRIu64 " is %" PRIu64 "; must be 0 to %" PRIu64 "%s", token,
+		value >> (64 - 8 * width), most, most == UINT16_MAX ? ", or set dtype: u32" : "");
 }
 
 /* @fault: NULL: it must not wait, and does not say what is wrong. */
@@ -265,7 +257,7 @@ static bool convert(const struct shard_facts *facts, uint64_t token, uint64_t n,
 		return true;
 	}
 	return convert_tokens(facts->type, facts->token_bytes, from, n, to) ||
-	       (fault && refuse_token(facts, from, token, n, fault));
+	       (fault && refuse_token(facts, from, token, fault));
 }
 
 /* Sets *@byte to the offset of @token, and returns how many of @n tokens are contiguous there. */

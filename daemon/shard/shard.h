@@ -19,7 +19,6 @@ struct shard {
 	struct bytes *index;	  /* owned; its index, or NULL */
 	struct map map;		  /* of formats with an index, or of a list of document bounds */
 	struct bytes *mask;	  /* owned; loss mask, or NULL */
-	struct shard *next;	  /* for the caller's lists */
 };
 
 /*
@@ -48,18 +47,6 @@ const struct shard_format *shard_describe(const struct shard_format *format, con
 struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
 	const struct shard_hint *hint, struct fault *fault);
 void shard_close(struct shard *shard);
-enum { SHARD_SIDES = 2 };
-
-/* A side file that an open shard keeps open and reads from. */
-struct shard_side {
-	int fd;		  /* owned by the shard */
-	uint32_t id;	  /* bytes_id() when it was opened */
-	const char *what; /* "its index: ", for messages */
-};
-
-/* Writes the shard's open side files to @side[SHARD_SIDES] and returns their number. Objects have
- * no descriptors, so they are not among them. */
-unsigned shard_sides(const struct shard *shard, struct shard_side *side);
 
 /*
  * Reads tokens [token, token + n) into @to, in the served width and native byte order. Any thread;
@@ -112,18 +99,17 @@ bool shard_loss_mask(
  */
 enum { SAMPLE_PLACES = 8, SAMPLE_PLACE_TOKENS = 4096 };
 
-struct sample_place {
-	uint64_t token, tokens;
-};
-
 struct sample {
-	struct sample_place place[SAMPLE_PLACES];
-	unsigned places, n;
+	unsigned each; /* tokens of a place; the last one may have fewer */
+	uint64_t step; /* from the beginning of one place to the next; a multiple of 4 */
+	unsigned n;
 	uint32_t value[SAMPLE_PLACES * SAMPLE_PLACE_TOKENS]; /* of all places, one after another */
 };
 
 /* NULL: @fault, as shard_read(). Free it with free(). */
 struct sample *sample_read(const struct shard *shard, struct fault *fault);
+/* The number of its token @i in the shard. */
+uint64_t sample_token(const struct sample *sample, unsigned i);
 
 enum sample_kind {
 	SAMPLE_FINE,

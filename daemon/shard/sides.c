@@ -16,6 +16,39 @@ enum { CHUNK = 32 * 1024 };
 
 /* ---- any of them ---- */
 
+bool side_is(const struct shard_companion *c, const char *path)
+{
+	/* "/index.json" is also the whole of a relative path. */
+	return bytes_ends_in(path, c->ending) ||
+	       (c->ending[0] == '/' && strcmp(path, c->ending + 1) == 0);
+}
+
+const struct shard_companion *side_kind(const char *path)
+{
+	for (const struct shard_format *const *f = shard_formats; *f; f++)
+		for (const struct shard_companion *c = (*f)->companions; c && c->ending; c++)
+			if (side_is(c, path) && !c->alone)
+				return c;
+	return NULL;
+}
+
+bool side_name(const struct shard_companion *c, const char *shard, size_t *next, char to[PATH_MAX])
+{
+	size_t n = *next;
+
+	if (n == 0 || c->unread ||
+		!(c->alone ? bytes_ends_in(shard, c->shard)
+			   : bytes_ending(shard, c->shard) != NULL))
+		return false;
+	*next = 0;
+	if (c->ending[0] != '/')
+		return bytes_side_path(shard, c->shard, c->ending, to, PATH_MAX);
+	for (n--; n > 0 && shard[n - 1] != '/';)
+		n--;
+	*next = n;
+	return snprintf(to, PATH_MAX, "%.*s%s", (int)n, shard, c->ending + 1) < PATH_MAX;
+}
+
 /* Writes the path of the side file of the shard at @shard to @path. False: it has none. */
 static bool side_path(enum side_kind side, const struct shard_format *format,
 	const struct shard_hint *hint, const char *shard, char path[PATH_MAX])
@@ -30,7 +63,7 @@ static bool side_path(enum side_kind side, const struct shard_format *format,
 		side == SIDE_BOUNDS ? shard_flat.companions : format->companions;
 
 	for (; c && c->ending; c++)
-		if (c->side == side && bytes_side_path(shard, c->shard, c->ending, path, PATH_MAX))
+		if (c->side == side && side_name(c, shard, &(size_t){SIZE_MAX}, path))
 			return true;
 	return false;
 }

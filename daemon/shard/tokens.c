@@ -60,24 +60,6 @@ bool convert_tokens(
 	return false;
 }
 
-uint64_t convert_first_unfit(
-	enum shard_type type, uint32_t token_bytes, const void *from, uint64_t n, uint64_t *value)
-{
-	uint64_t most = token_bytes == 2 ? UINT16_MAX : UINT32_MAX;
-	uint32_t width = shard_type_bytes(type);
-
-	for (uint64_t i = 0; i < n; i++) {
-		*value = 0;
-		memcpy(value, (const char *)from + i * width, width);
-		if (shard_type_signed(type)) /* sign-extend */
-			*value = (uint64_t)((int64_t)(*value << (64 - 8 * width)) >>
-					    (64 - 8 * width));
-		if (*value > most)
-			return i;
-	}
-	return n;
-}
-
 /* ---- searches ---- */
 
 /* Few enough to stay in the L1 cache for the second pass, which looks for the first one above. */

@@ -37,12 +37,6 @@ bool shard_type(const char *name, enum shard_type *type);
  */
 bool convert_tokens(
 	enum shard_type type, uint32_t token_bytes, const void *from, uint64_t n, void *to);
-/*
- * Returns the index of the first of @n tokens that does not fit @token_bytes, or @n if all fit.
- * *@value is that token, sign-extended if its type is signed.
- */
-uint64_t convert_first_unfit(
-	enum shard_type type, uint32_t token_bytes, const void *from, uint64_t n, uint64_t *value);
 
 /*
  * Searches for ids that are too large, at the speed of memory. The tokens are in the served width.

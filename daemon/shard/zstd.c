@@ -3,14 +3,14 @@
  * of one frame whose header states its size. A read decodes the frames that it touches, each as a
  * whole, into a cache that all sources may share.
  *
- * Files are untrusted. The frames of a seek table must fill the file, and a frame must be able to
- * hold its claimed size before memory is allocated for it. The decoded bytes must have the recorded
- * length and checksum.
+ * Files are untrusted. The frames of a seek table must fill the file, and no frame may be larger
+ * than the budget. The decoded bytes must have the recorded length and checksum.
  */
 #include "daemon/shard/bytes.h"
 
 #define XXH_INLINE_ALL
 #include <assert.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -22,9 +22,8 @@
 #include <zstd_errors.h>
 
 enum {
-	BLOCK_MOST = 128 * 1024, /* largest decoded size of a block, by zstd's format */
-	BLOCK_LEAST = 4,	 /* least size of a full block, in bytes */
 	HEADER_MOST = 18,
+	PAGE_MOST = 2 << 20,
 	SKIPPABLE_BYTES = 8, /* magic and length */
 	FOOTER_BYTES = 9,
 	HEAD_FROM = 1 << 20, /* bytes; of larger frames the first bytes are decoded by themselves */
@@ -108,6 +107,21 @@ static bool decode(const struct source *s, const struct frame *f, char *to, stru
 	return !wrong || fault_data(fault, "zstd frame %td is damaged: %s", f - s->frame, wrong);
 }
 
+reread_receiver *reread_told;
+
+/*
+ * Drops bytes [at, at + n) of the file from the page cache, which would return the same again. The
+ * kernel drops only pages entirely within the range, so it ends at the boundaries of the largest
+ * folios.
+ */
+static void forget(const struct bytes *file, uint64_t at, uint64_t n)
+{
+	uint64_t from = at / PAGE_MOST * PAGE_MOST, end = at + n + PAGE_MOST - 1;
+
+	posix_fadvise(file->fd, (off_t)from, (off_t)(end / PAGE_MOST * PAGE_MOST - from),
+		POSIX_FADV_DONTNEED);
+}
+
 /* Decodes a frame; once more if it is damaged, because a bit may have flipped on the way. */
 static bool decode_twice(
 	const struct source *s, const struct frame *f, char *to, struct fault *fault)
@@ -118,12 +132,13 @@ static bool decode_twice(
 		return false;
 	const struct fault first = *fault;
 
-	reread_forget(s->file->fd, f->from, f->length);
+	forget(s->file, f->from, f->length);
 	if (!decode(s, f, to, fault))
 		return fault_prefix(fault,
 			"bytes %" PRIu64 " to %" PRIu64 ", read twice: ", f->from,
 			f->from + f->length);
-	reread_was_good(s->file->fd, f->from, f->length, first.text);
+	if (reread_told)
+		reread_told(s->file->fd, f->from, f->length, first.text);
 	return true;
 }
 
@@ -330,18 +345,13 @@ static bool add_frame(struct source *s, uint64_t from, uint64_t length, uint64_t
 {
 	struct frame *last = &s->frame[s->count];
 
-	if (size > s->budget || length > s->budget + BLOCK_MOST || length > UINT32_MAX)
+	if (size > s->budget || length > s->budget + SMALL)
 		return fault_data(fault,
 			"zstd frame %" PRIu64 " has %" PRIu64
 			" bytes; the decode budget is %" PRIu64
 			", a quarter of `memory`: compress the file in frames of 256 KiB (`tokctl "
 			"pack --format zstd`), or raise `memory`",
 			s->count, size > s->budget ? size : length, s->budget);
-	if (size > length / BLOCK_LEAST * BLOCK_MOST)
-		return fault_data(fault,
-			"zstd frame %" PRIu64 ": decompressed size is %" PRIu64 "; its %" PRIu64
-			" compressed bytes hold at most %" PRIu64,
-			s->count, size, length, length / BLOCK_LEAST * BLOCK_MOST);
 	*last = (struct frame){from, last->begin, (uint32_t)length, checksum, NULL};
 	last[1].begin = last->begin + size;
 	s->count++;
@@ -398,7 +408,6 @@ static bool find_table(const struct source *s, const uint8_t *footer, struct byt
 
 static bool read_table(struct source *s, const uint8_t *footer, struct fault *fault)
 {
-	const struct objects *objects = s->file->objects;
 	struct bytes_array table;
 	uint64_t from = 0, end;
 	char none;
@@ -418,12 +427,8 @@ static bool read_table(struct source *s, const uint8_t *footer, struct fault *fa
 		if (!add_frame(s, from, length, size, s->has_checksums ? bytes_u32(entry + 8) : 0,
 			    fault))
 			return false;
-		/*
-		 * A frame that is empty by the table is never read, so it must be empty: otherwise
-		 * tokens would be lost silently. Objects were checked for the manifest.
-		 */
-		if (size == 0 && !(objects && objects->inspected) &&
-			!decode(s, &s->frame[i], &none, fault))
+		/* It is never read, so it must be empty: otherwise tokens would be lost. */
+		if (size == 0 && !decode(s, &s->frame[i], &none, fault))
 			return false;
 		from += length;
 	}
@@ -475,8 +480,7 @@ static uint64_t frame_at(const struct source *s, uint64_t at)
 	return lo;
 }
 
-/* As bytes_read(). @fault: NULL, if it must not wait. */
-static bool source_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
+bool zstd_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
 	const struct source *s = (const struct source *)b;
 	char *next = to;
@@ -495,12 +499,7 @@ static bool source_read(const struct bytes *b, uint64_t at, void *to, size_t n, 
 	return true;
 }
 
-static bool source_try(const struct bytes *b, uint64_t at, void *to, size_t n)
-{
-	return source_read(b, at, to, n, NULL);
-}
-
-static void source_close(struct bytes *b)
+void zstd_close(struct bytes *b)
 {
 	struct source *s = (struct source *)b;
 
@@ -518,8 +517,7 @@ static void source_close(struct bytes *b)
 	free(s);
 }
 
-/* Decodes only the first blocks of a large frame, without caching them or checking its checksum. */
-static bool source_head(const struct bytes *b, void *to, size_t n)
+bool zstd_head(const struct bytes *b, void *to, size_t n)
 {
 	const struct source *s = (const struct source *)b;
 	const struct frame *f = &s->frame[frame_at(s, 0)];
@@ -558,8 +556,6 @@ static bool decode_small(const struct source *s, struct fault *fault)
 	return true;
 }
 
-static const struct bytes_ops source_ops = {source_read, source_close, source_try, source_head};
-
 bool zstd_recognise(const struct bytes *file)
 {
 	uint8_t head[4], footer[FOOTER_BYTES];
@@ -585,13 +581,12 @@ struct bytes *zstd_open(
 	}
 	s->file = file;
 	s->budget = budget_bytes ? budget_bytes : BUDGET;
-	s->bytes = (struct bytes){.ops = &source_ops,
-		.path = file->path,
+	s->bytes = (struct bytes){.path = file->path,
 		.fd = file->fd,
 		.objects = file->objects,
 		.object = file->object};
 	if (!(read_footer(file, footer) ? read_table(s, footer, fault) : read_header(s, fault))) {
-		reread_forget(file->fd, 0, 0); /* opened again, it is read from the disk */
+		forget(file, 0, file->size); /* opened again, it is read from the disk */
 		goto fail;
 	}
 	s->bytes.frames = s->count;
@@ -603,6 +598,6 @@ struct bytes *zstd_open(
 	else if (decode_small(s, fault))
 		return &s->bytes;
 fail:
-	source_close(&s->bytes);
+	zstd_close(&s->bytes);
 	return NULL;
 }

@@ -188,11 +188,9 @@ static void read_tokens(const struct shard *shard, const uint8_t *data, size_t s
 
 static void use(const struct shard *shard, const uint8_t *data, size_t size)
 {
-	struct shard_side side[SHARD_SIDES];
 	struct sample_verdict v = sample_shard(shard);
 
 	assert((v.kind == SAMPLE_FINE) == (v.text[0] == 0));
-	assert(shard_sides(shard, side) <= SHARD_SIDES);
 	read_documents(shard);
 	read_tokens(shard, data, size);
 	if (target->annotations)

@@ -135,14 +135,6 @@ def test_directories_that_hugging_face_saved(place):
 
 
 PATH, LABELS = "streams.train.datasets[0].path: ", "streams.train.datasets[0].label_mask: "
-NPY = b"\x93NUMPY\1\0\x76\0"
-
-
-def header(descr, shape, values):
-    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
-    return NPY + text.ljust(117).encode() + b"\n" + bytes(values)
-
-
 FILES = {
     "a.bin": 40, "d.bin": 42, "x.tokens": 40, "gone/a.bin": 40, "loop/in/a.bin": 40,
     "short/a.bin": 14, "short/b.bin": 16, "short/c.bin": 0, "text/x/1.bin.zst": 40,
@@ -150,8 +142,7 @@ FILES = {
     "i/a.ds.loss": 20, "i/a.ds.index": (7).to_bytes(8, "little") + (20).to_bytes(8, "little"),
     "k/a.npy": 40, "k/b.npy": 40, "k/b.csv.gz": 0, "ds/c.ds.index": 8, "ds/b.bin": 40,
     "csv/meta/combined_counts.csv": b"x", "csv/b.bin": 40, "masks/short/a.bin": 19,
-    "masks/u2/a.bin": header("<u2", "(20,)", 40), "masks/cut/a.bin": header("|b1", "(20,)", 19),
-    "masks/2d/a.bin": header("|b1", "(4, 5)", 20), "m/a.bin": 40, "lower/a.bin": 40,
+    "masks/npy/a.bin": 148, "m/a.bin": 40, "lower/a.bin": 40,
     "lower/m/a.bin": 20, "many/a.bin": 40, "many/a.bin.zst": 40,
 }  # fmt: skip
 REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
@@ -174,16 +165,14 @@ REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
     ("a.bin", [".format: 'parquet' is unknown; must be auto or"], {"format": "parquet"}),
     ("pipe.bin", [PATH, "is not a regular file; a shard must be one"]),
     ("text", ["NOTES.txt: is text, not a shard", "set a pattern that matches only the shards"]),
-    ("lit", ["index.json: is a Mosaic index by its name", "(*.mds) is missing", "a pattern"]),
+    ("lit", ["index.json: is a Mosaic index by its name", "(.mds) is missing", "a pattern"]),
     ("ds", ["c.ds.index: is a datatrove index, but its shard (.ds) is missing; add the"]),
     ("csv", ["is a table of counts, but its shard"]),
     ("many", ["a.bin.zst: exists uncompressed too, as a.bin"]),
     *(("m/a.bin", [PATH, *words], {"label_mask": f"masks/{mask}"}, LOSSES) for mask, *words in (
         ("none", "has no loss mask: ", "masks/none/a.bin does not exist; label_mask must have"),
         ("short", "its loss mask: its size is 19 bytes; must be 20, one for each token"),
-        ("u2", "NumPy header: descr is '<u2'; must be |b1 (bool)"),
-        ("cut", "shape is (20, …) of 1 dimensions, and the file has 19 bytes"),
-        ("2d", "shape is (4, …) of 2 dimensions"),
+        ("npy", "its size is 148 bytes; must be 20, one for each token of the shard, without a"),
     )),
     ("lower", [LABELS, "m/a.bin is in it and also in path; must be a directory outside path"],
      {"label_mask": "lower/m/"}, LOSSES),

@@ -96,11 +96,14 @@ int ctl_input_paths(char **path, int n)
 	for (int i = 0; fine && i < n; i++)
 		fine = shard_list_add(&all, path[i], &fault);
 	shard_list_sort(&all);
-	for (int i = 0; fine && i < n; i++)
-		if (!shard_list_accompanies(&all, path[i]))
+	uint8_t *is = fine ? shard_list_mark(&all) : NULL;
+
+	for (int i = 0; is && i < n; i++)
+		if (is[shard_list_find(&all, path[i])] != LIST_SIDE)
 			path[kept++] = path[i];
 	shard_list_free(&all);
-	return fine ? kept : -1;
+	free(is);
+	return is ? kept : -1;
 }
 
 /* ---- opening ---- */

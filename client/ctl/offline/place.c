@@ -388,38 +388,19 @@ static void put_side(const struct ctl_place *p, const char *name, json_t *sides)
 		json_object_set_new(sides, name, json_pack("[I]", (json_int_t)st.st_size));
 }
 
-/* Those of kind @c of the shard @name: next to it, or for a kind that several shards share, in its
- * directory and those above it. */
-static void put_kind(
-	const struct ctl_place *p, const char *name, const struct shard_companion *c, json_t *sides)
-{
-	char side[PATH_MAX];
-	size_t n = strlen(name) + 1;
-
-	if (c->alone || c->unread)
-		return;
-	if (bytes_side_path(name, c->shard, c->ending, side, sizeof(side)))
-		put_side(p, side, sides);
-	if (c->shard[0] != '*' || c->ending[0] != '/' || !bytes_ending(name, c->shard + 1))
-		return;
-	do {
-		n = parent_bytes(name, n - 1);
-		snprintf(side, sizeof(side), "%.*s%s", (int)n, name, c->ending + 1);
-		put_side(p, side, sides);
-	} while (n > 0);
-}
-
 json_t *ctl_place_sides(const struct ctl_place *p, uint64_t i, const struct shard_format *format)
 {
 	const struct shard_format *formats[] = {format, &shard_flat};
 	const char *name = ctl_place_name(p, i);
 	json_t *sides = json_object();
 	struct object mask;
-	char path[PATH_MAX];
+	char path[PATH_MAX], side[PATH_MAX];
 
 	for (unsigned f = format == &shard_flat; f < 2; f++)
 		for (const struct shard_companion *c = formats[f]->companions; c && c->ending; c++)
-			put_kind(p, name, c, sides);
+			for (size_t n = strlen(name) + 1;
+				!c->alone && side_name(c, name, &n, side);)
+				put_side(p, side, sides);
 	if (p->masks && find_name(p->masks, name, &mask)) {
 		snprintf(path, sizeof(path), "%s/%s", p->masks->list.root, name);
 		json_object_set_new(
