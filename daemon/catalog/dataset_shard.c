@@ -237,15 +237,6 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 	const struct entry *e = &d->entry[shard];
 	const struct shard_format *format = d->format;
 	struct shard_hint hint = d->hint;
-	bool plain = dataset_is_plain(d, shard);
-	const struct shard_facts listed = {
-		.type = (enum shard_type)e->type,
-		.tokens = d->table.tokens[shard],
-		.sample_tokens = d->sample_tokens,
-		.frame_bytes = d->frame_bytes,
-		.plain = plain,
-		.data_at = plain ? dataset_data_at(d, shard) : 0,
-	};
 	struct stat st = {.st_size = (off_t)e->file.bytes};
 
 	hint.frames = frames;
@@ -253,19 +244,15 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 		fault_errno(fault, errno, "", "%s", strerror(errno));
 		return NULL;
 	}
-	if (d->objects) {
-		hint.listed = &listed;
-		if (!hint.has_type) /* otherwise it also says how wide tokens are served */
-			hint.type = listed.type;
-	} else if (d->listed) {
-		/* It is recognised again unless the config sets it: any file can be read as flat.
-		 */
+	/* It is recognised again unless the config sets it: any file can be read as flat. */
+	if (d->listed)
 		format = shard_format(d->config->format);
-	}
+	if (d->listed && !hint.has_type) /* otherwise it also says how wide tokens are served */
+		hint.type = (enum shard_type)e->type;
 	uint64_t bytes = (uint64_t)st.st_size;
 
 	if (d->listed && e->file.bytes != bytes) { /* no need to read it */
-		manifest_agrees(d, shard, d->format, &listed, bytes, fault);
+		manifest_agrees(d, shard, d->format, &(struct shard_facts){0}, bytes, fault);
 		return NULL;
 	}
 	struct shard *opened = shard_open(format, path, fd, &hint, fault);

@@ -447,9 +447,6 @@ bool manifest_read(struct dataset *d, const char *path, const char *root, struct
 		return false;
 	}
 	d->table.shards = d->list.count;
-	shard_list_trim(&d->list);
 	shard_list_sort(&d->sides);
-	if (d->sides.count > 0)
-		shard_list_trim(&d->sides);
 	return true;
 }

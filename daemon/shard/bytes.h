@@ -21,15 +21,13 @@ struct frames;
 struct stat;
 
 /*
- * Shards in a store. The path of such a shard is its URL, so names of side files and messages are
- * those of local shards, and there is no descriptor.
- *
- * Nothing is probed for: a store may answer 403 for a missing key, and a key that was added later
- * must not change a dataset.
+ * Shards in a store. The path of such a shard is its URL, and there is no descriptor. Nothing is
+ * probed for: a store may answer 403 for a missing key, and a key that was added later must not
+ * change a dataset.
  */
 struct objects {
 	struct stores *stores;
-	/* Fills @object; its strings live as long as @context. False: there is no such object. */
+	/* Fills @object; its strings live as long as @context. False: there is none. */
 	bool (*find)(const void *context, const char *url, struct object *object);
 	const void *context;
 };
@@ -43,9 +41,8 @@ struct bytes {
 	uint64_t index_bytes; /* memory of the frames' index */
 	int fd;		      /* -1: an object */
 	bool owns_fd;
-	uint32_t id; /* plain: bytes_id(), or of an object a hash of its size and ETag */
-	/* The first bytes, for bytes_head(), if they were read in advance; or NULL. */
-	const uint8_t *head;
+	uint32_t id;	     /* plain: bytes_id(), or of an object a hash of its size and ETag */
+	const uint8_t *head; /* the first bytes, if they were read in advance; or NULL */
 	size_t head_bytes;
 	const struct objects *objects; /* it and its side files are there; NULL: files */
 	struct object *object;	       /* NULL: a file */
@@ -59,19 +56,15 @@ struct bytes {
 struct bytes *bytes_open(
 	int fd, const char *path, const struct objects *objects, struct fault *fault);
 /*
- * Opens a side file of @shard (an index, for example) by its name. The source owns its descriptor.
- * *@b is NULL if there is no such file. Fault texts begin with the file's name, without its
- * directory.
+ * Opens a side file of @shard by its path. The source owns its descriptor. *@b is NULL if there is
+ * no such file. Fault texts begin with the file's name, without its directory.
  */
 bool bytes_open_side(
 	const struct bytes *shard, const char *path, struct bytes **b, struct fault *fault);
 void bytes_close(struct bytes *b); /* NULL: does nothing */
 /* The shard is open: of an object, GETs fetch no more than what is read. */
 void bytes_opened(const struct bytes *b);
-/*
- * Whether the file is unchanged since bytes_open_side(). For callers that keep what they read and
- * close the file. False: @fault; ESTALE: the file was changed, open it again.
- */
+/* Whether a side file is unchanged since it was opened. False: @fault; ESTALE: open it again. */
 bool bytes_settled(const struct bytes *b, struct fault *fault);
 /* A hash of a file's inode, size and mtime, to notice that it was replaced; never 0. */
 uint32_t bytes_id(const struct stat *st);
@@ -81,23 +74,19 @@ uint32_t bytes_object_id(const struct object *object);
 const char *bytes_open_fault(int error);
 
 /*
- * Reads exactly @n bytes from offset @at. On failure returns false and @fault. FAULT_IO with errno
- * (EIO also if the file was truncated); FAULT_DATA: beyond the end, or damaged compressed data;
- * FAULT_MEMORY.
+ * Reads exactly @n bytes from offset @at. False: @fault. FAULT_IO with errno (EIO also if the file
+ * was truncated); FAULT_DATA: beyond the end, or damaged compressed data; FAULT_MEMORY.
  */
 bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault);
 /*
- * The same without waiting: from the page cache, or from decoded frames. Returns false if the bytes
- * are not there, or on a fault, which bytes_read() will report; @to may have been written to.
- * Requires a file system that supports RWF_NOWAIT.
+ * The same without waiting, from the page cache or from decoded frames. False: the bytes are not
+ * there, or a fault, which bytes_read() will report; @to may have been written to. Requires a file
+ * system that supports RWF_NOWAIT.
  */
 bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n);
 /* Like bytes_read() of the first @n bytes, without decoding the rest of a large frame. */
 bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault);
-/*
- * The same for the first @n bytes, or all of a shorter file, to recognise its format. Returns how
- * many; 0: they cannot be read.
- */
+/* The same, or all of a shorter file, to recognise its format. Returns how many; 0: a fault. */
 enum { BYTES_HEAD = 1024 };
 size_t bytes_head(const struct bytes *b, void *to, size_t n);
 
@@ -106,12 +95,9 @@ size_t bytes_head(const struct bytes *b, void *to, size_t n);
 /* Whether the file is compressed, by its first bytes or its name (*.zst, *.zstd). */
 bool zstd_recognise(const struct bytes *file);
 /*
- * Opens the contents of @file, which it takes over, and closes on failure too. @frames is the cache
- * of decoded frames; NULL: the source has its own, of about one frame. @budget_bytes is the largest
- * decoded size of a frame; 0: 256 MiB.
- *
- * Rejects a wrong seek table and a frame over the budget. On failure returns NULL; @fault names
- * field, value and limit, without the path.
+ * Opens the contents of @file, which it takes over, and closes on failure too. @frames: the cache
+ * of decoded frames; NULL: the source has its own, of one frame. @budget_bytes: the largest decoded
+ * size of a frame; 0: 256 MiB. NULL: @fault, also for a wrong seek table or too large a frame.
  */
 struct bytes *zstd_open(
 	struct bytes *file, struct frames *frames, uint64_t budget_bytes, struct fault *fault);
@@ -126,10 +112,9 @@ struct frames *frames_new(uint64_t budget_bytes);
 void frames_free(struct frames *frames); /* after every source that uses it; NULL: does nothing */
 uint64_t frames_bytes(struct frames *frames); /* in use now */
 /*
- * A stream's share of the cache: pass it to the stream's sources instead of the cache. It may
- * decode one frame at any time, even beyond the budget, and at the same time others, all in half of
- * what the other shares leave of the budget. So storage that hangs stops no other stream. Free
- * shares before the cache. NULL: out of memory.
+ * A stream's share of the cache, which its sources get instead. It may decode one frame at any
+ * time, even beyond the budget, and others in half of what the other shares leave of it. So storage
+ * that hangs stops no other stream. Free shares before the cache. NULL: out of memory.
  */
 struct frames *frames_share(struct frames *frames);
 
@@ -149,15 +134,13 @@ void zstd_close(struct bytes *b);
 
 /* ---- names ---- */
 
-/* The name in @path: what follows its last slash. */
-const char *bytes_name(const char *path);
-/* Whether @path ends in @ending. */
+const char *bytes_name(const char *path); /* what follows its last slash */
 bool bytes_ends_in(const char *path, const char *ending);
 /* Where @path's @ending begins, which .zst or .zstd may follow. NULL: it does not end so. */
 const char *bytes_ending(const char *path, const char *ending);
 /*
  * Writes @path to @to, with @other in place of @ending: "x.bin.zst", ".bin", ".idx" give "x.idx".
- * Returns false if @path does not end so, the result does not fit, or its name is over NAME_MAX.
+ * False: @path does not end so, or the result is too long.
  */
 bool bytes_side_path(
 	const char *path, const char *ending, const char *other, char *to, size_t to_bytes);
@@ -172,10 +155,7 @@ bool bytes_side_path(
 bool bytes_check(
 	const char *what, int64_t value, uint64_t least, uint64_t most, struct fault *fault);
 
-/*
- * Copies up to @n bytes of a file to @to for a message. Unprintable characters and line breaks
- * become '?'. Returns @to.
- */
+/* Copies up to @n bytes of a file to @to for a message; what is not printable becomes '?'. */
 const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes);
 
 /* An array in a source, for reading all items in order, many at a time. */

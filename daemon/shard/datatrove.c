@@ -97,8 +97,8 @@ static bool read_metadata(const struct shard_scan *s, uint64_t *width, uint64_t 
 }
 
 /*
- * The width of a token is that of a manifest or the metadata; otherwise the file's size divided by
- * the number of tokens, if the index has that; otherwise the config's.
+ * The width of a token is that of the metadata; otherwise the file's size divided by the number of
+ * tokens, if the index has that; otherwise the config's.
  */
 static bool datatrove_scan(const struct shard_scan *s)
 {
@@ -106,14 +106,10 @@ static bool datatrove_scan(const struct shard_scan *s)
 	struct shard_facts *facts = s->facts;
 	uint64_t last = 0, width = SHARD_UNKNOWN, count = SHARD_UNKNOWN;
 
-	/* A manifest has what the metadata say. */
-	if ((!s->hint->listed && !read_metadata(s, &width, &count)) ||
-		(s->index && !last_end(s, &last)))
+	if (!read_metadata(s, &width, &count) || (s->index && !last_end(s, &last)))
 		return false;
-	if (s->hint->listed)
-		width = shard_type_bytes(s->hint->listed->type);
-	else if (width == SHARD_UNKNOWN && last > 0 && last <= b->size &&
-		 (b->size == 2 * last || b->size == 4 * last))
+	if (width == SHARD_UNKNOWN && last > 0 && last <= b->size &&
+		(b->size == 2 * last || b->size == 4 * last))
 		width = b->size / last;
 	else if (width == SHARD_UNKNOWN)
 		width = shard_type_bytes(s->hint->type);

@@ -1,8 +1,6 @@
 /*
  * The interface of a shard format. A format recognises its shards, and reads from their headers and
- * indexes what they hold and where. Other code depends on these only: flat files, whose dtype
- * sample.c guesses, because they have no header; MDS, whose index.json is that of a dataset; and
- * the formats that `tokctl pack` writes and `tokctl cost` knows.
+ * indexes what they hold and where.
  *
  * Headers are untrusted. Compare every count and offset with the size of the file before using it,
  * and allocate memory in proportion to the file, never to a number read from it. Shards are read,
@@ -39,20 +37,12 @@ struct shard_hint {
 	uint64_t window_tokens; /* seq_len + extra; 0: no windows are read (inspect) */
 	bool joined;		/* the dataset's samples are joined; see mixes_rows */
 	const struct objects *objects; /* shards are objects in a store; NULL: files */
-	/*
-	 * Of an inspected object, from the manifest: type, tokens, sample_tokens (for the hint's
-	 * window), data_at if it is plain, and frame_bytes (0: no shard is compressed). scan() need
-	 * not read what gives them. NULL: not known.
-	 */
-	const struct shard_facts *listed;
-	struct frames *frames;	     /* cache of decoded frames, or NULL */
-	uint64_t budget_bytes;	     /* largest size of a decoded frame; 0: 256 MiB */
-	struct mds_indexes *indexes; /* the dataset's; NULL: of this shard alone */
-	bool documents; /* document starts are requested: look for lists of document bounds */
-	bool loss_mask; /* loss masks are requested: look for them, and for lists of document bounds
-			 */
-	const char *label_mask; /* directory of masks, each with its shard's name; or NULL */
-	size_t root_bytes;	/* with label_mask: length of the path before the shard's name */
+	struct frames *frames;	       /* cache of decoded frames, or NULL */
+	uint64_t budget_bytes;	       /* largest size of a decoded frame; 0: 256 MiB */
+	struct mds_indexes *indexes;   /* the dataset's; NULL: of this shard alone */
+	bool documents, loss_mask;     /* are requested: look for their side files */
+	const char *label_mask;	       /* directory of masks, each with its shard's name; or NULL */
+	size_t root_bytes; /* with label_mask: length of the path before the shard's name */
 };
 
 struct shard_facts {
@@ -86,10 +76,7 @@ struct mds_indexes;
 /* Side files that are read with a shard. */
 enum side_kind { SIDE_OTHER, SIDE_INDEX, SIDE_BOUNDS, SIDE_MASK };
 
-/*
- * A kind of side file. A dataset's list skips it if its shard is in the dataset, and rejects it
- * otherwise.
- */
+/* A kind of side file. A dataset's list skips it, and rejects it if its shard is missing. */
 struct shard_companion {
 	/* Of its path: the shard's, with this ending instead of that one, which .zst or .zstd may
 	 * follow. "/name": this file, in the directory of the shard or above. */
@@ -111,30 +98,21 @@ struct shard_scan {
 
 struct shard_format {
 	const char *name; /* as in the config's `format:` */
-	/*
-	 * Whether the file is of this format, by its name, its first bytes or its side files.
-	 * Cheap; scan() finds damage.
-	 */
+	/* By its name, its first bytes or its side files. Cheap; scan() finds damage. */
 	bool (*recognise)(const struct bytes *b);
 	bool raw; /* a shard has only tokens, so its content must be checked */
 	/*
 	 * Fills the facts. On entry documents is SHARD_UNKNOWN, plain is true, and the rest is 0;
 	 * shard.c sets token_bytes and frame_bytes. Without a map it must take a few reads,
-	 * whatever the size of the shard. With one, of indexed formats only, it reads and checks
-	 * all that tells where tokens are, and adds them as spans, one for a document. On failure
-	 * returns false; s->fault gives field, value and limit, without the path. FAULT_DATA: the
-	 * file is wrong; FAULT_IO, FAULT_MEMORY.
+	 * whatever the size of the shard. With one, an indexed format reads and checks all that
+	 * tells where tokens are, and adds them as spans, one for a document. False: s->fault gives
+	 * field, value and limit, without the path; FAULT_DATA: the file is wrong.
 	 */
 	bool (*scan)(const struct shard_scan *s);
-	/*
-	 * Its shards say where tokens and documents are, and lists of document bounds are ignored.
-	 * Of other formats tokens are contiguous from data_at on.
-	 */
+	/* Its shards say where tokens and documents are, and a .csv.gz is ignored. Tokens of other
+	 * formats are contiguous from data_at on. */
 	bool indexed;
-	/*
-	 * Samples are windows only if all shards of a dataset have the length of a window;
-	 * otherwise those of all shards are joined.
-	 */
+	/* Samples are joined unless those of all shards of a dataset are as long as a window. */
 	bool mixes_rows;
 	const struct shard_companion *companions; /* terminated by a NULL ending; or NULL */
 };
@@ -153,8 +131,7 @@ enum { SHARD_NAMES_BYTES = 128 };
 const char *shard_format_names(char *to, size_t to_bytes);
 /* The format of an open file. On failure returns NULL and @fault, without the path. */
 const struct shard_format *shard_recognise(const struct bytes *b, struct fault *fault);
-/* Whether a fault says that a file is not a shard. It names no remedy: the caller knows
- * whether the file was named alone (PHRASE_NOT_SHARD), or is one among shards. */
+/* Whether a fault says that a file is not a shard. The caller knows a remedy (PHRASE_NOT_SHARD). */
 #define SHARD_FORMAT_FIELD "format"
 bool shard_is_unknown(const struct fault *fault);
 /* Of those, that its content is something else, so that `format: flat` does not help. */
@@ -162,17 +139,10 @@ bool shard_is_foreign(const struct fault *fault);
 
 /* ---- files that are not shards (foreign.c) ---- */
 
-/*
- * They are recognised by their first bytes, so that nobody trains on a header that is read as
- * tokens. No key of the config switches this off.
- */
-
-/* "a Parquet file", or "an RAR archive; unpack it"; NULL: unknown content, perhaps tokens. */
+/* By its first bytes, whatever the config says: "a Parquet file", or "an RAR archive; unpack it";
+ * NULL: unknown content, perhaps tokens. */
 const char *foreign_kind(const struct bytes *b);
-/*
- * The same for a file that is to be read without a header of its own: also a shard of a format with
- * a header, under a name that does not say so. @type: of its tokens, as they would be read.
- */
+/* Of a file that is to be read as tokens of @type without a header: also a shard with one. */
 const char *foreign_to_plain(const struct bytes *b, enum shard_type type);
 /* Returns false, with a fault in this field. */
 #define FOREIGN_FIELD "content"
@@ -230,18 +200,16 @@ void map_mask(const struct map *map, uint64_t token, uint64_t n, uint8_t *to);
 /* ---- side files (sides.c) ---- */
 
 /*
- * Lists of document bounds are side files of shards whose format does not keep documents. The list
- * of NAME.npy or NAME.bin is NAME.csv.gz, as dolma and OLMo write it: gzipped CSV without a
- * heading. The first column is the index of a document's first token, the second that after its
- * last token, both without quotes; other columns are ignored. Documents ascend and do not overlap.
- * Tokens between two documents belong to neither.
+ * The list of document bounds of a shard whose format keeps none, NAME.npy or NAME.bin, is
+ * NAME.csv.gz, as dolma and OLMo write it: gzipped CSV without a heading. A row is a document: its
+ * first token, the one after its last, both without quotes, then columns that are ignored.
+ * Documents ascend and do not overlap. Tokens between two documents belong to neither. A list by
+ * `tokctl pack --fit` says in its gzip comment (BOUNDS_ROWS) that the shard is rows, each of whole
+ * documents and then padding, which is outside documents.
  *
- * A list by `tokctl pack --fit` says in its gzip comment (BOUNDS_ROWS) that the shard is rows, each
- * of whole documents and then padding, which is outside documents.
- *
- * A loss mask is a byte for each token of a shard, 1 if it may be a label, otherwise 0, without a
- * header. If the hint has a label_mask directory, it is the file there with the shard's name;
- * otherwise the format's side file, if there is one.
+ * A loss mask is a byte for each token of a shard, 1 if it may be a label, otherwise 0. If the hint
+ * has a label_mask directory, it is the file there with the shard's name; otherwise the format's
+ * side file, if there is one.
  */
 #define BOUNDS_ENDING ".csv.gz"
 #define BOUNDS_ROWS   "tokend: rows of %" PRIu64 " tokens, %" PRIu64 " of padding"
@@ -255,8 +223,7 @@ const struct shard_companion *side_kind(const char *path);
  * *@next = strlen(shard) + 1, and call again for the next name. False: there are no more.
  */
 bool side_name(const struct shard_companion *c, const char *shard, size_t *next, char to[PATH_MAX]);
-/* bytes_id() of a side file of the shard at path @shard, without opening it; 0: there is none. A
- * file that cannot be reached counts; opening it will report why. */
+/* bytes_id() of a side file of the shard at @shard, which is not opened; 0: there is none. */
 uint32_t side_id(enum side_kind side, const struct shard_format *format,
 	const struct shard_hint *hint, const char *shard);
 /* Opens it; *@file is NULL if there is none. @path: its name, while it is open. False: @fault. */
@@ -269,18 +236,13 @@ bool side_open(enum side_kind side, const struct shard_format *format, const str
  * them, which must be empty before. False: @fault gives file, row, field, value and limit.
  */
 bool bounds_scan(const struct shard_scan *s);
-/*
- * Opens the mask of a shard. *@mask is NULL if there is none; with a label_mask directory that is a
- * fault. False: @fault; the caller closes *@mask.
- */
+/* *@mask is NULL if there is none; with label_mask that is a fault. The caller closes it, also
+ * after a fault. */
 bool mask_open(const struct shard_format *format, const struct shard_scan *s, struct bytes **mask);
 
 /* ---- Mosaic's index.json (mds.c) ---- */
 
-/*
- * The indexes of a dataset, in or below the directory @root. Each is read once, so that all shards
- * see the same contents. NULL: out of memory.
- */
+/* Those of a dataset, in or below the directory @root. Each is read once. NULL: out of memory. */
 struct mds_indexes *mds_indexes_new(const char *root);
 void mds_indexes_free(struct mds_indexes *indexes); /* NULL: does nothing */
 

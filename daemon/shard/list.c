@@ -20,19 +20,14 @@
 
 static bool grow(void **array, size_t *room, size_t needed, size_t item)
 {
-	size_t more = *room ? *room : 64;
+	size_t more = needed <= *room ? *room : needed + needed / 2 + 64;
+	void *grown = more == *room ? *array : realloc(*array, more * item);
 
-	while (more < needed)
-		more += more / 2 + 1;
-	if (more == *room)
-		return true;
-	void *grown = realloc(*array, more * item);
-
-	if (!grown)
-		return false;
-	*array = grown;
-	*room = more;
-	return true;
+	if (grown) {
+		*array = grown;
+		*room = more;
+	}
+	return grown;
 }
 
 bool shard_list_add_between(struct shard_list *list, const char *before, const char *name,
@@ -76,17 +71,6 @@ void shard_list_sort(struct shard_list *list)
 		qsort_r(list->at, list->count, sizeof(*list->at), by_name, list->paths);
 }
 
-void shard_list_trim(struct shard_list *list)
-{
-	void *paths = realloc(list->paths, list->bytes + 1),
-	     *at = realloc(list->at, (list->count + 1) * sizeof(*list->at));
-
-	list->paths = paths ? paths : list->paths;
-	list->at = at ? at : list->at;
-	list->paths_room = list->bytes + 1;
-	list->at_room = list->count + 1;
-}
-
 void shard_list_free(struct shard_list *list)
 {
 	free(list->root);
@@ -110,27 +94,22 @@ bool shard_list_path(const struct shard_list *list, uint64_t file, char *path, s
 	return length >= 0 && (size_t)length < path_bytes;
 }
 
-/* The first file whose name is not below the first @n bytes of @name. */
-static uint64_t lower_bound(const struct shard_list *list, const char *name, size_t n)
+int64_t shard_list_find(const struct shard_list *list, const char *name)
 {
 	uint64_t lo = 0, hi = list->count;
 
 	while (lo < hi) {
 		uint64_t mid = lo + (hi - lo) / 2;
+		int order = strcmp(shard_list_name(list, mid), name);
 
-		if (strncmp(shard_list_name(list, mid), name, n) < 0)
+		if (order == 0)
+			return (int64_t)mid;
+		if (order < 0)
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
-	return lo;
-}
-
-int64_t shard_list_find(const struct shard_list *list, const char *name)
-{
-	uint64_t i = lower_bound(list, name, strlen(name) + 1);
-
-	return i < list->count && strcmp(shard_list_name(list, i), name) == 0 ? (int64_t)i : -1;
+	return -1;
 }
 
 /* ---- the walk ---- */
@@ -370,9 +349,7 @@ bool shard_list_read(struct shard_list *list, const char *path, struct fault *fa
 			fault, ENAMETOOLONG, "", "%.40s…: %s", path, strerror(ENAMETOOLONG));
 	bool fine = walk_path(&w, path) && shard_list_split(list, &(uint64_t){0}, fault);
 
-	if (fine)
-		shard_list_trim(list);
-	else
+	if (!fine)
 		shard_list_free(list);
 	return fine;
 }

@@ -32,27 +32,19 @@ struct shard_list {
 bool shard_list_read(struct shard_list *list, const char *path, struct fault *fault);
 /* Appends a name. False: out of memory, or the names exceed 4 GiB in total. */
 bool shard_list_add(struct shard_list *list, const char *name, struct fault *fault);
-/*
- * The same with @before right before the name in memory, and @n bytes @after right after its zero.
- */
+/* The same with @before right before the name, and @n bytes @after right after its zero. */
 bool shard_list_add_between(struct shard_list *list, const char *before, const char *name,
 	const void *after, size_t n, struct fault *fault);
 /* Sorts the list after additions. */
 void shard_list_sort(struct shard_list *list);
 /*
- * Sorts the names that were added to a list with a root, and removes side files, as
- * shard_list_read() does. These are then the names [count, count + *@sides), also sorted. False:
- * @fault, as shard_list_read().
+ * Sorts the names that were added to a list with a root, and moves side files to the names [count,
+ * count + *@sides). False: @fault, as shard_list_read().
  */
 bool shard_list_split(struct shard_list *list, uint64_t *sides, struct fault *fault);
-/*
- * Tells shards from side files of shards in the list, and from those whose shard is missing, by
- * name, for each file of a sorted list. NULL: out of memory. Free it with free().
- */
-enum { LIST_SHARD, LIST_ORPHAN, LIST_SIDE };
+/* What each file of a sorted list is, by its name. NULL: out of memory. Free it with free(). */
+enum { LIST_SHARD, LIST_ORPHAN /* a side file without its shard */, LIST_SIDE };
 uint8_t *shard_list_mark(const struct shard_list *list);
-/* Frees spare memory. */
-void shard_list_trim(struct shard_list *list);
 void shard_list_free(struct shard_list *list);
 const char *shard_list_name(const struct shard_list *list, uint64_t file);
 /* Index of the file called @name, or -1. */

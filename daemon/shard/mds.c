@@ -624,8 +624,7 @@ static bool mds_recognise(const struct bytes *b)
 	return bytes_ending(b->path, ".mds");
 }
 
-static bool scan_samples(
-	struct mds *m, const struct shard_hint *hint, struct shard_facts *facts, struct map *map)
+static bool scan_samples(struct mds *m, struct shard_facts *facts, struct map *map)
 {
 	struct sample first = {0}, sized;
 	bool alike = true, by_size = false;
@@ -637,7 +636,7 @@ static bool scan_samples(
 			return false;
 		if (i == 0) {
 			first = sized = s;
-			by_size = (m->b->size > SMALL || hint->listed) &&
+			by_size = m->b->size > SMALL &&
 				  (m->layout.raw ||
 					  (look_by_size(m, &sized, s.type) && sized.at == s.at &&
 						  sized.tokens == s.tokens));
@@ -684,9 +683,8 @@ static bool mds_scan(const struct shard_scan *s)
 	struct shard_facts *facts = s->facts;
 	struct mds m = {.b = b, .fault = s->fault};
 
-	bool fine = read_front(&m) && read_config(&m, s->hint) &&
-		    (s->hint->listed || check_listed(&m, s->hint)) &&
-		    scan_samples(&m, s->hint, facts, s->map);
+	bool fine = read_front(&m) && read_config(&m, s->hint) && check_listed(&m, s->hint) &&
+		    scan_samples(&m, facts, s->map);
 
 	free(m.front);
 	if (!fine)

@@ -90,49 +90,31 @@ static double sameness(const struct histogram *h)
 
 /* ---- wider types ---- */
 
-/* How many tokens are above SMALL, by index mod 4, and how often those with an even index change.
- */
-struct sizes {
-	unsigned large[4], changes;
-	bool zero; /* the odd ones are 0 */
-};
-
-static struct sizes sizes_of(const struct sample *s)
+/* Of wider ids, the high halves are small, and the low ones change. */
+static const char *wider(const struct sample *s, uint32_t token_bytes)
 {
-	struct sizes z = {.zero = true};
+	unsigned large[4] = {0}, changes = 0; /* tokens above SMALL, by index mod 4 */
 	uint32_t last = 0;
+	bool zero = true; /* those with an odd index are */
 
 	for (unsigned i = 0; i < s->n; i++) {
 		uint32_t value = s->value[i];
 
-		z.large[i % 4] += value > SMALL;
-		z.zero &= i % 2 == 0 || value == 0;
+		large[i % 4] += value > SMALL;
+		zero &= i % 2 == 0 || value == 0;
 		if (i % 2 == 0 && value > SMALL && value != last) {
 			last = value;
-			z.changes++;
+			changes++;
 		}
 	}
-	return z;
-}
+	unsigned most = changes / RARE, odd = large[1] + large[3];
 
-static const char *wider(const struct sample *s, uint32_t token_bytes)
-{
-	struct sizes z = sizes_of(s);
-	unsigned most = z.changes / RARE, odd = z.large[1] + z.large[3];
-
-	if (z.changes < CHANGES || odd > most)
+	if (changes < CHANGES || odd > most || (token_bytes == 4 && !zero && odd == 0))
 		return NULL;
-	if (token_bytes == 4)
-		return z.zero || odd > 0
-			       ? "looks like int64 (every second u32 is 0); write it as u32, or as "
-				 ".npy, which states its type"
-			       : NULL;
-	if (z.large[2] <= most)
-		return "looks like int64 (three of four u16 are 0 or small); write it as u32 and "
-		       "set dtype: u32, or write .npy, which states its type";
-	return z.zero ? "looks like u32 (every second u16 is 0); set dtype: u32"
-		      : "looks like u32 (every second u16 is at most 3, as with ids below "
-			"262144); set dtype: u32";
+	if (token_bytes == 4 || large[2] <= most)
+		return "looks like int64 (the rest of each is 0 or small); write it as u32 and set "
+		       "dtype: u32, or write .npy, which states its type";
+	return "looks like u32 (every second u16 is 0 or small); set dtype: u32";
 }
 
 /* ---- u16 that are not ids ---- */

@@ -57,10 +57,7 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 
 /* ---- describing and opening ---- */
 
-/*
- * Content comes before names and keys: foreign files are refused under all of them. Not again for
- * objects that `tokctl inspect` listed.
- */
+/* Content comes before names and keys: foreign files are refused under all of them. */
 static const struct shard_format *recognise(const struct shard_format *format,
 	const struct bytes *b, const struct shard_hint *hint, struct fault *fault)
 {
@@ -96,7 +93,6 @@ static bool take_map(struct shard *shard, struct fault *fault)
 static bool scan(
 	struct shard *shard, const struct shard_hint *hint, bool whole, struct fault *fault)
 {
-	const struct shard_facts *listed = hint->listed;
 	const struct shard_format *format = shard->format;
 	const struct bytes *index = shard->index;
 	struct shard_facts *facts = &shard->facts;
@@ -106,14 +102,8 @@ static bool scan(
 	shard->map.joins = !hint->documents;
 	*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = true};
 	facts->index = index ? index->id : 0;
-	if (listed && listed->plain && !format->indexed) { /* it is known without a read */
-		facts->type = listed->type;
-		facts->tokens = listed->tokens;
-		facts->data_at = listed->data_at;
-	} else if (!format->scan(&s)) {
-		return false;
-	}
-	return (format->indexed ? !whole || take_map(shard, fault) : bounds_scan(&s)) &&
+	return format->scan(&s) &&
+	       (format->indexed ? !whole || take_map(shard, fault) : bounds_scan(&s)) &&
 	       (!hint->loss_mask || mask_open(format, &s, &shard->mask));
 }
 
@@ -134,12 +124,10 @@ static bool load(
 	struct bytes *b = shard->bytes;
 	uint8_t head[BYTES_HEAD];
 	char path[PATH_MAX];
-	bool fine =
-		hint->listed || (read_head(b, head, shard->format, fault) &&
-					(shard->format = recognise(shard->format, b, hint, fault)));
-
-	fine = fine && side_open(SIDE_INDEX, shard->format, b, hint, path, &shard->index, fault) &&
-	       scan(shard, hint, whole, fault);
+	bool fine = read_head(b, head, shard->format, fault) &&
+		    (shard->format = recognise(shard->format, b, hint, fault)) &&
+		    side_open(SIDE_INDEX, shard->format, b, hint, path, &shard->index, fault) &&
+		    scan(shard, hint, whole, fault);
 	if (fine)
 		finish(b, hint, &shard->facts);
 	if (shard->index)
@@ -149,16 +137,14 @@ static bool load(
 	return fine;
 }
 
-/* An object that is listed as not compressed is not read to find out. */
 static struct bytes *source(
 	const char *path, int fd, const struct shard_hint *hint, struct fault *fault)
 {
-	const struct shard_facts *listed = hint->listed;
 	struct bytes *file = bytes_open(fd, path, hint->objects, fault);
-	bool packed = file && (!listed || (!listed->plain && listed->frame_bytes > 0)) &&
-		      zstd_recognise(file);
 
-	return packed ? zstd_open(file, hint->frames, hint->budget_bytes, fault) : file;
+	return file && zstd_recognise(file)
+		       ? zstd_open(file, hint->frames, hint->budget_bytes, fault)
+		       : file;
 }
 
 static void release(struct shard *shard)

@@ -26,33 +26,25 @@ struct shard {
  * 8-byte tokens are served in the config's dtype if it is set. At least hint->token_bytes.
  */
 uint32_t shard_served(enum shard_type type, const struct shard_hint *hint);
-/*
- * The length of a sample for windows of hint->window_tokens; 0: windows are cut anywhere. Rows are
- * samples if they are as long as a window.
- */
+/* The length of a sample; 0: windows are cut anywhere. Rows as long as a window are samples. */
 uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *hint);
 
 /*
  * Describes an open file, or with hint->objects the object at the URL @path, where @fd is -1. Fills
- * @facts and returns its format, which is recognised first if @format is NULL. On failure returns
- * NULL; @fault says what to do, without the path. FAULT_DATA: the file is wrong; FAULT_IO with
- * errno; FAULT_MEMORY.
+ * @facts and returns its format, which is recognised if @format is NULL. NULL: @fault, without the
+ * path; FAULT_DATA: the file is wrong.
  */
 const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
 	int fd, const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault);
-/*
- * The same, and opens the shard. The caller keeps @fd open for the life of the shard, and closes
- * it. Failure: as shard_describe().
- */
+/* The same, and opens the shard. The caller closes @fd after it. */
 struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
 	const struct shard_hint *hint, struct fault *fault);
 void shard_close(struct shard *shard);
 
 /*
  * Reads tokens [token, token + n) into @to, in the served width and native byte order. Any thread;
- * several at once. On failure returns false; @fault is without the path. FAULT_TOKEN: a token is
- * negative or does not fit the served width; FAULT_DATA: the file is damaged; FAULT_ARGUMENT: out
- * of range; FAULT_IO with errno; FAULT_MEMORY.
+ * several at once. False: @fault, without the path. FAULT_TOKEN: a token is negative or does not
+ * fit the served width; FAULT_DATA: the file is damaged; FAULT_ARGUMENT: out of range.
  */
 bool shard_read(
 	const struct shard *shard, uint64_t token, uint64_t n, void *to, struct fault *fault);
@@ -61,11 +53,7 @@ bool shard_read(
  * served. Then the caller may read them from *@byte on, and must check i32 for negative ones.
  */
 bool shard_as_is(const struct shard *shard, uint64_t token, uint64_t n, uint64_t *byte);
-/*
- * Like shard_read(), for threads that must not block: succeeds only if the bytes are in the page
- * cache or already decoded. Returns false if they are not, or on a fault, which shard_read() will
- * report; @to may have been written to. Requires a file system that supports RWF_NOWAIT.
- */
+/* Like shard_read(), for threads that must not block: as bytes_try(). */
 bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to);
 /*
  * Writes the document boundaries b with token < b < token + n to @at, ascending, as offsets from
@@ -78,8 +66,7 @@ uint32_t shard_documents(
 uint64_t shard_boundary(const struct shard *shard, uint64_t token);
 /*
  * Writes a byte for each of tokens [token, token + n): 1 if it may be a label, 0 if the mask
- * excludes it or it is not in a document. Call it only if the hint had loss_mask set. Faults as
- * shard_read().
+ * excludes it or it is not in a document. The hint must have had loss_mask set.
  */
 bool shard_loss_mask(
 	const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault);
@@ -124,9 +111,7 @@ struct sample_verdict {
 };
 
 struct sample_verdict sample_judge(const struct sample *sample, const struct shard *shard);
-/*
- * Both. SAMPLE_FINE also for shards that cannot be read: a later read reports that.
- */
+/* Both. SAMPLE_FINE also for shards that cannot be read: a later read reports that. */
 struct sample_verdict sample_shard(const struct shard *shard);
 
 #endif

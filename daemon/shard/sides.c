@@ -123,13 +123,12 @@ bool mask_open(const struct shard_format *format, const struct shard_scan *s, st
 
 /* refuse(r, text, …): a fault about the current row. */
 #define refuse(r, text, ...)                                                                       \
-	fault_data((r)->fault, "%.200s:%" PRIu64 ": " text, (r)->name, (r)->row, ##__VA_ARGS__)
+	fault_data((r)->fault, "row %" PRIu64 ": " text, (r)->row, ##__VA_ARGS__)
 
 /* The state of reading a list. */
 struct reading {
 	struct map *map; /* of all tokens, each a byte */
 	uint64_t tokens, documents;
-	const char *name; /* of the file, without its directories */
 	struct fault *fault;
 	z_stream z;
 	bool quoted;	/* the next byte is inside quotes */
@@ -138,12 +137,6 @@ struct reading {
 	uint64_t number[2];
 	uint64_t row, before; /* number of the row, from 1; end of the document before it */
 };
-
-static bool refuse_memory(const struct reading *r)
-{
-	fault_memory(r->fault);
-	return fault_prefix(r->fault, "%.200s: ", r->name);
-}
 
 static bool end_row(struct reading *r)
 {
@@ -168,7 +161,7 @@ static bool end_row(struct reading *r)
 	/* The gap before an empty document is added with the next one. */
 	if (start < end && (!map_add(map, map->tokens, start - map->tokens, true) ||
 				   !map_add(map, start, end - start, false)))
-		return refuse_memory(r);
+		return fault_memory(r->fault);
 	r->documents++;
 	r->row++;
 	r->before = end;
@@ -204,7 +197,7 @@ static bool finish(struct reading *r)
 		return refuse(r, "ends inside quotes: the file is truncated");
 	return end_row(r) &&
 	       ((map_add(map, map->tokens, r->tokens - map->tokens, true) && map_done(map)) ||
-		       refuse_memory(r));
+		       fault_memory(r->fault));
 }
 
 /* Decodes and parses all gzip members of the file. */
@@ -218,7 +211,7 @@ static bool read_members(struct reading *r, const struct bytes *file)
 			uint64_t left = file->size - at, n = left < CHUNK ? left : CHUNK;
 
 			if (!bytes_read(file, at, packed, n, r->fault))
-				return fault_prefix(r->fault, "%.200s: ", r->name);
+				return false;
 			r->z.next_in = packed;
 			r->z.avail_in = (unsigned)n;
 			at += n;
@@ -230,10 +223,9 @@ static bool read_members(struct reading *r, const struct bytes *file)
 			r->z.avail_out = sizeof(text);
 			done = inflate(&r->z, Z_NO_FLUSH);
 			if (done == Z_MEM_ERROR)
-				return refuse_memory(r);
+				return fault_memory(r->fault);
 			if (done != Z_OK && done != Z_STREAM_END && done != Z_BUF_ERROR)
-				return fault_data(r->fault,
-					"%.200s: is not a gzip file, or is damaged: %s", r->name,
+				return fault_data(r->fault, "is not a gzip file, or is damaged: %s",
 					r->z.msg ? r->z.msg : "bad data");
 			for (unsigned char *c = text; c < r->z.next_out; c++)
 				if (!take(r, (char)*c))
@@ -242,33 +234,31 @@ static bool read_members(struct reading *r, const struct bytes *file)
 	}
 	return done == Z_STREAM_END
 		       ? finish(r)
-		       : fault_data(r->fault, "%.200s: is truncated: it ends within its gzip data",
-				 r->name);
+		       : fault_data(r->fault, "is truncated: it ends within its gzip data");
 }
 
-static bool read_list(const struct shard_scan *s, const struct bytes *file, const char *name)
+static bool read_list(const struct shard_scan *s, const struct bytes *file)
 {
 	struct shard_facts *facts = s->facts;
-	struct reading r = {
-		.map = s->map, .tokens = facts->tokens, .name = name, .fault = s->fault, .row = 1};
+	struct reading r = {.map = s->map, .tokens = facts->tokens, .fault = s->fault, .row = 1};
 	bool fine = inflateInit2(&r.z, 16 + MAX_WBITS) == Z_OK; /* 16: gzip only */
 
 	s->map->width = 1;
 	s->map->joins = false;
 	if (!fine)
-		refuse_memory(&r);
+		fault_memory(s->fault);
 	fine = fine && read_members(&r, file) && bytes_settled(file, s->fault);
 	inflateEnd(&r.z);
 	facts->documents = r.documents;
 	return fine && (facts->padding == 0 || facts->padding == s->map->outside ||
 			       fault_data(s->fault,
-				       "%.200s: says %" PRIu64 " tokens of padding, but %" PRIu64
+				       "says %" PRIu64 " tokens of padding, but %" PRIu64
 				       " are outside documents",
-				       name, facts->padding, s->map->outside));
+				       facts->padding, s->map->outside));
 }
 
 /* Rows that `tokctl pack --fit` made are samples, whether their list is asked for or not. */
-static bool find_rows(const struct shard_scan *s, const struct bytes *file, const char *name)
+static bool find_rows(const struct shard_scan *s, const struct bytes *file)
 {
 	struct shard_facts *facts = s->facts;
 	char head[COMMENT + COMMENT_MOST] = {0};
@@ -276,16 +266,16 @@ static bool find_rows(const struct shard_scan *s, const struct bytes *file, cons
 	uint64_t row, padding;
 
 	if (!bytes_read(file, 0, head, n, s->fault))
-		return fault_prefix(s->fault, "%.200s: ", name);
+		return false;
 	/* It has a comment, and no name before it. */
 	if (memcmp(head, "\x1f\x8b\x08\x10", 4) != 0 ||
 		sscanf(head + COMMENT, BOUNDS_ROWS, &row, &padding) != 2)
 		return true;
 	if (row == 0 || facts->tokens == 0 || facts->tokens % row != 0 || padding > facts->tokens)
 		return fault_data(s->fault,
-			"%.200s: is of another shard: it says rows of %" PRIu64
-			" tokens and %" PRIu64 " of padding, but the shard has %" PRIu64 " tokens",
-			name, row, padding, facts->tokens);
+			"is of another shard: it says rows of %" PRIu64 " tokens and %" PRIu64
+			" of padding, but the shard has %" PRIu64 " tokens",
+			row, padding, facts->tokens);
 	facts->sample_tokens = row;
 	facts->padding = padding;
 	if (padding > 0 && !s->hint->loss_mask)
@@ -302,18 +292,15 @@ bool bounds_scan(const struct shard_scan *s)
 	char path[PATH_MAX];
 	struct bytes *file;
 
-	if (hint->listed)
-		s->facts->sample_tokens = hint->listed->sample_tokens;
-	if (hint->listed && !asked)
-		return true;
 	/* A list that is not asked for need not be readable. */
 	if (!side_open(SIDE_BOUNDS, &shard_flat, s->b, hint, path, &file, s->fault))
 		return !asked;
 	if (!file)
 		return true;
-	bool fine = find_rows(s, file, bytes_name(path)) &&
-		    (!asked || !s->map || read_list(s, file, bytes_name(path)));
+	bool fine = find_rows(s, file) && (!asked || !s->map || read_list(s, file));
 
+	if (!fine)
+		fault_prefix(s->fault, "%.200s: ", bytes_name(path));
 	if (asked)
 		s->facts->bounds = file->id;
 	bytes_close(file);

@@ -104,7 +104,9 @@ static bool decode(const struct source *s, const struct frame *f, char *to, stru
 				    ? "it has another checksum than the seek table says"
 				    : NULL;
 
-	return !wrong || fault_data(fault, "zstd frame %td is damaged: %s", f - s->frame, wrong);
+	return !wrong ||
+	       fault_data(fault, "zstd frame %td is damaged: %s (bytes %" PRIu64 " to %" PRIu64 ")",
+		       f - s->frame, wrong, f->from, f->from + f->length);
 }
 
 reread_receiver *reread_told;
@@ -134,9 +136,7 @@ static bool decode_twice(
 
 	forget(s->file, f->from, f->length);
 	if (!decode(s, f, to, fault))
-		return fault_prefix(fault,
-			"bytes %" PRIu64 " to %" PRIu64 ", read twice: ", f->from,
-			f->from + f->length);
+		return false;
 	if (reread_told)
 		reread_told(s->file->fd, f->from, f->length, first.text);
 	return true;
@@ -367,14 +367,16 @@ static bool make_frames(struct source *s, uint64_t most, struct fault *fault)
 	return s->frame || fault_memory(fault);
 }
 
-/* Reads the last bytes of a seek table. False: there is none. */
-static bool read_footer(const struct bytes *file, uint8_t footer[FOOTER_BYTES])
+/* Reads the last bytes of a file, where a seek table ends. Zeros: there is none. */
+static bool read_footer(const struct bytes *file, uint8_t footer[FOOTER_BYTES], struct fault *fault)
 {
-	struct fault fault;
-
-	return file->size >= FOOTER_BYTES &&
-	       bytes_read(file, file->size - FOOTER_BYTES, footer, FOOTER_BYTES, &fault) &&
-	       bytes_u32(footer + 5) == seekable_magic;
+	memset(footer, 0, FOOTER_BYTES);
+	if (file->size >= FOOTER_BYTES &&
+		!bytes_read(file, file->size - FOOTER_BYTES, footer, FOOTER_BYTES, fault))
+		return false;
+	if (bytes_u32(footer + 5) != seekable_magic)
+		memset(footer, 0, FOOTER_BYTES);
+	return true;
 }
 
 /*
@@ -559,13 +561,15 @@ static bool decode_small(const struct source *s, struct fault *fault)
 bool zstd_recognise(const struct bytes *file)
 {
 	uint8_t head[4], footer[FOOTER_BYTES];
+	struct fault fault;
 
 	if (bytes_ending(file->path, ".zst") || bytes_ending(file->path, ".zstd"))
 		return true;
 	if (bytes_head(file, head, sizeof(head)) < sizeof(head))
 		return false;
 	return bytes_u32(head) == frame_magic ||
-	       ((bytes_u32(head) & ~15u) == skippable_magic && read_footer(file, footer));
+	       ((bytes_u32(head) & ~15u) == skippable_magic && read_footer(file, footer, &fault) &&
+		       bytes_u32(footer + 5) > 0);
 }
 
 struct bytes *zstd_open(
@@ -585,7 +589,9 @@ struct bytes *zstd_open(
 		.fd = file->fd,
 		.objects = file->objects,
 		.object = file->object};
-	if (!(read_footer(file, footer) ? read_table(s, footer, fault) : read_header(s, fault))) {
+	if (!read_footer(file, footer, fault) ||
+		!(bytes_u32(footer + 5) > 0 ? read_table(s, footer, fault)
+					    : read_header(s, fault))) {
 		forget(file, 0, file->size); /* opened again, it is read from the disk */
 		goto fail;
 	}

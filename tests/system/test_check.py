@@ -64,7 +64,7 @@ NOT_SAMPLED = MANY | {"100.bin": ids(SEQ_LEN + 1, dtype="<u4")}
 NO_INDEX = THREE | {f"{k}.idx": megatron(THREE[f"{k}.bin"]) for k in (0, 2)}
 FRAMES = {f"{i:03}.bin.zst": frames(ids(5000)) for i in range(200)}
 FRAMES["100.bin.zst"] = bytes(4).join(FRAMES["100.bin.zst"].rsplit(b"\x28\xb5\x2f\xfd", 1))
-WIDTH = "a.bin looks like u32 (every second u16 is 0)"
+WIDTH = "a.bin looks like u32 (every second u16 is 0 or small)"
 
 REFUSED = {  # shards, keys of the dataset or the stream or the whole, words of the line
     "u32": (U32, {}, f"{WIDTH}; set dtype: u32"),
@@ -77,7 +77,7 @@ REFUSED = {  # shards, keys of the dataset or the stream or the whole, words of 
         {f"{i:02}.bin": ids(5000, dtype="<u4" if i == 10 else "<u2") for i in range(20)}, {},
         "10.bin looks like u32", "but 00.bin does not"),
     "all are u32": ({f"{i}.bin": ids(5000, dtype="<u4") for i in range(3)}, {},
-                    "0.bin looks like u32 (every second u16 is 0); set dtype: u32"),
+                    "0.bin looks like u32 (every second u16 is 0 or small); set dtype: u32"),
     "int64": ({"a.bin": ids(100_000, dtype="<i8")}, {}, "a.bin looks like int64", ".npy, which"),
     "beyond vocab": ({"a.bin": with_token(30_000, 29_999, 1000)}, {"stream": {"vocab": 1000}},
                      "a.bin: token 29999 is 1000;", "below the stream's vocab, 1000"),

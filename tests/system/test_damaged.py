@@ -208,9 +208,9 @@ TABLES = {
         ("document boundary count is 5, which do not fill", more(b"abc")),
     ],
     ("bounds", "a.csv.gz"): [
-        ("a.csv.gz:1: end is 10; must be at most 9, the number of tokens", rows_of(b"0,10")),
+        ("a.csv.gz: row 1: end is 10; must be at most 9, the number of tokens", rows_of(b"0,10")),
         ("start is 4; must be at least 5, the end of the", rows_of(b"0,5", b"4,9")),
-        ("a.csv.gz:2: end must be an integer below 2^64", rows_of(b"0,5", b'5,"9"')),
+        ("a.csv.gz: row 2: end must be an integer below 2^64", rows_of(b"0,5", b'5,"9"')),
         ("ends inside quotes: the file is truncated", rows_of(b'0,5,"a', b"5,9,b")),
         ("incorrect header check", whole(b"0,5\n")),
         ("incorrect data check", at(-8, 1)),
@@ -255,7 +255,7 @@ TABLES = {
     ],
     ("zstd", "a.bin.zst"): [  # from the end: 9 bytes of the footer, 8 of each frame before it
         *((f"number of frames is {n}", at(-9, n)) for n in (1, 4, (1 << 32) - 1)),
-        ("frame 0: decompressed size is 5000; its 1 compressed bytes hold", at(-25, 1)),
+        ("frames do not end where it begins, at byte", at(-25, 1)),
         ("frame 0 is damaged: it has another size than the seek table says", at(-21, 5002)),
         ("zstd frame 0 is damaged", at(0, 0)),
     ],
@@ -312,7 +312,7 @@ FOREIGN = [  # file, its bytes, what is said, options
      "-b", "6999"),
     # It has a claim of 200 MiB, and no content.
     ("a.bin.zst", bytes.fromhex("28b52ffda0") + struct.pack("<I", 200 << 20) + b"\x41\0\0abcdefgh",
-     "decompressed size is 209715200; its 20 compressed bytes hold at most"),
+     "zstd frame 0 is damaged: "),
     ("a.bin.zst", b"abcdef", "no zstd frame begins at byte 0 of 6 (magic 64636261; must be fd2fb"),
     ("a.bin.zst", bytes.fromhex("00b1ea928f"), "no zstd frame begins at byte 0 of 5"),
 ]  # fmt: skip
