@@ -2,7 +2,6 @@
 
 #include "daemon/shard/format.h"
 #include "daemon/shard/json.h"
-#include "daemon/shard/tokens.h"
 #include "proto/phrases.h"
 
 #include <assert.h>

@@ -8,7 +8,6 @@
 #define TOKEND_DATASET_H
 
 #include "daemon/config/config.h"
-#include "daemon/shard/list.h"
 #include "daemon/shard/shard.h"
 #include "daemon/store/store.h"
 #include "proto/cursor.h"

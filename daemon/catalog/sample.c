@@ -3,7 +3,6 @@
 #include "daemon/catalog/opening.h"
 
 #include "daemon/shard/shard.h"
-#include "daemon/shard/tokens.h"
 
 #include <fcntl.h>
 #include <limits.h>

@@ -1,7 +1,7 @@
 /* The slow path: one function in a thread of the pool does all of a read. */
 #include "daemon/catalog/dataset.h"
 #include "daemon/reader/internal.h"
-#include "daemon/shard/tokens.h"
+#include "daemon/shard/format.h"
 #include "daemon/store/store.h"
 #include "proto/phrases.h"
 

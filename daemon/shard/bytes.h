@@ -121,7 +121,7 @@ struct frames *frames_share(struct frames *frames);
 /*
  * A frame that is damaged is read again once, from the disk: a bit may have flipped on the way. If
  * it is good then, this is called with what was wrong, in any thread, several at once. NULL, the
- * default: nobody is told. Set it before starting other threads.
+ * default: there is no receiver. Set it before starting other threads.
  */
 typedef void reread_receiver(int fd, uint64_t at, uint64_t n, const char *why);
 extern reread_receiver *reread_told;

@@ -3,7 +3,7 @@
  * it. glob(3) would skip directories that it cannot search without an error, and fts(3) would stat
  * every file and hold 300 bytes for it.
  */
-#include "daemon/shard/list.h"
+#include "daemon/shard/shard.h"
 
 #include "daemon/shard/format.h"
 

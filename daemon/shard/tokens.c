@@ -1,4 +1,4 @@
-#include "daemon/shard/tokens.h"
+#include "daemon/shard/format.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -2,7 +2,6 @@
 #include "client/ctl/offline/shards.h"
 #include "daemon/shard/bytes.h"
 #include "daemon/shard/format.h"
-#include "daemon/shard/tokens.h"
 #include "proto/phrases.h"
 
 #define XXH_INLINE_ALL

@@ -2,7 +2,6 @@
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/format.h"
-#include "daemon/shard/tokens.h"
 
 #define XXH_INLINE_ALL
 #include <inttypes.h>

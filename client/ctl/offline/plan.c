@@ -4,7 +4,7 @@
  * computed by the daemon's code.
  */
 #include "client/ctl/offline/offline.h"
-#include "daemon/shard/tokens.h"
+#include "daemon/shard/format.h"
 #include "proto/phrases.h"
 
 #include <inttypes.h>

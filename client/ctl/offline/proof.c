@@ -1,7 +1,7 @@
 /* The proof: the rows of a range of positions, compared with the order and with the shards. */
 #include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"
-#include "daemon/shard/tokens.h"
+#include "daemon/shard/format.h"
 #include "proto/phrases.h"
 
 #include <endian.h>

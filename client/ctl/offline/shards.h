@@ -9,7 +9,6 @@
 #include "daemon/catalog/dataset.h"
 #include "daemon/config/config.h"
 #include "daemon/shard/bytes.h"
-#include "daemon/shard/list.h"
 #include "daemon/shard/shard.h"
 #include "daemon/store/store.h"
 #include "proto/fault.h"
@@ -32,7 +31,7 @@ struct stores *ctl_stores_open(const struct config *config, struct fault *fault)
 /*
  * A file, all below a directory, those that match a pattern, or the objects at a URL: a prefix of
  * keys that ends in '/', or one object. Objects are listed by the rules of a walk through a
- * directory (daemon/shard/list.h).
+ * directory (daemon/shard/shard.h).
  */
 struct ctl_place {
 	const char *path;	     /* as given; borrowed */
