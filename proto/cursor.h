@@ -175,8 +175,7 @@ struct cursor_edit {
 	const struct cursor *stream;
 };
 
-/* The first by name of the datasets that @edit names and @cursor lacks. NULL: it has all of them.
- */
+/* The first by name of the datasets that @edit names and @cursor lacks; NULL: none. */
 const char *cursor_missing(const struct cursor *cursor, const struct cursor_edit *edit);
 /* Applies @edit. Sets *@acts_from to the first position at which the order differs: of a seek, skip
  * or rewind, the new position. The result does not depend on the order of the names. */
@@ -213,8 +212,7 @@ uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_
 /* Writes the encoding to @bytes. Returns its length, or 0 if it is longer than @capacity.
  * LIMIT_CURSOR_BYTES are always enough. */
 size_t cursor_encode(const struct cursor *cursor, void *bytes, size_t capacity);
-/* The same at the start of the first segment: equal for cursors that differ only in their position.
- */
+/* The same at the start of the first segment: equal for cursors that differ only in position. */
 size_t cursor_encode_mixes(const struct cursor *cursor, void *bytes, size_t capacity);
 /* Whether bytes begin like a cursor of a version that is known here. Looks at CURSOR_HEAD_BYTES. */
 enum { CURSOR_HEAD_BYTES = 17 };

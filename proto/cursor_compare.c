@@ -108,8 +108,7 @@ bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct fau
 				"in the config");
 		}
 	}
-	/* With epochs the datasets determine the end of the stream: none may be added or removed.
-	 */
+	/* With epochs the datasets determine the stream's end: none may be added or removed. */
 	if (c->epochs && !same_number(fault, "datasets", c->datasets, now->datasets))
 		return false;
 	return true;

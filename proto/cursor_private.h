@@ -21,8 +21,7 @@ bool cursor_epoch_units(const struct cursor *cursor, uint64_t *units, struct fau
  * @segment is NULL. */
 bool cursor_append(struct cursor *cursor, struct order_segment *segment);
 
-/* Ends an edit of a copy: @done, @edited replaces the cursor; otherwise it is freed. Returns @done.
- */
+/* Ends an edit of a copy: @done, it replaces the cursor; otherwise it is freed. Returns @done. */
 bool cursor_replace(struct cursor *cursor, struct cursor *edited, bool done);
 
 /* Drops the first @n segments. */

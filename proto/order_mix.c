@@ -276,8 +276,7 @@ static uint64_t node_left(const struct order_segment *s, uint32_t lo, uint32_t m
 	uint64_t w = node_units(s, lo, hi);
 	u128 product = (u128)j * node_units(s, lo, mid) + s->phase[mid];
 
-	/* At most j + 1, so 64 bits are enough. One division of 128 bits; the remainder needs none.
-	 */
+	/* At most j + 1, so 64 bits are enough. One division of 128 bits; the rest needs none. */
 	uint64_t left = (uint64_t)(product / w);
 
 	*rest = (uint64_t)product - left * w;

@@ -73,8 +73,7 @@ static inline size_t record_begin_entries(size_t cursor_bytes)
 	return 1 + RECORD_WORDS + (cursor_bytes + RECORD_FRAME_BYTES - 1) / RECORD_FRAME_BYTES;
 }
 
-/* True if the @n bytes at @entry, at most RECORD_ENTRY_BYTES, are the first bytes of a beginning.
- */
+/* Are the @n bytes at @entry, at most RECORD_ENTRY_BYTES, the first bytes of a beginning? */
 bool record_is_beginning(const void *entry, size_t n);
 /* Writes the beginning @begin of @kind with its @cursor to @entries, record_begin_entries() of
  * them. */

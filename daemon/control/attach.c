@@ -178,8 +178,7 @@ static bool make_memory(struct attach_job *job)
 	return made;
 }
 
-/* A number that is equal where the cursor's datasets have the same tokens, as far as that is known.
- */
+/* A number that is equal where the cursor's datasets have, as far as is known, the same tokens. */
 static uint64_t contents_of(const struct cursor *cursor, const struct dataset **dataset)
 {
 	uint64_t h = 0;

@@ -45,8 +45,7 @@ struct cgroup *cgroup_find(const char *root)
 
 /* ---- what the groups allow ---- */
 
-/* The number after @key in file @name of a group, or with NULL the first one; @otherwise if there
- * is none, or "max". */
+/* The number after @key in file @name of a group, or with NULL the first one; or @otherwise. */
 static uint64_t number(const char *group, const char *name, const char *key, uint64_t otherwise)
 {
 	char path[PATH_MAX + 32], word[64] = "";

@@ -137,8 +137,7 @@ static bool check_memory(const struct stream *s, const struct config *config, ui
 	return true;
 }
 
-/* Reads the first window of @d, as a session would, and waits for it. False: @fault, with the
- * shard's path. */
+/* Reads the first window of @d, as a session would. False: @fault, with the shard's path. */
 static bool read_window(const struct stream *s, struct reader *reader, uint32_t d, uint32_t *tokens,
 	uint64_t n, struct fault *fault)
 {

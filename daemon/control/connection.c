@@ -56,8 +56,7 @@ static ssize_t look(int fd, bool *descriptors, bool *end)
 	struct msghdr message;
 	ssize_t n;
 
-	/* A client that closes with unread replies resets the connection. The packets that it sent
-	 * before follow. */
+	/* A client that closes with unread replies resets the connection. Its packets follow. */
 	do {
 		message =
 			(struct msghdr){.msg_control = control, .msg_controllen = sizeof(control)};
@@ -143,8 +142,7 @@ void connection_close(struct connection *c)
 		return;
 	c->closing = true;
 	stop_waiting(c);
-	/* The client sees the end now. The descriptor stays open until the data thread has released
-	 * it. */
+	/* The client sees the end now. The descriptor stays open for the data thread. */
 	shutdown(c->fd, SHUT_RDWR);
 	uv_close((uv_handle_t *)&c->poll, on_handle_closed);
 	if (c->pidfd >= 0)

@@ -1,7 +1,6 @@
 /*
- * The room's own header, a section for each file: first what is shared, last struct control, which
- * has all parts. server.c creates and destroys them. Everything is the loop's, unless it says
- * otherwise.
+ * The room's own header, a section for each file; struct control has all parts, which server.c
+ * creates and destroys. Everything is the loop's, unless it says otherwise.
  */
 #ifndef TOKEND_CONTROL_H
 #define TOKEND_CONTROL_H
@@ -265,8 +264,7 @@ void users_find_web(struct users *users);
 void users_free(struct users *users);
 /* NULL: out of memory. */
 struct user *user_of(struct users *users, uid_t uid);
-/* Counts a new connection of the user; @connected: all users' connections, including this one.
- * False: too many. */
+/* Counts a new connection; @connected: of all users, including this one. False: too many. */
 bool user_connect(struct user *user, unsigned connected, struct fault *fault);
 void user_disconnect(struct user *user);
 /* May the user have @need more bytes of @total for rings? The caller counts them in ->bytes. */
@@ -336,8 +334,7 @@ void connection_settle(struct connection *c);
 const struct stream *connection_stream(const struct connection *c, const struct wire *w,
 	enum fault_code code, struct fault *fault);
 
-/* Handlers of messages. The first four are for attached connections. The reply to an attach is a
- * feed, or an error after which @c is closed. */
+/* Handlers of messages. The first four are for attached connections. */
 void state_checkpoint(struct connection *c, const struct wire *w);
 void request_pending(struct connection *c, const struct wire *w);
 void request_describe(struct connection *c, const struct wire *w);
@@ -452,8 +449,7 @@ struct comparison {
 	STAILQ_HEAD(, attach_job) waiting;
 	struct fault fault; /* unless @same */
 	bool same;
-	/* A changed shard has stopped a session: until a reload, the shards must be restored. */
-	bool stopped;
+	bool stopped; /* a changed shard stopped a session: restore it, or reload */
 };
 
 /* ---- warn.c ---- */
@@ -560,8 +556,7 @@ struct reading {
 
 /* Raises the limit of open files as far as it goes. False: it is too small for the daemon. */
 bool reading_descriptors(struct fault *fault);
-/* The stores of @config's datasets, for a start. @cache: with the config's, which only one process
- * may use. */
+/* The stores of @config's datasets, for a start. @cache: with its cache, for one process. */
 struct stores *reading_stores(const struct config *config, bool cache, struct fault *fault);
 /* Whether a daemon could use the config's cache, also if one does. Waits for its disk. */
 bool reading_fits_cache(const struct config *config, struct fault *fault);

@@ -80,8 +80,7 @@ static void send_wake(int socket)
 {
 	char byte = 0;
 
-	/* A full socket contains unread wake-ups already. A dead one is the control thread's
-	 * business. */
+	/* A full socket has unread wake-ups. A dead one is the control thread's business. */
 	if (send(socket, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
 		return;
 }
@@ -397,8 +396,7 @@ void data_thread_stop(struct data_thread *f)
 
 void data_thread_tell(struct data_thread *f, uint32_t id, unsigned what)
 {
-	/* A mailbox that was not empty has had its kick, and the data thread empties it in one go.
-	 */
+	/* A mailbox that was not empty has had its kick: the thread empties it in one go. */
 	if (mailbox_post(&f->to_data, id, what))
 		reader_kick(f->reader);
 }

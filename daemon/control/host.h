@@ -24,8 +24,7 @@ struct config;
 
 enum log_level { LOG_ERROR = 3, LOG_WARNING = 4, LOG_NOTE = 6 };
 
-/* Starts the log's thread. Before that, or if it fails, lines are written by the thread that logs.
- */
+/* Starts the log's thread. Before that, or if it fails, the thread that logs writes. */
 void log_start(void);
 /* Waits until all lines are written, up to a second. */
 void log_flush(void);

@@ -378,8 +378,7 @@ static bool read_request(
 	return find_run(c, r, w, fault) && find_room(c, r, fault);
 }
 
-/* Gives it its number, and shows it to all sessions of its run, which become participants. Replies
- * to the operator. */
+/* Numbers it, shows it to the sessions of its run, which become participants, and replies. */
 static void request_begin(struct connection *asker, struct request *r, uint64_t serial)
 {
 	struct control *control = asker->control;

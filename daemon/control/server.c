@@ -172,10 +172,19 @@ static void no_work(uv_work_t *work)
 	(void)work;
 }
 
+static void on_abort(int number)
+{
+	static const char text[] = "tokend: out of memory or threads\n";
+
+	(void)number;
+	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+	_exit(1);
+}
+
 /*
  * Begins the loop, and has libuv make its pool: a thread for each stream, whose storage may hang,
- * and its usual four. They take no signals: a reload leaves them pending. Without threads libuv
- * aborts. False: out of memory.
+ * and its usual four. They take no signals: a reload leaves them pending. Without memory or threads
+ * libuv aborts. False: out of memory.
  */
 static bool start_loop(uv_loop_t *loop, const struct config *config)
 {
@@ -186,12 +195,14 @@ static bool start_loop(uv_loop_t *loop, const struct config *config)
 
 	snprintf(threads, sizeof(threads), "%" PRIu32, config->streams + 4);
 	setenv("UV_THREADPOOL_SIZE", threads, true);
+	signal(SIGABRT, on_abort);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	started = uv_loop_init(loop) == 0;
 	if (started)
 		uv_queue_work(loop, &work, no_work, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	signal(SIGABRT, SIG_DFL);
 	return started;
 }
 

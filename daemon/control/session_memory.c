@@ -58,8 +58,7 @@ static bool may_be_replaced(const struct sessions *sessions, const struct sessio
 	return true;
 }
 
-/* The session that the attach message @w replaces, if it is of the same process and run; or NULL.
- */
+/* The session that the attach message @w replaces, if of the same process and run; or NULL. */
 static struct session *find_replaced(const struct session *s, const struct wire *w)
 {
 	const struct connection *c = s->connection;
@@ -73,8 +72,7 @@ static struct session *find_replaced(const struct session *s, const struct wire 
 	return former;
 }
 
-/* Do `memory:` and the user's cap have room for @need bytes, of which a replaced ring has @lent?
- */
+/* Have `memory:` and the user's cap room for @need bytes, of which a replaced ring has @lent? */
 static bool has_room(const struct session *s, uint64_t need, uint64_t lent, struct fault *fault)
 {
 	const struct control *control = s->control;

@@ -232,8 +232,7 @@ static int enter(int at, const char *name, int flags, bool make, bool sync)
 	return fd;
 }
 
-/* Opens the run's directory. @make: creates it durably. Only state_dir may be a link. -1 with
- * errno. */
+/* Opens the run's directory. @make: creates it durably. Only state_dir may be a link. Or -1. */
 static int open_run(const struct state_run *run, bool make)
 {
 	struct state *state = run->state;

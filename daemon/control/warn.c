@@ -22,8 +22,7 @@ enum {
 
 /* ---- twins ---- */
 
-/* A process without a token is identified by its pid; one in another PID namespace, by its token.
- */
+/* A process without a token is known by its pid; one in another PID namespace, by its token. */
 static bool same_process(const struct connection *a, const struct connection *b)
 {
 	if (a->pid > 0 && a->pid == b->pid)

@@ -54,8 +54,7 @@ void engine_free(struct engine *engine)
 	free(engine);
 }
 
-/* Asserts the invariants of all feeds and places. It walks over all of them, so not at every step.
- */
+/* Asserts the invariants of all feeds and places: not at every step, as it walks over them. */
 static void engine_check(const struct engine *engine)
 {
 	unsigned reading = 0, failing = 0, feeds = 0;

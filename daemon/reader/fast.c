@@ -71,8 +71,7 @@ static uint64_t window_end(const struct read *read)
 	return read->skip + window_bytes(&read->window);
 }
 
-/* Reads the missing bytes. With O_DIRECT it begins with the sector in which the last read stopped.
- */
+/* Reads the missing bytes. With O_DIRECT it begins with the sector where the last read stopped. */
 static void transfer_continue(struct reader *reader, struct read *read)
 {
 	const struct file *file = read->file;

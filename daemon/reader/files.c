@@ -309,8 +309,7 @@ static bool look_at_side(
 	return true;
 }
 
-/* Opens what a descriptor is not enough for: the header and index of a shard, and its side files.
- */
+/* Opens what a descriptor is not enough for: a shard's header and index, and its side files. */
 static bool open_shard(
 	struct reader *reader, const struct read *read, struct file *file, struct fault *fault)
 {

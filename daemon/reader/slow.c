@@ -58,8 +58,7 @@ static bool read_plain(struct files *files, struct file *file, uint64_t at, uint
 		if (got < 0 && (errno == EINTR || errno == EAGAIN) && ++repeats < REPEATS)
 			continue;
 		if (got < 0 && errno == EINVAL && direct) {
-			/* open() accepted O_DIRECT, but the file system needs a coarser alignment.
-			 */
+			/* open() accepted O_DIRECT, but a coarser alignment is needed. */
 			fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_DIRECT);
 			files_buffer(files, file);
 			return read_plain(files, file, at, n, to, staging, fault);
