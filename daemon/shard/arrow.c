@@ -10,14 +10,12 @@
  * 5, which Arrow writes since 1.0.
  */
 #include "daemon/shard/format.h"
-#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char magic[] = "ARROW1";
 
@@ -43,121 +41,8 @@ enum { MESSAGE_VERSION, MESSAGE_HEADER_TYPE, MESSAGE_HEADER, MESSAGE_BODY };
 enum { SCHEMA_ENDIANNESS, SCHEMA_FIELDS };
 enum { FIELD_NAME, FIELD_TYPE_TYPE = 2, FIELD_TYPE, FIELD_DICTIONARY, FIELD_CHILDREN };
 enum { BATCH_LENGTH, BATCH_NODES, BATCH_BUFFERS, BATCH_COMPRESSION };
-enum { INT_BITS, INT_SIGNED, LIST_SIZE = 0 };
+enum { TYPE_NUMBER, INT_SIGNED };
 enum { HEADER_SCHEMA = 1, HEADER_DICTIONARY, HEADER_BATCH, VERSION_5 = 4 };
-
-/* Hugging Face's list of a dataset's splits, which are directories next to it. */
-static const char SPLITS[] = "/dataset_dict.json";
-
-/* ---- flatbuffers ---- */
-
-/*
- * A flatbuffer may be damaged or forged: each offset is compared with its size before it is
- * followed. Nothing needs to be aligned. Fields are given by their numbers in the table's schema.
- * An absent field is 0, or empty. After a failure, which fills @fault, all fields are absent.
- */
-struct fb {
-	const uint8_t *data;
-	uint64_t size;
-	const char *what; /* "Arrow schema" */
-	struct fault *fault;
-	bool failed;
-};
-
-struct fb_table {
-	uint64_t at, vtable; /* offsets; 0: it is absent */
-	uint16_t vtable_bytes;
-};
-
-struct fb_vector {
-	const uint8_t *item; /* the first one */
-	uint32_t count;
-	uint64_t at; /* its offset */
-};
-
-static bool fb_has(struct fb *fb, uint64_t at, uint64_t n)
-{
-	if (!fb->failed && (at > fb->size || n > fb->size - at)) {
-		fb->failed = true;
-		fault_data(fb->fault,
-			"%s: its metadata points to byte %" PRIu64 ", outside its %" PRIu64
-			" bytes",
-			fb->what, at, fb->size);
-	}
-	return !fb->failed;
-}
-
-/* Follows the offset that is stored at @at, relative to its own position. */
-static uint64_t fb_follow(struct fb *fb, uint64_t at)
-{
-	uint64_t to = fb_has(fb, at, 4) ? at + bytes_u32(fb->data + at) : 0;
-
-	return fb_has(fb, to, 4) ? to : 0;
-}
-
-/* The table whose offset is stored at @at. */
-static struct fb_table fb_table_at(struct fb *fb, uint64_t at)
-{
-	struct fb_table table = {.at = fb_follow(fb, at)};
-
-	if (fb->failed)
-		return (struct fb_table){0};
-	/* An offset below 0 wraps around to one that is too large. */
-	table.vtable = table.at - (uint64_t)(int64_t)(int32_t)bytes_u32(fb->data + table.at);
-	if (fb_has(fb, table.vtable, 4))
-		table.vtable_bytes = bytes_u16(fb->data + table.vtable);
-	return fb_has(fb, table.vtable, table.vtable_bytes) ? table : (struct fb_table){0};
-}
-
-/* The offset of field @id, of @n bytes; 0: it is absent. */
-static uint64_t fb_field(struct fb *fb, const struct fb_table *table, unsigned id, uint32_t n)
-{
-	unsigned slot = 4 + 2 * id;
-	uint16_t offset =
-		slot + 2 > table->vtable_bytes ? 0 : bytes_u16(fb->data + table->vtable + slot);
-
-	return offset > 0 && fb_has(fb, table->at + offset, n) ? table->at + offset : 0;
-}
-
-/* A signed integer of @n bytes: 1, 2, 4 or 8. */
-static int64_t fb_integer(struct fb *fb, const struct fb_table *table, unsigned id, uint32_t n)
-{
-	uint64_t at = fb_field(fb, table, id, n);
-	const uint8_t *p = fb->data + at;
-
-	return at == 0	? 0
-	       : n == 8 ? (int64_t)bytes_u64(p)
-	       : n == 4 ? (int32_t)bytes_u32(p)
-	       : n == 2 ? (int16_t)bytes_u16(p)
-			: (int8_t)*p;
-}
-
-static struct fb_table fb_table(struct fb *fb, const struct fb_table *table, unsigned id)
-{
-	uint64_t at = fb_field(fb, table, id, 4);
-
-	return at > 0 ? fb_table_at(fb, at) : (struct fb_table){0};
-}
-
-/* A vector of items of @item bytes; strings have items of 1 byte, vectors of tables of 4. */
-static struct fb_vector fb_vector(
-	struct fb *fb, const struct fb_table *table, unsigned id, uint32_t item)
-{
-	uint64_t at = fb_field(fb, table, id, 4), to = at > 0 ? fb_follow(fb, at) : 0;
-	uint32_t count = to > 0 ? bytes_u32(fb->data + to) : 0;
-
-	return count > 0 && fb_has(fb, to + 4, (uint64_t)count * item)
-		       ? (struct fb_vector){fb->data + to + 4, count, to + 4}
-		       : (struct fb_vector){0};
-}
-
-/* Item @i (< count) of a vector of tables. */
-static struct fb_table fb_item(struct fb *fb, const struct fb_vector *vector, uint32_t i)
-{
-	return fb_table_at(fb, vector->at + 4 * (uint64_t)i);
-}
-
-/* ---- columns ---- */
 
 /* How a column holds its tokens. A list is a document. */
 enum kind {
@@ -166,16 +51,21 @@ enum kind {
 	FIXED_LIST, /* all lists have list_size tokens */
 };
 
+/* A range of the metadata. */
+struct vector {
+	uint64_t at; /* offset of the first item */
+	uint32_t count;
+};
+
 struct column {
-	char name[64]; /* printable */
-	uint32_t name_bytes;
-	unsigned of; /* its type */
+	struct vector name;
+	char shown[64]; /* the same, printable */
+	unsigned of;	/* its type */
 	bool dictionary;
-	bool fits; /* it holds integers or lists of them; otherwise the next three are not set */
+	bool fits; /* it holds integers or lists of them */
 	enum kind kind;
-	uint32_t offset_bytes; /* of lists: 4 or 8 */
-	uint64_t list_size;
-	enum shard_type type;	  /* of the tokens */
+	int64_t list_size;
+	enum shard_type type;	  /* of the tokens, if it fits */
 	uint32_t fields, buffers; /* of the columns before it, flattened as in a batch */
 };
 
@@ -184,38 +74,116 @@ struct arrow {
 	const struct bytes *b;
 	struct fault *fault;
 	bool stream;
-	bool closed;		  /* the end marker was found */
-	uint64_t at, end;	  /* of the messages that are still to be read */
-	uint32_t batches;	  /* that were read */
-	uint8_t *metadata;	  /* of the message */
-	struct fb fb;		  /* the same */
+	bool closed;	   /* the end marker was found */
+	uint64_t at, end;  /* of the messages that are still to be read */
+	uint32_t batches;  /* that were read */
+	uint8_t *metadata; /* of the message */
+	uint64_t metadata_bytes;
+	bool failed;		  /* the metadata are damaged */
 	char what[120];		  /* "Arrow batch 17, column 'tokens'" */
 	struct column column;	  /* with the tokens */
 	uint32_t fields, buffers; /* of all columns */
 };
 
-/* A range of the file. */
-struct range {
-	uint64_t at, bytes;
+/* A message; the members after the body are those of a batch. */
+struct message {
+	int64_t type;	 /* of its header; 0: there is none */
+	uint64_t header; /* a table */
+	uint64_t body, bytes;
+	struct vector nodes, buffers;
+	uint64_t rows, items;		    /* items: of our column, or of its lists */
+	bool nulls;			    /* some lists are null */
+	uint64_t validity, offsets, values; /* where these buffers of our column are */
+	uint64_t first, tokens;		    /* first: item */
 };
 
-struct batch {
-	struct range body;
-	uint64_t rows, items;	/* items: of lists */
-	struct range buffer[4]; /* of our column and its items */
-	struct range *values;	/* the last of them */
-	bool nulls;		/* some lists are null */
-	uint64_t first, tokens; /* first: item */
-};
-
-/* refuse(a, text, …): a fault in the message that is read. */
+/* Both put before a fault in the message that is read what it is. */
 #define refuse(a, text, ...) fault_data((a)->fault, "%s: " text, (a)->what, ##__VA_ARGS__)
+#define check(a, value, least, most, text, ...)                                                    \
+	bytes_check((a)->fault, value, least, most, "%s: " text, (a)->what, ##__VA_ARGS__)
 
-/* Requires that a number of the message is within a range, which is empty if @most < @least. */
-static bool check(struct arrow *a, const char *what, int64_t value, uint64_t least, uint64_t most)
+/* ---- metadata ---- */
+
+/*
+ * A flatbuffer may be damaged or forged: each offset is compared with its size before it is
+ * followed. Nothing needs to be aligned. A table is its offset; 0: it is absent. Fields are given
+ * by their numbers in the table's schema. An absent field is 0, or empty. After a failure, which
+ * fills a->fault, all fields are absent.
+ */
+
+static bool fb_has(struct arrow *a, uint64_t at, uint64_t n)
 {
-	return bytes_check(what, value, least, most, a->fault) ||
-	       fault_prefix(a->fault, "%s: ", a->what);
+	if (!a->failed && (at > a->metadata_bytes || n > a->metadata_bytes - at)) {
+		a->failed = true;
+		refuse(a, "its metadata points to byte %" PRIu64 ", outside its %" PRIu64 " bytes",
+			at, a->metadata_bytes);
+	}
+	return !a->failed;
+}
+
+/* Follows the offset that is stored at @at, relative to its own position. */
+static uint64_t fb_follow(struct arrow *a, uint64_t at)
+{
+	uint64_t to = fb_has(a, at, 4) ? at + bytes_u32(a->metadata + at) : 0;
+
+	return fb_has(a, to, 4) ? to : 0;
+}
+
+/* Where a table's fields are. An offset below 0 wraps around to one that is too large. */
+static uint64_t fb_vtable(const struct arrow *a, uint64_t table)
+{
+	return table - (uint64_t)(int64_t)(int32_t)bytes_u32(a->metadata + table);
+}
+
+/* The table whose offset is stored at @at. */
+static uint64_t fb_table_at(struct arrow *a, uint64_t at)
+{
+	uint64_t table = fb_follow(a, at), vtable = table > 0 ? fb_vtable(a, table) : 0;
+
+	return table > 0 && fb_has(a, vtable, 4) &&
+			       fb_has(a, vtable, bytes_u16(a->metadata + vtable))
+		       ? table
+		       : 0;
+}
+
+/* The offset of field @id, of @n bytes; 0: it is absent. */
+static uint64_t fb_field(struct arrow *a, uint64_t table, unsigned id, uint32_t n)
+{
+	uint64_t vtable = table > 0 ? fb_vtable(a, table) : 0, slot = 4 + 2 * id;
+
+	if (table == 0 || bytes_u16(a->metadata + vtable) < slot + 2)
+		return 0;
+	uint16_t offset = bytes_u16(a->metadata + vtable + slot);
+
+	return offset > 0 && fb_has(a, table + offset, n) ? table + offset : 0;
+}
+
+/* A signed integer of @n bytes, at most 8. */
+static int64_t fb_integer(struct arrow *a, uint64_t table, unsigned id, uint32_t n)
+{
+	uint64_t at = fb_field(a, table, id, n), value = 0;
+
+	for (uint32_t i = 0; at > 0 && i < n; i++)
+		value |= (uint64_t)a->metadata[at + i] << (64 - 8 * (n - i));
+	return (int64_t)value >> (64 - 8 * n);
+}
+
+static uint64_t fb_table(struct arrow *a, uint64_t table, unsigned id)
+{
+	uint64_t at = fb_field(a, table, id, 4);
+
+	return at > 0 ? fb_table_at(a, at) : 0;
+}
+
+/* A vector of items of @item bytes; strings have items of 1 byte, vectors of tables of 4. */
+static struct vector fb_vector(struct arrow *a, uint64_t table, unsigned id, uint32_t item)
+{
+	uint64_t at = fb_field(a, table, id, 4), to = at > 0 ? fb_follow(a, at) : 0;
+	uint32_t count = to > 0 ? bytes_u32(a->metadata + to) : 0;
+
+	return count > 0 && fb_has(a, to + 4, (uint64_t)count * item)
+		       ? (struct vector){to + 4, count}
+		       : (struct vector){0};
 }
 
 /* ---- the schema ---- */
@@ -234,178 +202,137 @@ static const uint8_t buffers[] = {0, 0, 2, 2, 3, 3, 2, 2, 2, 2, 2, 2, 2, 1, VARI
 
 enum { TYPES = sizeof(names) / sizeof(names[0]) };
 enum { TYPE_INT = 2, TYPE_STRING = 5, TYPE_LIST = 12, TYPE_FIXED_LIST = 16 };
-enum { TYPE_LARGE_STRING = 20, TYPE_LARGE_LIST = 21, TYPE_STRING_VIEW = 24 };
+enum { TYPE_LARGE_STRING = 20, TYPE_LARGE_LIST = 21 };
 
 _Static_assert(sizeof(buffers) == TYPES, "one number of buffers for each type");
 
-/* A column of the schema, or a child of one. */
-struct field {
-	struct fb_table table;
-	struct column column;
-	struct fb_vector children;
-};
-
-static bool read_field(struct arrow *a, const struct fb_vector *fields, uint32_t i, struct field *f)
+/* Finds out whether a column holds tokens, and how. @child: its only one, or NULL. */
+static void find_tokens(
+	struct arrow *a, uint64_t type, struct column *c, const struct column *child)
 {
-	struct fb *fb = &a->fb;
-	struct column *c = &f->column;
+	int64_t number = c->of == TYPE_INT || c->of == TYPE_FIXED_LIST
+				 ? fb_integer(a, type, TYPE_NUMBER, 4)
+				 : 0;
 
-	f->table = fb_item(fb, fields, i);
-	f->children = fb_vector(fb, &f->table, FIELD_CHILDREN, 4);
-	const struct fb_vector name = fb_vector(fb, &f->table, FIELD_NAME, 1);
-
-	*c = (struct column){.name_bytes = name.count,
-		.of = (uint8_t)fb_integer(fb, &f->table, FIELD_TYPE_TYPE, 1),
-		.dictionary = fb_table(fb, &f->table, FIELD_DICTIONARY).at > 0,
-		.fields = a->fields,
-		.buffers = a->buffers};
-	bytes_shown(name.item, name.count, c->name, sizeof(c->name));
-	return !fb->failed &&
-	       ((c->of > 0 && c->of < TYPES) ||
-		       refuse(a, "type of column '%s' is %u, which is not known", c->name, c->of));
-}
-
-/* Whether the field holds integers: sets *@fits, and *@type to theirs. */
-static bool int_type(struct arrow *a, const struct field *f, bool *fits, enum shard_type *type)
-{
-	const struct fb_table body = fb_table(&a->fb, &f->table, FIELD_TYPE);
-
-	*fits = f->column.of == TYPE_INT && !f->column.dictionary;
-	if (!*fits)
-		return !a->fb.failed;
-	int64_t bits = fb_integer(&a->fb, &body, INT_BITS, 4),
-		is_signed = fb_integer(&a->fb, &body, INT_SIGNED, 1);
-
-	*fits = bits == 8 || bits == 16 || bits == 32 || bits == 64;
-	if (*fits)
-		*type = (enum shard_type)(2 * __builtin_ctz((unsigned)bits / 8) + (is_signed != 0));
-	return !a->fb.failed;
-}
-
-/* Finds out whether a column holds tokens, and how. */
-static bool token_type(struct arrow *a, struct field *f)
-{
-	const struct fb_table body = fb_table(&a->fb, &f->table, FIELD_TYPE);
-	struct column *c = &f->column;
-	struct field child;
-
+	c->list_size = number;
+	if (c->of == TYPE_INT) {
+		c->fits = number == 8 || number == 16 || number == 32 || number == 64;
+		c->type = (enum shard_type)(2 * (__builtin_ffsll(number) - 4) +
+					    (fb_integer(a, type, INT_SIGNED, 1) != 0));
+		return;
+	}
 	c->kind = c->of == TYPE_LIST || c->of == TYPE_LARGE_LIST ? LIST
 		  : c->of == TYPE_FIXED_LIST			 ? FIXED_LIST
 								 : FLAT;
-	c->offset_bytes = c->of == TYPE_LIST ? 4 : 8;
-	if (c->kind == FLAT)
-		return int_type(a, f, &c->fits, &c->type);
-	if (c->dictionary || f->children.count != 1)
-		return true;
-	int64_t size = c->kind == FIXED_LIST ? fb_integer(&a->fb, &body, LIST_SIZE, 4) : 1;
-
-	c->list_size = (uint64_t)size;
-	return !a->fb.failed && check(a, "a list's listSize", size, 1, INT32_MAX) &&
-	       read_field(a, &f->children, 0, &child) && int_type(a, &child, &c->fits, &c->type);
+	if (child && c->kind != FLAT) {
+		c->fits = child->fits && child->kind == FLAT;
+		c->type = child->type;
+	}
 }
 
-/* Counts the fields and buffers of a column and all its children. */
-static bool count_field(struct arrow *a, const struct field *f, unsigned depth)
+/* Reads item @i of a vector of columns, and counts the fields and buffers of it and its children.
+ */
+static bool read_column(
+	struct arrow *a, const struct vector *columns, uint32_t i, unsigned depth, struct column *c)
 {
-	const struct column *c = &f->column;
-	struct field child;
+	uint64_t table = fb_table_at(a, columns->at + 4 * (uint64_t)i);
+	const struct vector children = fb_vector(a, table, FIELD_CHILDREN, 4);
+	bool dictionary = fb_table(a, table, FIELD_DICTIONARY) > 0;
+	struct column child;
 
+	*c = (struct column){.name = fb_vector(a, table, FIELD_NAME, 1),
+		.of = (uint8_t)fb_integer(a, table, FIELD_TYPE_TYPE, 1),
+		.dictionary = dictionary,
+		.fields = a->fields,
+		.buffers = a->buffers};
+	bytes_shown(a->metadata + c->name.at, c->name.count, c->shown, sizeof(c->shown));
+	if (a->failed)
+		return false;
+	if (c->of == 0 || c->of >= TYPES)
+		return refuse(a, "type of column '%s' is %u, which is not known", c->shown, c->of);
 	if (depth > DEPTH_MOST || a->fields == FIELDS_MOST)
-		return refuse(a, "its schema has more than %d %s",
-			depth > DEPTH_MOST ? DEPTH_MOST : FIELDS_MOST,
-			depth > DEPTH_MOST ? "levels" : "columns, nested ones included");
-	if (buffers[c->of] == VARIES && !c->dictionary)
+		return refuse(a, "its schema has more than %d levels, or %d columns in all",
+			DEPTH_MOST, FIELDS_MOST);
+	/* Of a dictionary, batches hold indices, for every type of values. */
+	if (buffers[c->of] == VARIES && !dictionary)
 		return refuse(a,
 			"column '%s' is of type %s, next to which no tokens can be read; write the "
 			"file without it",
-			c->name, names[c->of]);
+			c->shown, names[c->of]);
 	a->fields++;
-	/* Of a dictionary, batches hold indices, for every type of values. */
-	a->buffers += buffers[c->dictionary ? TYPE_INT : c->of];
-	for (uint32_t i = 0; i < f->children.count && !c->dictionary; i++)
-		if (!read_field(a, &f->children, i, &child) || !count_field(a, &child, depth + 1))
+	a->buffers += buffers[dictionary ? TYPE_INT : c->of];
+	for (uint32_t k = 0; k < children.count && !dictionary; k++)
+		if (!read_column(a, &children, k, depth + 1, &child))
 			return false;
-	return true;
+	if (!dictionary)
+		find_tokens(
+			a, fb_table(a, table, FIELD_TYPE), c, children.count == 1 ? &child : NULL);
+	return !a->failed;
 }
 
-/* Names are compared as they are printed. */
-static bool is_called(const struct column *c, const char *name)
-{
-	char shown[sizeof(c->name)];
-
-	return strlen(name) == c->name_bytes &&
-	       strcmp(bytes_shown(name, c->name_bytes, shown, sizeof(shown)), c->name) == 0;
-}
-
-/* How well a column suits, lowest first: the config's; or tokens, input_ids, the only one. */
-enum { FIRST, SECOND, ONLY, NO_RANK };
-
-static unsigned rank_of(const struct column *c, const char *wanted, bool only)
-{
-	if (wanted)
-		return is_called(c, wanted) ? FIRST : NO_RANK;
-	return is_called(c, "tokens")	   ? FIRST
-	       : is_called(c, "input_ids") ? SECOND
-	       : only && c->fits	   ? ONLY
-					   : NO_RANK;
-}
-
-static bool check_column(
-	struct arrow *a, unsigned rank, const char *wanted, bool text, const char *all)
+static bool check_column(struct arrow *a, const char *wanted, bool text, const char *all)
 {
 	const struct column *c = &a->column;
 
-	if (rank == NO_RANK)
-		return refuse(a,
-			"no column is called '%.64s'; set `column` to the one with the tokens, of: "
-			"%s",
-			wanted ? wanted : "tokens' or 'input_ids", all);
 	if (!c->fits)
 		return refuse(a,
-			"column '%s' is of type %s%s; tokens must be a column of integers, or of "
-			"lists of integers",
-			c->name, names[c->of], c->dictionary ? ", dictionary-encoded" : "");
+			"column '%s' is of type %s%s; tokens must be integers or lists of integers",
+			c->shown, names[c->of], c->dictionary ? ", dictionary-encoded" : "");
+	if (c->kind == FIXED_LIST && !check(a, c->list_size, 1, INT32_MAX, "a list's listSize"))
+		return false;
 	return wanted || c->kind != FLAT || !text ||
 	       refuse(a,
 		       "column '%s' has one number a row, next to text, as a count has; if it does "
 		       "hold tokens, set `column: %s`; columns: %s",
-		       c->name, c->name, all);
+		       c->shown, c->shown, all);
 }
 
-/* Chooses the column, and counts the others. */
-static bool read_schema(
-	struct arrow *a, const struct fb_table *schema, const struct shard_hint *hint)
+static bool is_called(const struct arrow *a, const struct column *c, const char *name)
 {
-	unsigned best = NO_RANK;
-	bool text = false, twice = false;
-	char all[120] = "";
-	const struct fb_vector fields = fb_vector(&a->fb, schema, SCHEMA_FIELDS, 4);
-	int64_t endianness = fb_integer(&a->fb, schema, SCHEMA_ENDIANNESS, 2);
+	return strlen(name) == c->name.count &&
+	       memcmp(name, a->metadata + c->name.at, c->name.count) == 0;
+}
 
-	if (a->fb.failed || !check(a, "endianness", endianness, 0, 0))
+/* Chooses the config's column; otherwise tokens, input_ids or the only one. Counts the others. */
+static bool read_schema(struct arrow *a, uint64_t schema, const char *wanted)
+{
+	enum { FIRST, SECOND, ONLY, NONE } best = NONE, rank;
+	unsigned same = 0;
+	bool text = false;
+	char all[120] = "";
+	const struct vector fields = fb_vector(a, schema, SCHEMA_FIELDS, 4);
+	int64_t endianness = fb_integer(a, schema, SCHEMA_ENDIANNESS, 2);
+
+	if (a->failed || !check(a, endianness, 0, 0, "endianness"))
 		return false;
 	for (uint32_t i = 0; i < fields.count; i++) {
 		const size_t n = strlen(all);
-		struct field f;
+		struct column c;
 
-		if (!read_field(a, &fields, i, &f) || !token_type(a, &f) || !count_field(a, &f, 1))
+		if (!read_column(a, &fields, i, 1, &c))
 			return false;
-		const struct column *c = &f.column;
-		unsigned rank = rank_of(c, hint->column, fields.count == 1);
-
-		twice = rank < best ? false : twice || (rank == best && rank < NO_RANK);
+		rank = is_called(a, &c, wanted ? wanted : "tokens") ? FIRST
+		       : wanted					    ? NONE
+		       : is_called(a, &c, "input_ids")		    ? SECOND
+		       : c.fits && fields.count == 1		    ? ONLY
+								    : NONE;
+		same = rank < best ? 1 : same + (rank == best);
 		if (rank < best) {
 			best = rank;
-			a->column = *c;
+			a->column = c;
 		}
-		text |= c->of == TYPE_STRING || c->of == TYPE_LARGE_STRING ||
-			c->of == TYPE_STRING_VIEW;
-		snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", c->name);
+		text |= c.of == TYPE_STRING || c.of == TYPE_LARGE_STRING;
+		snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", c.shown);
 	}
-	if (twice)
+	if (best == NONE)
+		return refuse(a,
+			"no column is called '%.64s'; set `column` to the one with the tokens, of: "
+			"%s",
+			wanted ? wanted : "tokens' or 'input_ids", all);
+	if (same > 1)
 		return refuse(
-			a, "two columns are called '%s'; must be exactly one", a->column.name);
-	return check_column(a, best, hint->column, text, all);
+			a, "two columns are called '%s'; must be exactly one", a->column.shown);
+	return check_column(a, wanted, text, all);
 }
 
 /* ---- messages ---- */
@@ -413,27 +340,24 @@ static bool read_schema(
 /* Reads metadata, or the footer. */
 static bool load(struct arrow *a, uint64_t at, uint64_t n)
 {
-	if (!check(a, "its metadata's length", (int64_t)n, 1, METADATA_MOST))
+	if (!check(a, n, 1, METADATA_MOST, "its metadata's length"))
 		return false;
 	free(a->metadata);
-	a->metadata = malloc(n);
-	a->fb = (struct fb){a->metadata, n, a->what, a->fault, false};
-	return a->metadata ? bytes_read(a->b, at, a->metadata, n, a->fault)
-			   : fault_memory(a->fault);
+	a->metadata = bytes_load(a->b, at, n, a->fault);
+	a->metadata_bytes = n;
+	a->failed = false;
+	return a->metadata;
 }
 
-/* Reads the next message. *@type: of its header; 0: there is none. */
-static bool read_message(
-	struct arrow *a, int64_t *type, struct fb_table *header, struct range *body)
+static bool read_message(struct arrow *a, struct message *m)
 {
-	struct fb *fb = &a->fb;
 	uint64_t left = a->end - a->at;
 	uint8_t prefix[PREFIX_BYTES];
 
-	*type = 0;
+	*m = (struct message){.type = 0};
 	if (left == 0 || (left < PREFIX_BYTES && !a->stream))
 		return true; /* some writers put less than a marker before the footer */
-	if (!check(a, "bytes that are left", (int64_t)left, PREFIX_BYTES, INT64_MAX) ||
+	if (!check(a, left, PREFIX_BYTES, INT64_MAX, "bytes that are left") ||
 		!bytes_read(a->b, a->at, prefix, PREFIX_BYTES, a->fault))
 		return false;
 	int32_t length = (int32_t)bytes_u32(prefix + 4);
@@ -441,55 +365,45 @@ static bool read_message(
 	if (bytes_u32(prefix) != CONTINUED)
 		return refuse(a,
 			"begins with 0x%08" PRIx32 " at byte %" PRIu64
-			"; must be 0xffffffff: it is damaged, or of a version before Arrow 1.0",
+			"; must be 0xffffffff: it is damaged, or from before Arrow 1.0",
 			bytes_u32(prefix), a->at);
 	left -= PREFIX_BYTES;
 	a->at += PREFIX_BYTES;
 	if (length == 0) {
 		a->closed = true;
 		return left == 0 || !a->stream ||
-		       refuse(a,
-			       "%" PRIu64 " bytes follow its end marker at byte %" PRIu64
-			       ", which belong to no batch",
-			       left, a->at - PREFIX_BYTES);
+		       refuse(a, "%" PRIu64 " bytes follow its end marker", left);
 	}
-	if (!check(a, "its metadata's length", length, 1, left) ||
-		!load(a, a->at, (uint64_t)length))
+	if (!check(a, length, 1, left, "its metadata's length") || !load(a, a->at, length))
 		return false;
-	const struct fb_table message = fb_table_at(fb, 0);
-	int64_t version = fb_integer(fb, &message, MESSAGE_VERSION, 2),
-		bytes = fb_integer(fb, &message, MESSAGE_BODY, 8);
+	uint64_t message = fb_table_at(a, 0);
+	int64_t version = fb_integer(a, message, MESSAGE_VERSION, 2);
 
-	*type = fb_integer(fb, &message, MESSAGE_HEADER_TYPE, 1);
-	*header = fb_table(fb, &message, MESSAGE_HEADER);
-	if (fb->failed)
+	m->type = fb_integer(a, message, MESSAGE_HEADER_TYPE, 1);
+	m->header = fb_table(a, message, MESSAGE_HEADER);
+	m->body = a->at + length;
+	m->bytes = fb_integer(a, message, MESSAGE_BODY, 8);
+	a->at = m->body + m->bytes;
+	if (a->failed)
 		return false;
-	if (version != VERSION_5)
-		return refuse(a,
-			"version is %" PRId64
-			"; must be %d (V5), as Arrow writes since 1.0: write it again",
-			version, VERSION_5);
-	if (!check(a, "bodyLength", bytes, 0, left - (uint64_t)length))
-		return false;
-	*body = (struct range){a->at + (uint64_t)length, (uint64_t)bytes};
-	a->at = body->at + body->bytes;
-	return true;
+	return check(a, version, VERSION_5, VERSION_5,
+		       "version (V5, as Arrow writes since 1.0, is 4)") &&
+	       check(a, m->bytes, 0, left - length, "bodyLength");
 }
 
 /* Finds the messages of a file. *@batches: number of batches, as its footer says. */
 static bool find_messages(struct arrow *a, uint32_t *batches)
 {
 	const struct bytes *b = a->b;
-	uint8_t head[BEGIN_BYTES], end[END_BYTES];
-	size_t n = bytes_head(b, head, sizeof(head));
+	uint8_t head[BEGIN_MOST] = {0}, end[END_BYTES];
 	char text[BEGIN_BYTES + 1];
 
-	if (n < BEGIN_BYTES || b->size < BEGIN_BYTES + END_BYTES ||
-		memcmp(head, magic, MAGIC_BYTES) != 0)
+	bytes_head(b, head, sizeof(head));
+	if (memcmp(head, magic, MAGIC_BYTES) != 0 || b->size < BEGIN_BYTES + END_BYTES)
 		return refuse(a,
 			"begins with '%s' instead of ARROW1, or has only %" PRIu64
 			" bytes: it is not an Arrow IPC file, or damaged",
-			bytes_shown(head, n, text, sizeof(text)), b->size);
+			bytes_shown(head, BEGIN_BYTES, text, sizeof(text)), b->size);
 	if (!bytes_read(b, b->size - END_BYTES, end, END_BYTES, a->fault))
 		return false;
 	if (memcmp(end + 4, magic, MAGIC_BYTES) != 0)
@@ -499,236 +413,190 @@ static bool find_messages(struct arrow *a, uint32_t *batches)
 			bytes_shown(end + 4, MAGIC_BYTES, text, sizeof(text)));
 	int32_t length = (int32_t)bytes_u32(end);
 
-	if (!check(a, "footer length", length, 1, b->size - BEGIN_BYTES - END_BYTES))
+	if (!check(a, length, 1, b->size - BEGIN_BYTES - END_BYTES, "footer length"))
 		return false;
-	a->end = b->size - END_BYTES - (uint64_t)length;
-	if (!load(a, a->end, (uint64_t)length))
+	a->end = b->size - END_BYTES - length;
+	if (!load(a, a->end, length))
 		return false;
-	const struct fb_table footer = fb_table_at(&a->fb, 0);
-
-	*batches = fb_vector(&a->fb, &footer, FOOTER_BATCHES, BLOCK_BYTES).count;
-	if (a->fb.failed)
-		return false;
-	for (a->at = BEGIN_BYTES; a->at < BEGIN_MOST && a->end - a->at >= BEGIN_BYTES;
-		a->at += BEGIN_BYTES) {
-		if (!bytes_read(b, a->at, head, sizeof(head), a->fault))
-			return false;
-		if (bytes_u64(head) != 0)
-			break;
-	}
-	return true;
+	*batches = fb_vector(a, fb_table_at(a, 0), FOOTER_BATCHES, BLOCK_BYTES).count;
+	for (a->at = BEGIN_BYTES; a->at < BEGIN_MOST && a->at + BEGIN_BYTES <= a->end &&
+				  bytes_u64(head + a->at) == 0;)
+		a->at += BEGIN_BYTES;
+	return !a->failed;
 }
 
 /* ---- batches ---- */
 
-/* Requires that a buffer holds @items items of @width bytes. */
-static bool check_range(struct arrow *a, const struct batch *b, const struct range *range,
-	const char *what, uint64_t items, uint32_t width)
-{
-	uint64_t at = range->at - b->body.at;
-
-	if (at > b->body.bytes || range->bytes > b->body.bytes - at || at % 8 != 0 ||
-		items > range->bytes / width)
-		return refuse(a,
-			"its %s are %" PRId64 " bytes from byte %" PRId64
-			" of the body on; must be %" PRIu64
-			" items of %u bytes, begin at a multiple of 8, and stay within its "
-			"%" PRIu64 " bytes",
-			what, (int64_t)range->bytes, (int64_t)at, items, width, b->body.bytes);
-	return true;
-}
-
 /* Node @i of our column: its length, and its number of nulls, which only lists may have. */
-static bool read_node(struct arrow *a, const struct fb_vector *nodes, unsigned i, uint64_t *length,
-	uint64_t *nulls)
+static bool read_node(
+	struct arrow *a, const struct message *m, unsigned i, uint64_t *length, bool *nulls)
 {
-	const uint8_t *p = nodes->item + ((uint64_t)a->column.fields + i) * NODE_BYTES;
+	const uint8_t *p =
+		a->metadata + m->nodes.at + ((uint64_t)a->column.fields + i) * NODE_BYTES;
+	const char *of = i > 0 ? " of its items" : "";
 
 	*length = bytes_u64(p);
-	*nulls = bytes_u64(p + 8);
-	return check(a, i ? "length of its items" : "its length", (int64_t)*length, 0, INT64_MAX) &&
-	       check(a, i ? "null_count of its items" : "null_count", (int64_t)*nulls, 0,
-		       i == 0 && a->column.kind == LIST ? *length : 0);
+	*nulls = bytes_u64(p + 8) > 0;
+	return check(a, *length, 0, INT64_MAX, "length%s", of) &&
+	       check(a, bytes_u64(p + 8), 0, i == 0 && a->column.kind == LIST ? *length : 0,
+		       "null_count%s", of);
 }
 
-/* Reads the lengths and buffers of our column. */
-static bool read_column(struct arrow *a, const struct fb_table *batch, struct batch *to)
+/* Finds buffer @i of our column, which must hold @items of @width bytes. *@at: its offset. */
+static bool find_buffer(struct arrow *a, const struct message *m, unsigned i, const char *what,
+	uint64_t items, uint32_t width, uint64_t *at)
 {
-	static const unsigned counts[] = {[FLAT] = 2, [LIST] = 4, [FIXED_LIST] = 3};
-	const struct column *c = &a->column;
-	const struct fb_vector nodes = fb_vector(&a->fb, batch, BATCH_NODES, NODE_BYTES),
-			       ranges = fb_vector(&a->fb, batch, BATCH_BUFFERS, BUFFER_BYTES);
-	uint64_t rows, nulls, none;
-	unsigned count = counts[c->kind];
+	const uint8_t *p =
+		a->metadata + m->buffers.at + ((uint64_t)a->column.buffers + i) * BUFFER_BYTES;
+	uint64_t from = bytes_u64(p), bytes = bytes_u64(p + 8);
 
-	if (a->fb.failed || !check(a, "number of nodes", nodes.count, a->fields, a->fields) ||
-		!check(a, "number of buffers", ranges.count, a->buffers, a->buffers) ||
-		!read_node(a, &nodes, 0, &rows, &nulls) ||
-		(c->kind != FLAT && !read_node(a, &nodes, 1, &to->items, &none)) ||
-		!check(a, "its length", (int64_t)rows, to->rows, to->rows))
-		return false;
-	if (c->kind == FLAT)
-		to->items = rows;
-	to->nulls = nulls > 0;
-	to->values = &to->buffer[count - 1];
-	for (unsigned i = 0; i < count; i++) {
-		const uint8_t *p = ranges.item + ((uint64_t)c->buffers + i) * BUFFER_BYTES;
+	*at = m->body + from;
+	return (from <= m->bytes && bytes <= m->bytes - from && from % 8 == 0 &&
+		       items <= bytes / width) ||
+	       refuse(a,
+		       "its %s are %" PRId64 " bytes at byte %" PRId64 "; must be %" PRIu64
+		       " items of %u bytes, at a multiple of 8, within %" PRIu64 " bytes",
+		       what, (int64_t)bytes, (int64_t)from, items, width, m->bytes);
+}
 
-		to->buffer[i] = (struct range){to->body.at + bytes_u64(p), bytes_u64(p + 8)};
-	}
-	return check_range(a, to, to->values, "values", to->items, shard_type_bytes(c->type));
+static uint32_t offset_bytes(const struct arrow *a)
+{
+	return a->column.of == TYPE_LIST ? 4 : 8;
 }
 
 static int64_t offset_at(const struct arrow *a, const uint8_t *p)
 {
-	return a->column.offset_bytes == 4 ? (int32_t)bytes_u32(p) : (int64_t)bytes_u64(p);
+	return offset_bytes(a) == 4 ? (int32_t)bytes_u32(p) : (int64_t)bytes_u64(p);
 }
 
 /* Finds the items of the batch's lists: those between the first and the last offset. */
-static bool find_lists(struct arrow *a, struct batch *to)
+static bool find_lists(struct arrow *a, struct message *m)
 {
-	uint32_t width = a->column.offset_bytes;
-	uint64_t at = to->buffer[1].at;
-	uint8_t begin[8], end[8];
+	uint32_t width = offset_bytes(a);
+	uint8_t first[8], last[8];
 
-	if (to->rows == 0)
+	if (m->rows == 0)
 		return true;
-	if (!check_range(a, to, &to->buffer[1], "offsets", to->rows + 1, width))
+	if (!find_buffer(a, m, 1, "offsets", m->rows + 1, width, &m->offsets) ||
+		(m->nulls && !find_buffer(a, m, 0, "validity bits", (m->rows + 7) / 8, 1,
+				     &m->validity)) ||
+		!bytes_read(a->b, m->offsets, first, width, a->fault) ||
+		!bytes_read(a->b, m->offsets + m->rows * width, last, width, a->fault))
 		return false;
-	if (to->nulls &&
-		!check_range(a, to, &to->buffer[0], "validity bits", (to->rows + 7) / 8, 1))
-		return false;
-	if (!bytes_read(a->b, at, begin, width, a->fault) ||
-		!bytes_read(a->b, at + to->rows * width, end, width, a->fault))
-		return false;
-	int64_t from = offset_at(a, begin), until = offset_at(a, end);
-
-	if (!check(a, "first offset", from, 0, to->items) ||
-		!check(a, "last offset", until, (uint64_t)from, to->items))
-		return false;
-	to->first = (uint64_t)from;
-	to->tokens = (uint64_t)(until - from);
-	return true;
+	m->first = offset_at(a, first);
+	m->tokens = offset_at(a, last) - m->first;
+	return check(a, m->first, 0, m->items, "first offset") &&
+	       check(a, offset_at(a, last), m->first, m->items, "last offset");
 }
 
-static bool read_batch(struct arrow *a, const struct fb_table *batch, struct batch *to)
+/* Finds the tokens of a batch. */
+static bool read_batch(struct arrow *a, struct message *m)
 {
-	const struct fb_table compression = fb_table(&a->fb, batch, BATCH_COMPRESSION);
-	size_t n = strlen(a->what);
+	static const unsigned values[] = {[FLAT] = 1, [LIST] = 3, [FIXED_LIST] = 2};
+	const struct column *c = &a->column;
+	uint64_t compression = fb_table(a, m->header, BATCH_COMPRESSION), length;
+	bool none;
 
-	snprintf(a->what + n, sizeof(a->what) - n, ", column '%s'", a->column.name);
-	if (compression.at > 0)
+	m->rows = fb_integer(a, m->header, BATCH_LENGTH, 8);
+	m->nodes = fb_vector(a, m->header, BATCH_NODES, NODE_BYTES);
+	m->buffers = fb_vector(a, m->header, BATCH_BUFFERS, BUFFER_BYTES);
+	if (compression > 0)
 		return refuse(a,
 			"its body is compressed (%s), which is not supported; convert it: python "
 			"-m tokend tokenize --column %s -o DIR FILE",
-			fb_integer(&a->fb, &compression, 0, 1) ? "ZSTD" : "LZ4_FRAME",
-			a->column.name);
-	to->rows = (uint64_t)fb_integer(&a->fb, batch, BATCH_LENGTH, 8);
-	if (!read_column(a, batch, to))
+			fb_integer(a, compression, 0, 1) ? "ZSTD" : "LZ4_FRAME", c->shown);
+	if (a->failed || !check(a, m->nodes.count, a->fields, a->fields, "number of nodes") ||
+		!check(a, m->buffers.count, a->buffers, a->buffers, "number of buffers") ||
+		!read_node(a, m, 0, &length, &m->nulls) ||
+		!check(a, length, m->rows, m->rows, "length"))
 		return false;
-	if (a->column.kind == LIST)
-		return find_lists(a, to);
-	to->tokens = to->items;
-	if (a->column.kind == FLAT)
-		return true;
-	return (!__builtin_mul_overflow(to->rows, a->column.list_size, &to->tokens) &&
-		       to->tokens <= to->items) ||
-	       refuse(a, "%" PRIu64 " lists of %" PRIu64 " tokens have only %" PRIu64 " items",
-		       to->rows, a->column.list_size, to->items);
+	m->items = m->tokens = length;
+	if ((c->kind != FLAT && !read_node(a, m, 1, &m->items, &none)) ||
+		!find_buffer(a, m, values[c->kind], "values", m->items, shard_type_bytes(c->type),
+			&m->values))
+		return false;
+	if (c->kind == LIST)
+		return find_lists(a, m);
+	return c->kind == FLAT ||
+	       (!__builtin_mul_overflow(m->rows, (uint64_t)c->list_size, &m->tokens) &&
+		       m->tokens <= m->items) ||
+	       refuse(a, "%" PRIu64 " lists of %" PRId64 " tokens have only %" PRIu64 " items",
+		       m->rows, c->list_size, m->items);
 }
-
-/* Reads the next batch. *@end: there is none. */
-static bool next_batch(struct arrow *a, struct batch *to, bool *end)
-{
-	struct fb_table header;
-	int64_t type;
-
-	*to = (struct batch){.rows = 0};
-	snprintf(a->what, sizeof(a->what), "Arrow batch %" PRIu32, a->batches);
-	do {
-		if (!read_message(a, &type, &header, &to->body))
-			return false;
-	} while (type == HEADER_DICTIONARY);
-	*end = type == 0;
-	if (*end)
-		return true;
-	if (type != HEADER_BATCH)
-		return refuse(a, "header_type is %" PRId64 "; must be %d, a record batch", type,
-			HEADER_BATCH);
-	a->batches++;
-	return read_batch(a, &header, to);
-}
-
-/* ---- documents ---- */
 
 /*
  * Reads and checks all offsets of the batch, and adds a span for each list. Null lists must be
  * empty. Each offset is compared with the one before as that was read, because the file may be
  * changing.
  */
-static bool add_lists(struct arrow *a, const struct batch *b, struct map *map)
+static bool add_lists(struct arrow *a, const struct message *m, struct map *map)
 {
-	uint64_t at = b->first, most = b->first + b->tokens, width = a->column.offset_bytes;
-	struct bytes_array offsets = {.b = a->b,
-		.at = b->buffer[1].at + width,
-		.count = b->rows,
-		.width = (uint32_t)width};
+	uint64_t at = m->first, most = m->first + m->tokens;
+	uint32_t width = offset_bytes(a);
+	struct bytes_array offsets = {
+		.b = a->b, .at = m->offsets + width, .count = m->rows, .width = width};
 	struct bytes_array valid = {
-		.b = a->b, .at = b->buffer[0].at, .count = (b->rows + 7) / 8, .width = 1};
+		.b = a->b, .at = m->validity, .count = (m->rows + 7) / 8, .width = 1};
 	const uint8_t *bits = NULL, *item;
 
-	for (uint64_t i = 0; i < b->rows; i++) {
-		if ((b->nulls && i % 8 == 0 && !(bits = bytes_item(&valid, i / 8, a->fault))) ||
+	for (uint64_t i = 0; i < m->rows; i++) {
+		if ((m->nulls && i % 8 == 0 && !(bits = bytes_item(&valid, i / 8, a->fault))) ||
 			!(item = bytes_item(&offsets, i, a->fault)))
 			return false;
-		int64_t offset = offset_at(a, item);
-		uint64_t until = (uint64_t)offset;
+		int64_t until = offset_at(a, item);
 
-		if (offset < 0 || until < at || until > most)
-			return refuse(a,
-				"offset %" PRIu64 " is %" PRId64 "; must be %" PRIu64 " to %" PRIu64
-				": offsets ascend",
-				i + 1, offset, at, most);
-		if (bits && until > at && !(*bits >> i % 8 & 1))
+		if (!check(a, until, at, most, "offset %" PRIu64, i + 1))
+			return false;
+		uint64_t tokens = (uint64_t)until - at;
+
+		if (bits && tokens > 0 && !(*bits >> i % 8 & 1))
 			return refuse(a,
 				"list %" PRIu64 " is null, but has %" PRIu64
 				" items; must have none",
-				i, until - at);
-		if (!map_add(map, b->values->at + at * map->width, until - at, false))
+				i, tokens);
+		if (!map_add(map, m->values + at * map->width, tokens, false))
 			return fault_memory(a->fault);
-		at = until;
+		at += tokens;
 	}
-	return at == most || refuse(a, PHRASE_CHANGED);
+	return true;
 }
 
-/* Adds the documents of a batch. */
-static bool add_batch(struct arrow *a, const struct batch *batch, struct map *map)
+/* Adds the documents of a batch with tokens. */
+static bool add_batch(struct arrow *a, const struct message *m, struct map *map)
 {
-	uint64_t each = a->column.kind == FLAT ? batch->tokens : a->column.list_size;
+	uint64_t each = a->column.kind == FLAT ? m->tokens : (uint64_t)a->column.list_size;
 
 	if (a->column.kind == LIST)
-		return add_lists(a, batch, map);
-	for (uint64_t done = 0; done < batch->tokens; done += each)
-		if (!map_add(map, batch->values->at + done * map->width, each, false))
+		return add_lists(a, m, map);
+	for (uint64_t done = 0; done < m->tokens; done += each)
+		if (!map_add(map, m->values + done * map->width, each, false))
 			return fault_memory(a->fault);
 	return true;
 }
 
 static bool scan_batches(struct arrow *a, struct shard_facts *facts, struct map *map)
 {
-	struct batch batch;
-	bool end;
+	struct message m;
 
 	facts->documents = 0;
-	while (next_batch(a, &batch, &end)) {
-		if (end)
+	for (;;) {
+		snprintf(a->what, sizeof(a->what), "Arrow batch %" PRIu32 ", column '%s'",
+			a->batches, a->column.shown);
+		if (!read_message(a, &m))
+			return false;
+		if (m.type == 0)
 			return true;
-		facts->documents += a->column.kind == FLAT ? 1 : batch.rows;
-		facts->tokens += batch.tokens;
-		if (map && batch.tokens > 0 && !add_batch(a, &batch, map))
+		if (m.type == HEADER_DICTIONARY)
+			continue;
+		if (!check(a, m.type, HEADER_BATCH, HEADER_BATCH, "header_type") ||
+			!read_batch(a, &m))
+			return false;
+		a->batches++;
+		facts->documents += a->column.kind == FLAT ? 1 : m.rows;
+		facts->tokens += m.tokens;
+		if (map && m.tokens > 0 && !add_batch(a, &m, map))
 			return false;
 	}
-	return false;
 }
 
 /* ---- the shard ---- */
@@ -739,8 +607,7 @@ static bool arrow_recognise(const struct bytes *b)
 
 	return (bytes_head(b, head, sizeof(head)) == sizeof(head) &&
 		       memcmp(head, magic, sizeof(head)) == 0) ||
-	       bytes_ending(b->path, ".arrow") || bytes_ending(b->path, ".feather") ||
-	       bytes_ends_in(b->path, SPLITS);
+	       bytes_ending(b->path, ".arrow");
 }
 
 /*
@@ -752,14 +619,14 @@ static bool check_not_cache(const struct bytes *b, struct fault *fault)
 	const char *name = bytes_name(b->path);
 	int directory = (int)(name - b->path);
 	char state[PATH_MAX];
-	struct object object;
+	struct bytes *file = NULL;
 
+	snprintf(state, sizeof(state), "%.*sstate.json", directory, b->path);
 	if (strncmp(name, "cache-", 6) != 0)
 		return true;
-	snprintf(state, sizeof(state), "%.*sstate.json", directory, b->path);
-	if (b->objects ? !b->objects->find(b->objects->context, state, &object)
-		       : access(state, F_OK) != 0)
-		return true;
+	if (!bytes_open_side(b, state, &file, fault) || !file)
+		return !file;
+	bytes_close(file);
 	return fault_data(fault,
 		"is a cached result of Hugging Face's datasets, not part of the saved dataset; "
 		"remove it, or set path: %.*sdata-*.arrow",
@@ -769,20 +636,16 @@ static bool check_not_cache(const struct bytes *b, struct fault *fault)
 static bool scan(
 	struct arrow *a, const struct shard_hint *hint, struct shard_facts *facts, struct map *map)
 {
-	struct fb_table schema;
-	struct range body;
+	struct message m;
 	uint32_t batches = 0;
-	int64_t type;
 
 	snprintf(a->what, sizeof(a->what), "Arrow file");
 	if (!a->stream && !find_messages(a, &batches))
 		return false;
 	snprintf(a->what, sizeof(a->what), "Arrow schema");
-	if (!read_message(a, &type, &schema, &body))
-		return false;
-	if (type != HEADER_SCHEMA)
-		return refuse(a, "header_type is %" PRId64 "; must be %d", type, HEADER_SCHEMA);
-	if (!read_schema(a, &schema, hint))
+	if (!read_message(a, &m) ||
+		!check(a, m.type, HEADER_SCHEMA, HEADER_SCHEMA, "header_type") ||
+		!read_schema(a, m.header, hint->column))
 		return false;
 	if (map)
 		map->width = shard_type_bytes(a->column.type);
@@ -802,11 +665,6 @@ static bool arrow_scan(const struct shard_scan *s)
 	struct arrow a = {.b = b, .fault = s->fault, .end = b->size};
 	uint8_t head[4];
 
-	if (bytes_ends_in(b->path, SPLITS))
-		return fault_data(s->fault,
-			"is a list of splits (train, test), which would all be served; set path: "
-			"%.*s/SPLIT, with the name of one",
-			(int)(strlen(b->path) + 1 - sizeof(SPLITS)), b->path);
 	a.stream =
 		bytes_head(b, head, sizeof(head)) == sizeof(head) && bytes_u32(head) == CONTINUED;
 	bool fine = (!a.stream || check_not_cache(b, s->fault)) && scan(&a, s->hint, facts, s->map);
@@ -819,7 +677,7 @@ static bool arrow_scan(const struct shard_scan *s)
 			"has no end marker: it may be truncated, or its writer was not closed");
 	facts->plain = false;
 	facts->type = a.column.type;
-	memcpy(facts->column, a.column.name, sizeof(a.column.name));
+	memcpy(facts->column, a.column.shown, sizeof(a.column.shown));
 	if (a.column.kind == FIXED_LIST)
 		facts->row_tokens = a.column.list_size;
 	return true;

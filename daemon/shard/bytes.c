@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,13 +22,19 @@
 #define NOT_REGULAR PHRASE_NOT_FILE "; a shard must be one"
 
 bool bytes_check(
-	const char *what, int64_t value, uint64_t least, uint64_t most, struct fault *fault)
+	struct fault *fault, int64_t value, uint64_t least, uint64_t most, const char *what, ...)
 {
+	char name[LIMIT_TEXT_BYTES];
+	va_list args;
+
 	if (value >= 0 && (uint64_t)value >= least && (uint64_t)value <= most)
 		return true;
+	va_start(args, what);
+	vsnprintf(name, sizeof(name), what, args);
+	va_end(args);
 	if (least == most)
-		return fault_data(fault, "%s is %" PRId64 "; must be %" PRIu64, what, value, least);
-	return fault_data(fault, "%s is %" PRId64 "; must be %" PRIu64 " to %" PRIu64, what, value,
+		return fault_data(fault, "%s is %" PRId64 "; must be %" PRIu64, name, value, least);
+	return fault_data(fault, "%s is %" PRId64 "; must be %" PRIu64 " to %" PRIu64, name, value,
 		least, most);
 }
 
@@ -256,6 +263,18 @@ bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n)
 	if (!b->plain)
 		return zstd_read(b, at, to, n, NULL);
 	return !b->object && preadv2(b->fd, &all, 1, (off_t)at, RWF_NOWAIT) == (ssize_t)n;
+}
+
+void *bytes_load(const struct bytes *b, uint64_t at, size_t n, struct fault *fault)
+{
+	char *to = malloc(n + 1);
+	bool fine = to ? bytes_read(b, at, to, n, fault) : fault_memory(fault);
+
+	if (fine)
+		to[n] = 0;
+	else
+		free(to);
+	return fine ? to : NULL;
 }
 
 bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault)

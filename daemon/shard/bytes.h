@@ -84,6 +84,8 @@ bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct f
  * system that supports RWF_NOWAIT.
  */
 bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n);
+/* Reads them to new memory, with a 0 after them; free() it. NULL: @fault. */
+void *bytes_load(const struct bytes *b, uint64_t at, size_t n, struct fault *fault);
 /* Like bytes_read() of the first @n bytes, without decoding the rest of a large frame. */
 bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault);
 /* The same, or all of a shorter file, to recognise its format. Returns how many; 0: a fault. */
@@ -150,10 +152,10 @@ bool bytes_side_path(
 /* fault_data(fault, text, …): the contents of a file are wrong. Always false. */
 #define fault_data(fault, ...) fault_set(fault, FAULT_DATA, "", __VA_ARGS__)
 
-/* Requires that the number @what of a file is within a range, empty if @most < @least. False:
- * @fault. */
-bool bytes_check(
-	const char *what, int64_t value, uint64_t least, uint64_t most, struct fault *fault);
+/* Requires that a number of a file is within a range, empty if @most < @least. @what, printf's
+ * text: "length of sequence 7". False: @fault. */
+__attribute__((format(printf, 5, 6))) bool bytes_check(
+	struct fault *fault, int64_t value, uint64_t least, uint64_t most, const char *what, ...);
 
 /* Copies up to @n bytes of a file to @to for a message; what is not printable becomes '?'. */
 const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes);

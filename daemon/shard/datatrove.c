@@ -5,7 +5,6 @@
  * with the size of the shard.
  */
 #include "daemon/shard/format.h"
-#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -28,10 +27,7 @@ static bool last_end(const struct shard_scan *s, uint64_t *last)
 	uint8_t end[8] = {0};
 
 	if (index->size % 8 != 0)
-		return refuse(s,
-			".ds.index: %" PRIu64
-			" bytes is not a multiple of 8: the file is truncated",
-			index->size);
+		return refuse(s, ".ds.index: is truncated: its size is not a multiple of 8");
 	if (index->size > 0 && !bytes_read(index, index->size - 8, end, 8, s->fault))
 		return false;
 	*last = bytes_u64(end);
@@ -52,20 +48,17 @@ static bool read_ends(const struct shard_scan *s)
 			return false;
 		uint64_t end = bytes_u64(item);
 
-		if (end < last || end > tokens)
-			return refuse(s,
-				".ds.index: document %" PRIu64 " ends at token %" PRIu64
-				", before the previous one (%" PRIu64
-				") or after the file's %" PRIu64 " tokens",
-				i, end, last, tokens);
+		if (!bytes_check(s->fault, end, last, tokens,
+			    ".ds.index: the end of document %" PRIu64, i))
+			return false;
 		if (!map_add(s->map, last * s->map->width, end - last, false))
 			return fault_memory(s->fault);
 		last = end;
 	}
-	return last == tokens || refuse(s, ".ds.index: " PHRASE_CHANGED);
+	return true;
 }
 
-/* Reads the width of a token and the number of tokens; SHARD_UNKNOWN: it does not say. */
+/* Reads the width of a token and the number of tokens, if it says them. */
 static bool read_metadata(const struct shard_scan *s, uint64_t *width, uint64_t *count)
 {
 	char path[PATH_MAX], text[METADATA_MOST + 1];
@@ -104,39 +97,32 @@ static bool datatrove_scan(const struct shard_scan *s)
 {
 	const struct bytes *b = s->b;
 	struct shard_facts *facts = s->facts;
-	uint64_t last = 0, width = SHARD_UNKNOWN, count = SHARD_UNKNOWN;
+	uint64_t last = 0, width = 0, count = SHARD_UNKNOWN;
 
 	if (!read_metadata(s, &width, &count) || (s->index && !last_end(s, &last)))
 		return false;
-	if (width == SHARD_UNKNOWN && last > 0 && last <= b->size &&
-		(b->size == 2 * last || b->size == 4 * last))
+	if (width == 0 && last > 0 && b->size % last == 0)
 		width = b->size / last;
-	else if (width == SHARD_UNKNOWN)
+	if (width != 2 && width != 4)
 		width = shard_type_bytes(s->hint->type);
 	if (b->size % width != 0)
 		return refuse(s,
-			"%" PRIu64 " bytes is not a multiple of %" PRIu64
-			", the token size; the file is truncated, or dtype is wrong",
-			b->size, width);
+			"is truncated, or dtype is wrong: its size is not a multiple of %" PRIu64,
+			width);
 	facts->type = width == 2 ? SHARD_U16 : SHARD_U32;
 	facts->tokens = b->size / width;
-	if (count != SHARD_UNKNOWN && count != facts->tokens)
-		return refuse(s,
-			".ds.metadata: token count is %" PRIu64 "; the file has %" PRIu64
-			" tokens of %" PRIu64 " bytes",
-			count, facts->tokens, width);
+	if (count != SHARD_UNKNOWN && !bytes_check(s->fault, count, facts->tokens, facts->tokens,
+					      ".ds.metadata: token count"))
+		return false;
 	if (s->map)
 		s->map->width = (uint32_t)width;
 	if (!s->index)
 		return !s->map || map_add(s->map, 0, facts->tokens, false) ||
 		       fault_memory(s->fault);
 	facts->documents = s->index->size / 8;
-	if (last != facts->tokens)
-		return refuse(s,
-			".ds.index: the last document ends at token %" PRIu64
-			"; the file has %" PRIu64 " tokens of %" PRIu64 " bytes",
-			last, facts->tokens, width);
-	return !s->map || read_ends(s);
+	return bytes_check(s->fault, last, facts->tokens, facts->tokens,
+		       ".ds.index: the end of the last document") &&
+	       (!s->map || read_ends(s));
 }
 
 /* A merged .ds.metadata sums up all shards of a directory; no shard has its name. */

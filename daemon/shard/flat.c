@@ -11,12 +11,11 @@
 /* Compressed files need no .bin in their names: shard.zst, shard.00001.zst. */
 static bool is_bare(const char *path)
 {
-	const char *end = bytes_ending(path, ".zst"), *at = strrchr(path, '/');
+	const char *at = strchr(bytes_name(path), '.');
 
-	if (!end)
-		end = bytes_ending(path, ".zstd");
-	at = end ? memchr(at ? at + 1 : path, '.', (size_t)(end - (at ? at + 1 : path))) : NULL;
-	return end && (!at || at + 1 + strspn(at + 1, "0123456789") == end);
+	if (at && at[1] >= '0' && at[1] <= '9')
+		at += 1 + strspn(at + 1, "0123456789");
+	return at && (strcmp(at, ".zst") == 0 || strcmp(at, ".zstd") == 0);
 }
 
 static bool flat_recognise(const struct bytes *b)

@@ -10,80 +10,62 @@ enum {
 	MOST_IDS = 1 << 18, /* of a tokenizer */
 };
 
-#define AT(at, bytes) at, bytes, sizeof(bytes) - 1
+#define M(bytes)                                                                                   \
+	{                                                                                          \
+		bytes, sizeof(bytes) - 1                                                           \
+	}
 
 /* Magic numbers that a file of tokens is unlikely to have there. */
 static const struct {
 	const char *kind;
 	size_t at;
-	const char *bytes;
-	size_t n;
-} magics[] = {
-	{"a Megatron index; give the .bin", AT(0, "MMIDIDX\0\0")},
-	{"an index of fairseq or early Megatron", AT(0, "TNTIDX\0\0")},
-	{"a PackedDataset chunk of lit-gpt; write its tokens without its 24 bytes of header",
-		AT(0, "LITPKDS")},
-	{"a zip archive (.npz, or torch.save)", AT(0, "PK\3\4")},
-	{"xz-compressed; decompress it", AT(0, "\3757zXZ\0")},
-	{"a Parquet file; use `python -m tokend tokenize --column input_ids -o DIR FILE`",
-		AT(0, "PAR1")},
-	{"an encrypted Parquet file", AT(0, "PARE")},
-	{"a Feather file of version 1; write it with pyarrow.ipc.new_file", AT(0, "FEA1")},
-	{"lz4-compressed; decompress it", AT(0, "\x04\"M\x18")},
-	{"zstd-compressed twice", AT(0, "\x28\xb5\x2f\xfd")},
-	{"snappy-compressed; decompress it", AT(0, "\xff\x06\0\0sNaPpY")},
-	{"lzip-compressed; decompress it", AT(0, "LZIP\1")},
-	{"lzma-compressed; decompress it", AT(0, "]\0\0\x80\0\xff\xff\xff\xff\xff\xff\xff\xff")},
-	{"a 7-Zip archive", AT(0, "7z\xbc\xaf\x27\x1c")},
-	{"a RAR archive", AT(0, "Rar!\x1a\7")},
-	{"an ar archive", AT(0, "!<arch>\n")},
-	{"a cpio archive", AT(0, "070701")},
-	{"a tar archive", AT(257, "ustar")},
-	{"a GGUF file", AT(0, "GGUF")},
-	{"a GGML model", AT(0, "lmgg")},
-	{"a GGML model", AT(0, "tjgg")},
-	{"a TensorFlow Lite model", AT(4, "TFL3")},
-	{"an SQLite database", AT(0, "SQLite format 3\0")},
-	{"an LMDB database", AT(16, "\xde\xc0\xef\xbe")},
-	{"a Git LFS pointer (`git lfs pull` fetches the file)", AT(0, "version https://")},
-	{"an HDF5 file", AT(0, "\x89HDF\r\n\x1a\n")},
-	{"a NetCDF file", AT(0, "CDF\1")},
-	{"a NetCDF file", AT(0, "CDF\2")},
-	{"an Avro file", AT(0, "Obj\1")},
-	{"an ORC file", AT(0, "ORC")},
-	{"a Hadoop sequence file", AT(0, "SEQ\6")},
-	{"a RecordIO file", AT(0, "\x0a\x23\xd7\xce")},
-	{"a PNG image", AT(0, "\x89PNG\r\n\x1a\n")},
-	{"a GIF image", AT(0, "GIF8")},
-	{"a JPEG image", AT(0, "\xff\xd8\xff\xe0")},
-	{"a JPEG image", AT(0, "\xff\xd8\xff\xe1")},
-	{"a JPEG image", AT(0, "\xff\xd8\xff\xdb")},
-	{"a TIFF image", AT(0, "II*\0")},
-	{"a TIFF image", AT(0, "MM\0*")},
-	{"a RIFF file (sound, video or an image)", AT(0, "RIFF")},
-	{"an Ogg file", AT(0, "OggS")},
-	{"a FLAC file", AT(0, "fLaC")},
-	{"an MP3 file", AT(0, "ID3\2")},
-	{"an MP3 file", AT(0, "ID3\3")},
-	{"an MP3 file", AT(0, "ID3\4")},
-	{"an MP4 file", AT(4, "ftyp")},
-	{"a Matroska file", AT(0, "\x1a\x45\xdf\xa3")},
-	{"a PDF document", AT(0, "%PDF-")},
-	{"an ELF program or library", AT(0, "\177ELF")},
-	{"a Mach-O program or library", AT(0, "\xcf\xfa\xed\xfe")},
-	{"a Java class or Mach-O program", AT(0, "\xca\xfe\xba\xbe")},
-	{"a WebAssembly module", AT(0, "\0asm\1\0\0\0")},
-	{"a Git pack", AT(0, "PACK\0\0\0\2")},
-	{"a Git index", AT(0, "DIRC\0\0\0")},
-	{"a fastText model", AT(0, "\xba\x16\x4f\x2f")},
-	{"a KenLM model", AT(0, "mmap lm http")},
-	{"a llama2.c model", AT(0, "24ka")},
-	{"a file of torch.save", AT(0, "\200\2\212\nl\374\234F\371 j\250P\031.")},
-	{"an llm.c model", AT(0, "\xc6\xd7\x34\x01")},
-	{"a debug state of llm.c", AT(0, "\xc7\xd7\x34\x01")},
-	{"an llm.c tokenizer", AT(0, "\xc8\xd7\x34\x01")},
-	{"an optimizer state of llm.c", AT(0, "\x8f\xd8\x34\x01")},
-	{"UTF-32 text", AT(0, "\xff\xfe\0\0")},
+	struct {
+		const char *bytes;
+		size_t n;
+	} magic[9];
+} kinds[] = {
+	{"a Megatron index; give the .bin", 0, {M("MMIDIDX\0\0")}},
+	{"an index of fairseq or early Megatron", 0, {M("TNTIDX\0\0")}},
+	{"a PackedDataset chunk of lit-gpt; write its tokens without its 24 bytes of header", 0,
+		{M("LITPKDS")}},
+	{"a Parquet file; use `python -m tokend tokenize --column input_ids -o DIR FILE`", 0,
+		{M("PAR1"), M("PARE")}},
+	{"a Feather file of version 1; write it with pyarrow.ipc.new_file", 0, {M("FEA1")}},
+	{"a list of splits by Hugging Face; set path: to the directory of one", 0,
+		{M("{\"splits\": [")}},
+	{"a Git LFS pointer (`git lfs pull` fetches the file)", 0, {M("version https://")}},
+	{"a zip archive (.npz, or torch.save)", 0, {M("PK\3\4")}},
+	{"zstd-compressed twice", 0, {M("\x28\xb5\x2f\xfd")}},
+	{"compressed (by xz, lz4, snappy, lzip or lzma); decompress it", 0,
+		{M("\3757zXZ\0"), M("\x04\"M\x18"), M("\xff\x06\0\0sNaPpY"), M("LZIP\1"),
+			M("]\0\0\x80\0\xff\xff\xff\xff\xff\xff\xff\xff")}},
+	{"an archive", 0, {M("7z\xbc\xaf\x27\x1c"), M("Rar!\x1a\7"), M("!<arch>\n"), M("070701")}},
+	{"a tar archive", 257, {M("ustar")}},
+	{"a file of torch.save", 0, {M("\200\2\212\nl\374\234F\371 j\250P\031.")}},
+	{"a model (GGUF, GGML, fastText, KenLM or llama2.c)", 0,
+		{M("GGUF"), M("lmgg"), M("tjgg"), M("\xba\x16\x4f\x2f"), M("mmap lm http"),
+			M("24ka")}},
+	{"bzip2-compressed; decompress it", 4, {M("1AY&SY")}},
+	{"a TensorFlow Lite model", 4, {M("TFL3")}},
+	{"a model, state, tokenizer or evaluation file of llm.c", 0,
+		{M("\xc6\xd7\x34\x01"), M("\xc7\xd7\x34\x01"), M("\xc8\xd7\x34\x01"),
+			M("\x8f\xd8\x34\x01"), M("\x8a\xd8\x34\x01"), M("\x01\x34\xd8\x8a")}},
+	{"a file of HDF5, NetCDF, Avro, ORC, Hadoop or RecordIO", 0,
+		{M("\x89HDF\r\n\x1a\n"), M("CDF\1"), M("CDF\2"), M("Obj\1"), M("ORC"), M("SEQ\6"),
+			M("\x0a\x23\xd7\xce")}},
+	{"an SQLite database", 0, {M("SQLite format 3\0")}},
+	{"an LMDB database", 16, {M("\xde\xc0\xef\xbe")}},
+	{"an image", 0,
+		{M("\x89PNG\r\n\x1a\n"), M("GIF8"), M("\xff\xd8\xff\xe0"), M("\xff\xd8\xff\xe1"),
+			M("\xff\xd8\xff\xdb"), M("II*\0"), M("MM\0*")}},
+	{"a document, sound or video", 0,
+		{M("%PDF-"), M("RIFF"), M("OggS"), M("fLaC"), M("ID3\2"), M("ID3\3"), M("ID3\4"),
+			M("\x1a\x45\xdf\xa3")}},
+	{"an MP4 file", 4, {M("ftyp")}},
+	{"a program or library", 0,
+		{M("\177ELF"), M("\xcf\xfa\xed\xfe"), M("\xca\xfe\xba\xbe"), M("\0asm\1\0\0\0")}},
+	{"a file of Git", 0, {M("PACK\0\0\0\2"), M("DIRC\0\0\0")}},
+	{"UTF-32 text", 0, {M("\xff\xfe\0\0")}},
 };
 
 /* Protocols 4 and 5 begin with the length of a frame; 2 and 3 are recognised by how they end. */
@@ -105,14 +87,6 @@ static bool is_gzip(const uint8_t *head, size_t n)
 {
 	return n >= 10 && memcmp(head, "\x1f\x8b\x08", 3) == 0 && (head[3] & 0xe0) == 0 &&
 	       (head[8] == 0 || head[8] == 2 || head[8] == 4) && (head[9] <= 13 || head[9] == 255);
-}
-
-/* llm.c's files of tokens begin with one of these numbers, which are dates. */
-static bool is_llmc(const uint8_t *head, size_t n)
-{
-	uint32_t date = n >= 4 ? bytes_u32(head) : 0;
-
-	return date == 20240520 || date == 20240522 || date == 20240801;
 }
 
 /* The length of the UTF-8 character at @p; 0: none, or a control character. */
@@ -162,14 +136,14 @@ const char *foreign_kind(const struct bytes *b)
 	uint8_t head[HEAD_BYTES];
 	size_t n = bytes_head(b, head, sizeof(head));
 
-	for (size_t i = 0; i < sizeof(magics) / sizeof(magics[0]); i++)
-		if (n >= magics[i].at + magics[i].n &&
-			memcmp(head + magics[i].at, magics[i].bytes, magics[i].n) == 0)
-			return magics[i].kind;
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		for (size_t k = 0; kinds[i].magic[k].n > 0; k++)
+			if (n >= kinds[i].at + kinds[i].magic[k].n &&
+				memcmp(head + kinds[i].at, kinds[i].magic[k].bytes,
+					kinds[i].magic[k].n) == 0)
+				return kinds[i].kind;
 	if (is_gzip(head, n))
 		return "gzip-compressed; decompress it";
-	if (n >= 10 && memcmp(head, "BZh", 3) == 0 && memcmp(head + 4, "1AY&SY", 6) == 0)
-		return "bzip2-compressed; decompress it";
 	if (n > 10 && head[8] == '{' && (head[9] == '"' || head[9] == '}') &&
 		bytes_u64(head) <= b->size - 8)
 		return "a safetensors file";
@@ -215,16 +189,16 @@ const char *foreign_to_plain(const struct bytes *b, enum shard_type type)
 
 	if (n < COUNTED_LEAST)
 		return NULL;
-	if (is_llmc(head, n))
+	if (shard_llmc.recognise(b))
 		return "an llm.c file; set `format: llmc`";
+	if (shard_npy.recognise(b))
+		return "a NumPy file; set `format: npy`";
 	if (memcmp(head, "ARROW1", 6) == 0)
 		return "an Arrow file; name it .arrow, or set `format: arrow`";
 	if (memcmp(head, "\xff\xff\xff\xff", 4) == 0 && bytes_u32(head + 4) % 8 == 0 &&
 		bytes_u32(head + 4) > 0 && bytes_u32(head + 4) < b->size &&
 		bytes_u32(head + 8) < bytes_u32(head + 4))
 		return "an Arrow stream; name it .arrow, or set `format: arrow`";
-	if (memcmp(head, "\x93NUMPY", 6) == 0)
-		return "a NumPy file; set `format: npy`";
 	if (is_counted(b, bytes_u64(head), 8, width))
 		return "tokens after their number, a header of 8 bytes; write the tokens alone";
 	if (b->size >= HEAD_BYTES && is_counted(b, bytes_u32(head), 4, width))

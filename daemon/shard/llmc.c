@@ -1,22 +1,20 @@
 /*
  * llm.c's .bin: a header of 256 i32 (magic, version, number of tokens, then zeros), then the
- * tokens: u16 for GPT-2, u32 for Llama-3. Evaluation files have a similar header, but hold
- * questions and answers, so they are rejected.
+ * tokens: u16 for GPT-2, u32 for Llama-3.
  */
 #include "daemon/shard/format.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-enum { HEADER_BYTES = 256 * 4, EVALUATION = 20240522 };
+enum { HEADER_BYTES = 256 * 4 };
 
 static const struct kind {
 	uint32_t magic, version;
 	enum shard_type type;
-	const char *name;
 } kinds[] = {
-	{20240520, 1, SHARD_U16, "GPT-2"},
-	{20240801, 7, SHARD_U32, "Llama-3"},
+	{20240520, 1, SHARD_U16},
+	{20240801, 7, SHARD_U32},
 };
 
 static const struct kind *kind_of(uint32_t magic)
@@ -27,25 +25,18 @@ static const struct kind *kind_of(uint32_t magic)
 	return NULL;
 }
 
-static bool is_known(uint32_t magic)
-{
-	return kind_of(magic) || magic == EVALUATION;
-}
-
 /* Also recognises a header after a damaged magic, so that it is not served as tokens: the count
  * matches the size of the file, and the rest of the header is zero. */
 static bool llmc_recognise(const struct bytes *b)
 {
 	static const uint8_t zeros[HEADER_BYTES - 12];
-	uint8_t head[HEADER_BYTES];
+	uint8_t head[HEADER_BYTES] = {0};
 	size_t n = bytes_head(b, head, sizeof(head));
+	uint64_t count = bytes_u32(head + 8), rest = b->size - n;
 
-	if (n >= 4 && (is_known(bytes_u32(head)) || is_known(__builtin_bswap32(bytes_u32(head)))))
-		return true;
-	uint64_t count = n == sizeof(head) ? bytes_u32(head + 8) : 0, rest = b->size - n;
-
-	return count > 0 && (rest == 2 * count || rest == 4 * count) &&
-	       memcmp(head + 12, zeros, sizeof(zeros)) == 0;
+	return kind_of(bytes_u32(head)) || kind_of(__builtin_bswap32(bytes_u32(head))) ||
+	       (count > 0 && (rest == 2 * count || rest == 4 * count) &&
+		       memcmp(head + 12, zeros, sizeof(zeros)) == 0);
 }
 
 static bool llmc_scan(const struct shard_scan *s)
@@ -55,43 +46,29 @@ static bool llmc_scan(const struct shard_scan *s)
 	uint8_t head[HEADER_BYTES];
 
 	if (b->size < sizeof(head))
-		return fault_data(s->fault,
-			"its size is %" PRIu64
-			" bytes; llm.c's header alone is %zu: the file is truncated",
-			b->size, sizeof(head));
+		return fault_data(
+			s->fault, "is truncated: llm.c's header alone has %zu bytes", sizeof(head));
 	if (!bytes_read(b, 0, head, sizeof(head), s->fault))
 		return false;
-	const struct kind *kind = kind_of(bytes_u32(head));
-	uint32_t count = bytes_u32(head + 8);
+	const uint32_t magic = bytes_u32(head), version = bytes_u32(head + 4);
+	const struct kind *kind = kind_of(magic);
 
-	if (!kind)
+	if (!kind || version != kind->version)
 		return fault_data(s->fault,
-			"magic is %" PRIu32 "%s; must be %" PRIu32 " (GPT-2) or %" PRIu32
-			" (Llama-3)",
-			bytes_u32(head),
-			bytes_u32(head) == EVALUATION
-				? ", an evaluation file: questions and answers, not a stream of "
-				  "tokens; move it away"
-			: is_known(__builtin_bswap32(bytes_u32(head))) ? ", which is big-endian"
-								       : "",
+			"magic is %" PRIu32 "%s and version %" PRIu32 "; must be %" PRIu32
+			" and 1 (GPT-2), or %" PRIu32 " and 7 (Llama-3)",
+			magic, kind_of(__builtin_bswap32(magic)) ? " (big-endian)" : "", version,
 			kinds[0].magic, kinds[1].magic);
-	if (bytes_u32(head + 4) != kind->version)
-		return fault_data(s->fault,
-			"version is %" PRIu32 "; must be %" PRIu32 " for llm.c's %s magic",
-			bytes_u32(head + 4), kind->version, kind->name);
-	if (!bytes_check("token count", (int32_t)count, 0, INT32_MAX, s->fault))
-		return false;
-	uint64_t size = HEADER_BYTES + (uint64_t)count * shard_type_bytes(kind->type);
-
-	if (b->size != size)
-		return fault_data(s->fault,
-			"token count is %" PRIu32 " (%s), which makes a file of %" PRIu64
-			" bytes; the file has %" PRIu64,
-			count, shard_type_name(kind->type), size, b->size);
 	facts->type = kind->type;
-	facts->tokens = count;
+	facts->tokens = bytes_u32(head + 8);
 	facts->data_at = HEADER_BYTES;
-	return true;
+	uint64_t size = HEADER_BYTES + facts->tokens * shard_type_bytes(kind->type);
+
+	return b->size == size ||
+	       fault_data(s->fault,
+		       "token count is %" PRIu64 " (%s), which makes a file of %" PRIu64
+		       " bytes; the file has %" PRIu64,
+		       facts->tokens, shard_type_name(kind->type), size, b->size);
 }
 
 const struct shard_format shard_llmc = {

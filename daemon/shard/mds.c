@@ -165,7 +165,7 @@ static bool load_index(struct index *x, const struct bytes *file, struct fault *
 
 	x->shards = json_object();
 	if (file->size > INDEX_MOST)
-		bytes_check("its size", (int64_t)file->size, 0, INDEX_MOST, fault);
+		bytes_check(fault, file->size, 0, INDEX_MOST, "its size");
 	else if (!text || !x->shards)
 		fault_memory(fault);
 	else if (bytes_read(file, 0, text, file->size, fault))
@@ -484,8 +484,7 @@ static bool read_config(struct mds *m, const struct shard_hint *hint)
 	uint64_t version;
 	bool fine = config &&
 		    json_number_in(config, "", "version", INT32_MAX, &version, m->fault) &&
-		    bytes_check("version", (int64_t)version, 2, 2, m->fault) &&
-		    lay_out(m, config, hint);
+		    bytes_check(m->fault, version, 2, 2, "version") && lay_out(m, config, hint);
 
 	json_decref(config);
 	return fine || fault_prefix(m->fault, "config: ");

@@ -18,13 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-	VERSION_AT = 9,
-	TYPE_AT = 17,
-	SEQUENCES_AT = 18,
-	DOCUMENTS_AT = 26,
-	HEADER_BYTES = 34,
-};
+enum { VERSION_AT = 9, TYPE_AT = 17, SEQUENCES_AT = 18, DOCUMENTS_AT = 26, HEADER_BYTES = 34 };
 
 /* A shard whose index is read. */
 struct megatron {
@@ -47,6 +41,8 @@ static const int8_t types[] = {
 	-1, SHARD_U8, SHARD_I8, SHARD_I16, SHARD_I32, SHARD_I64, -1, -1, SHARD_U16};
 
 #define refuse(m, ...) fault_data((m)->fault, ".idx: " __VA_ARGS__)
+#define check(m, value, least, most, ...)                                                          \
+	bytes_check((m)->fault, value, least, most, ".idx: " __VA_ARGS__)
 
 /* The arrays must fill the file exactly, otherwise neither length can be trusted. */
 static bool check_counts(struct megatron *m)
@@ -67,32 +63,25 @@ static bool check_counts(struct megatron *m)
 
 static bool read_header(struct megatron *m)
 {
-	uint64_t size = m->idx->size;
-	size_t n = size < HEADER_BYTES ? (size_t)size : HEADER_BYTES;
-	uint8_t head[HEADER_BYTES] = {0};
+	uint8_t head[HEADER_BYTES];
 	char text[sizeof(magic) + 1];
 
-	if (!bytes_read(m->idx, 0, head, n, m->fault))
+	if (m->idx->size < sizeof(head))
+		return refuse(m, "is truncated: the header alone has %zu bytes", sizeof(head));
+	if (!bytes_read(m->idx, 0, head, sizeof(head), m->fault))
 		return false;
-	if (memcmp(head, magic, n < sizeof(magic) ? n : sizeof(magic)) != 0)
+	if (memcmp(head, magic, sizeof(magic)) != 0)
 		return refuse(m,
-			"magic is '%s'; must be MMIDIDX: it is not a Megatron index, or is "
-			"damaged; if the .bin holds plain tokens, set `format: flat` and "
-			"move the .idx away",
-			bytes_shown(head, n, text, sizeof(text)));
-	if (n < HEADER_BYTES)
-		return refuse(m,
-			"its size is %" PRIu64 " bytes; the header alone has %d: it is "
-			"truncated, or its writer was not closed",
-			size, HEADER_BYTES);
+			"magic is '%s'; must be MMIDIDX: it is damaged, or it is not a Megatron "
+			"index; then move it away, and set `format: flat`",
+			bytes_shown(head, sizeof(magic), text, sizeof(text)));
 	unsigned type = head[TYPE_AT];
 
-	if (!bytes_check("version", (int64_t)bytes_u64(head + VERSION_AT), 1, 1, m->fault))
-		return fault_prefix(m->fault, ".idx: ");
+	if (!check(m, bytes_u64(head + VERSION_AT), 1, 1, "version"))
+		return false;
 	if (type >= sizeof(types) || types[type] < 0)
 		return refuse(m,
-			"dtype is %u, which is not an integer type; must be 1 to 5 (u8, i8, i16, "
-			"i32, i64) or 8 (u16)",
+			"dtype is %u, which is not an integer type; must be 1 to 5, or 8 (u16)",
 			type);
 	m->type = (enum shard_type)types[type];
 	m->width = shard_type_bytes(m->type);
@@ -109,22 +98,15 @@ static bool add_sequence(
 {
 	uint64_t width = m->width, bytes = (uint64_t)length * width, size = m->bin->size;
 
-	if (pointer > size || bytes > size - pointer)
+	if (pointer > size || bytes > size - pointer || pointer % width != 0 ||
+		(bytes > 0 && pointer > m->begin && pointer < m->end))
 		return refuse(m,
 			"sequence %" PRIu64 " begins at byte %" PRId64 " and has %" PRId32
-			" tokens of %s; the .bin has %" PRIu64 " bytes",
-			i, (int64_t)pointer, length, shard_type_name(m->type), size);
-	if (pointer % width != 0)
-		return refuse(m,
-			"sequence %" PRIu64 " begins at byte %" PRIu64
-			"; must be a multiple of %" PRIu64 ", the token size",
-			i, pointer, width);
-	if (bytes > 0 && pointer > m->begin && pointer < m->end)
-		return refuse(m,
-			"sequence %" PRIu64 " begins at byte %" PRIu64
-			", within the previous one, bytes %" PRIu64 " to %" PRIu64
-			": its pointer or the previous length is wrong",
-			i, pointer, m->begin, m->end);
+			" tokens of %s; must begin at a multiple of their size, outside the "
+			"previous one (bytes %" PRIu64 " to %" PRIu64
+			"), and end within the .bin's %" PRIu64 " bytes",
+			i, (int64_t)pointer, length, shard_type_name(m->type), m->begin, m->end,
+			size);
 	if (bytes > 0) {
 		m->begin = pointer;
 		m->end = pointer + bytes;
@@ -155,10 +137,8 @@ static bool walk_sequences(struct megatron *m, struct map *map)
 			return false;
 		int32_t length = (int32_t)bytes_u32(item);
 
-		if (length < 0)
-			return refuse(m,
-				"length of sequence %" PRIu64 " is %" PRId32 "; must be 0 to %d", i,
-				length, INT32_MAX);
+		if (!check(m, length, 0, INT32_MAX, "length of sequence %" PRIu64, i))
+			return false;
 		if (map && (!(item = bytes_item(&pointers, i, m->fault)) ||
 				   !add_sequence(m, i, length, bytes_u64(item), map)))
 			return false;
@@ -166,10 +146,9 @@ static bool walk_sequences(struct megatron *m, struct map *map)
 	}
 	return m->tokens <= most ||
 	       refuse(m,
-		       "its %" PRIu64 " sequences have over %" PRIu64
-		       " tokens of %s in total, which the .bin's %" PRIu64
-		       " bytes hold at most: it is truncated, or sequences overlap",
-		       n, most, shard_type_name(m->type), m->bin->size);
+		       "its sequences have over %" PRIu64
+		       " tokens, which the .bin holds at most: it is truncated, or they overlap",
+		       most);
 }
 
 /*
@@ -191,30 +170,20 @@ static bool check_width(const struct megatron *m)
 /* The boundaries ascend from the first sequence to the last. */
 static bool check_documents(const struct megatron *m)
 {
-	struct bytes_array boundaries = {.b = m->idx,
-		.at = HEADER_BYTES + 12 * m->sequences,
-		.count = m->documents,
-		.width = 8};
-	uint64_t last = 0;
+	uint64_t last = 0, n = m->sequences, at = HEADER_BYTES + 12 * n;
+	struct bytes_array boundaries = {.b = m->idx, .at = at, .count = m->documents, .width = 8};
 
 	for (uint64_t i = 0; i < m->documents; i++) {
 		const uint8_t *item = bytes_item(&boundaries, i, m->fault);
-		uint64_t most = i == 0 ? 0 : m->sequences;
 
 		if (!item)
 			return false;
-		if (bytes_u64(item) < last || bytes_u64(item) > most)
-			return refuse(m,
-				"document boundary %" PRIu64 " is sequence %" PRId64
-				"; must be %" PRIu64 " to %" PRIu64,
-				i, (int64_t)bytes_u64(item), last, most);
+		if (!check(m, bytes_u64(item), i == m->documents - 1 ? n : last, i == 0 ? 0 : n,
+			    "document boundary %" PRIu64, i))
+			return false;
 		last = bytes_u64(item);
 	}
-	return last == m->sequences ||
-	       refuse(m,
-		       "the last document boundary is sequence %" PRIu64 "; must be %" PRIu64
-		       ", the number of sequences: its writer did not end the last document",
-		       last, m->sequences);
+	return true;
 }
 
 /* ---- the shard ---- */
@@ -238,8 +207,8 @@ static bool megatron_scan(const struct shard_scan *s)
 
 	if (!s->index)
 		return fault_data(s->fault,
-			"has no .idx next to it: a Megatron shard is X.bin with X.idx; add it, or "
-			"set `format: flat` if it holds plain tokens");
+			"has no .idx next to it; add it, or set `format: flat` if it holds plain "
+			"tokens");
 	if (!read_header(&m))
 		return false;
 	if (s->map)
@@ -254,8 +223,7 @@ static bool megatron_scan(const struct shard_scan *s)
 
 	if (m.modes)
 		snprintf(facts->note, sizeof(facts->note),
-			"is multimodal: its modes are ignored, and all sequences are served as "
-			"tokens");
+			"is multimodal: modes are ignored, all sequences are served as tokens");
 	else if (spare > 0)
 		snprintf(facts->note, sizeof(facts->note),
 			"%" PRIu64 " of the .bin's %" PRIu64

@@ -45,6 +45,8 @@ struct header {
 	uint64_t data_at;    /* offset of the values */
 };
 
+#define refuse(fault, ...) fault_data(fault, "NumPy header: " __VA_ARGS__)
+
 /* The value of @key, which must be there once. NULL: @fault. */
 static const char *value_of(const char *text, const char *key, struct fault *fault)
 {
@@ -57,19 +59,9 @@ static const char *value_of(const char *text, const char *key, struct fault *fau
 		if (*at == ':')
 			return at + 1 + strspn(at + 1, " ");
 	}
-	fault_data(fault,
-		"NumPy header: %s is missing or there twice; must have descr, fortran_order and "
-		"shape",
+	refuse(fault, "%s is missing or there twice; must have descr, fortran_order and shape",
 		key);
 	return NULL;
-}
-
-static bool refuse(const char *field, const char *value, const char *wanted, struct fault *fault)
-{
-	char shown[32];
-
-	return fault_data(fault, "NumPy header: %s is \"%s\"; must be %s", field,
-		bytes_shown(value, strlen(value), shown, sizeof(shown)), wanted);
 }
 
 static void take_descr(const char *value, struct header *h)
@@ -81,29 +73,29 @@ static void take_descr(const char *value, struct header *h)
 }
 
 /* A tuple of numbers: "()", "(5,)", "(3, 4)". Python 2 wrote an L after some of them. */
-static bool take_shape(const char *value, struct header *h)
+static bool take_shape(const char *at, struct header *h)
 {
-	const char *at = value;
 	bool comma = *at == '('; /* or the parenthesis */
 
-	at += comma;
-	for (at += strspn(at, " "); comma && *at >= '0' && *at <= '9'; h->dimensions++) {
+	for (at += comma; comma; at += comma) {
 		char *end;
 
+		at += strspn(at, " ");
+		if (*at == ')')
+			return true;
 		errno = 0;
 		uint64_t length = strtoull(at, &end, 10);
 
-		if (errno != 0)
+		if (*at < '0' || *at > '9' || errno != 0)
 			return false;
 		if (h->dimensions < 2)
 			h->shape[h->dimensions] = length;
+		h->dimensions++;
 		at = end + (*end == 'L');
 		at += strspn(at, " ");
 		comma = *at == ',';
-		at += comma;
-		at += strspn(at, " ");
 	}
-	return *at == ')' && *value == '(' && (h->dimensions != 1 || comma); /* (5) is a number */
+	return *at == ')' && h->dimensions > 1; /* (5) is a number */
 }
 
 static bool parse(const char *text, struct header *h, struct fault *fault)
@@ -111,15 +103,17 @@ static bool parse(const char *text, struct header *h, struct fault *fault)
 	const char *descr = value_of(text, "descr", fault);
 	const char *order = descr ? value_of(text, "fortran_order", fault) : NULL;
 	const char *shape = order ? value_of(text, "shape", fault) : NULL;
+	char shown[32];
 
 	if (!shape)
 		return false;
 	take_descr(descr, h);
 	h->fortran = strncmp(order, "True", 4) == 0;
 	if (!h->fortran && strncmp(order, "False", 5) != 0)
-		return refuse("fortran_order", order, "True or False", fault);
+		return refuse(fault, "fortran_order must be True or False");
 	return take_shape(shape, h) ||
-	       refuse("shape", shape, "a tuple of integers below 2^64, as (5,)", fault);
+	       refuse(fault, "shape is \"%s\"; must be a tuple of integers below 2^64, as (5,)",
+		       bytes_shown(shape, strlen(shape), shown, sizeof(shown)));
 }
 
 static bool read_header(const struct bytes *b, struct header *h, struct fault *fault)
@@ -128,26 +122,22 @@ static bool read_header(const struct bytes *b, struct header *h, struct fault *f
 	size_t n = bytes_head(b, head, sizeof(head));
 
 	*h = (struct header){.fortran = false};
-	if (n < 10 || memcmp(head, magic, sizeof(magic) - 1) != 0)
+	if (n < sizeof(head) || !has_magic(b))
 		return fault_data(fault,
 			"is not a .npy file, or is truncated: it does not begin with \\x93NUMPY, a "
 			"version and a length; set `format: flat` if it holds plain tokens");
-	if (head[6] < 1 || head[6] > 3 || head[7] != 0 || (head[6] > 1 && n < 12))
+	if (head[6] < 1 || head[6] > 3 || head[7] != 0)
 		return fault_data(
 			fault, "NumPy version is %d.%d; must be 1.0, 2.0 or 3.0", head[6], head[7]);
 	uint64_t begin = head[6] == 1 ? 10 : 12,
 		 length = head[6] == 1 ? bytes_u16(head + 8) : bytes_u32(head + 8);
 
-	if (length > b->size - begin)
-		return fault_data(fault,
-			"NumPy header length is %" PRIu64 "; the file has only %" PRIu64
-			" bytes after it: it is truncated",
-			length, b->size - begin);
-	if (!bytes_check("NumPy header length", (int64_t)length, 0, HEADER_MOST, fault))
+	if (!bytes_check(fault, length, 0,
+		    b->size - begin < HEADER_MOST ? b->size - begin : HEADER_MOST,
+		    "NumPy header length"))
 		return false;
-	char *text = calloc(1, length + 1);
-	bool fine = text ? bytes_read(b, begin, text, length, fault) && parse(text, h, fault)
-			 : fault_memory(fault);
+	char *text = bytes_load(b, begin, length, fault);
+	bool fine = text && parse(text, h, fault);
 
 	free(text);
 	h->data_at = begin + length;
@@ -168,8 +158,7 @@ static bool type_of(const struct header *h, enum shard_type *type, struct fault 
 			2 * __builtin_ctz((unsigned)(code[2] - '0')) + (code[1] == 'i'));
 		return true;
 	}
-	return fault_data(fault,
-		"NumPy header: descr is '%s'%s; must be <u2, <u4, <i4, <i8, |u1, |i1, <i2 or <u8",
+	return refuse(fault, "descr is '%s'%s; must be <u2, <u4, <i4, <i8, |u1, |i1, <i2 or <u8",
 		code,
 		*code == '>'	    ? ", which is big-endian"
 		: strchr(code, 'O') ? ", which is pickled objects"
@@ -187,25 +176,24 @@ static bool npy_scan(const struct shard_scan *s)
 	if (!read_header(b, &h, s->fault) || !type_of(&h, &facts->type, s->fault))
 		return false;
 	if (h.dimensions < 1 || h.dimensions > 2)
-		return fault_data(s->fault,
-			"NumPy header: shape has %u dimensions; must have 1, or 2 (rows of tokens)",
+		return refuse(s->fault,
+			"shape has %u dimensions; must have 1, or 2 (rows of tokens)",
 			h.dimensions);
 	if (h.fortran && h.dimensions > 1)
-		return fault_data(s->fault,
-			"NumPy header: fortran_order is True, so rows are not contiguous; write it "
-			"in C order");
+		return refuse(s->fault,
+			"fortran_order is True, so rows are not contiguous; write it in C order");
+	const uint64_t columns = h.dimensions == 2 ? h.shape[1] : 1;
+
 	facts->data_at = h.data_at;
 	facts->row_tokens = h.shape[1]; /* 0 in one dimension */
-	if (__builtin_mul_overflow(
-		    h.shape[0], h.dimensions == 2 ? h.shape[1] : 1, &facts->tokens) ||
-		__builtin_mul_overflow(facts->tokens, shard_type_bytes(facts->type), &bytes) ||
-		bytes != b->size - facts->data_at)
-		return fault_data(s->fault,
-			"NumPy header: shape is (%" PRIu64 ", %" PRIu64
-			") of %s; the file has %" PRIu64 " bytes after the header",
-			h.shape[0], h.dimensions == 2 ? h.shape[1] : 1,
-			shard_type_name(facts->type), b->size - facts->data_at);
-	return true;
+	return (!__builtin_mul_overflow(h.shape[0], columns, &facts->tokens) &&
+		       !__builtin_mul_overflow(
+			       facts->tokens, shard_type_bytes(facts->type), &bytes) &&
+		       bytes == b->size - facts->data_at) ||
+	       refuse(s->fault,
+		       "shape is (%" PRIu64 ", %" PRIu64 ") of %s; the file has %" PRIu64
+		       " bytes after the header",
+		       h.shape[0], columns, shard_type_name(facts->type), b->size - facts->data_at);
 }
 
 const struct shard_format shard_npy = {

@@ -137,8 +137,8 @@ def test_what_arrow_added_later_or_wrote_before_is_refused(directory, writer):
         write(path, [pa.record_batch({"a": other, "tokens": tokens})], writer)
         assert "next to which no tokens can be read" in facts(path, "-c", "tokens", refused=True)
     for how, words in (
-        ({"metadata_version": pa.ipc.MetadataVersion.V4}, "version is 3; must be 4 (V5)"),
-        ({"use_legacy_format": True}, "ARROW1" if writer == "stream" else "before Arrow 1.0"),
+        ({"metadata_version": pa.ipc.MetadataVersion.V4}, "since 1.0, is 4) is 3; must be 4"),
+        ({"use_legacy_format": True}, "ARROW1" if writer == "stream" else "from before Arrow 1.0"),
     ):
         batch, options = pa.record_batch({"tokens": tokens}), pa.ipc.IpcWriteOptions(**how)
         write(path, [batch], writer, options=options)
