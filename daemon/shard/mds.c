@@ -14,7 +14,6 @@
  */
 #include "daemon/shard/format.h"
 #include "daemon/shard/json.h"
-#include "proto/phrases.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -36,20 +35,6 @@ enum {
 	SHOWN = 48,
 };
 
-/* Where the tokens are in a sample. */
-struct layout {
-	unsigned columns;
-	unsigned column;	     /* index of the one with the tokens */
-	uint32_t size[COLUMNS_MOST]; /* of each column; 0: variable, stored in each sample */
-	unsigned variable;	     /* number of variable columns */
-	uint64_t fixed;		     /* total bytes of the others */
-	char name[SHOWN];	     /* of the column, printable */
-
-	bool has_type; /* otherwise the value begins with its type */
-	bool raw;      /* otherwise the shape comes next */
-	enum shard_type type;
-};
-
 /* A shard that is being read. */
 struct mds {
 	const struct bytes *b;
@@ -57,7 +42,16 @@ struct mds {
 	uint32_t samples;
 	uint8_t *front; /* the first bytes: up to the first sample, and some of that */
 	uint64_t front_bytes;
-	struct layout layout;
+
+	unsigned columns;
+	unsigned column;	     /* index of the one with the tokens */
+	uint32_t size[COLUMNS_MOST]; /* of each column; 0: variable, stored in each sample */
+	unsigned variable;	     /* number of variable columns */
+	uint64_t fixed;		     /* total bytes of the others */
+	char name[SHOWN];	     /* of the column, printable */
+	bool has_type;		     /* otherwise its values begin with their type */
+	bool raw;		     /* otherwise a shape comes next */
+	enum shard_type type;
 };
 
 struct sample {
@@ -72,15 +66,11 @@ struct sample {
 
 /* ---- index.json ---- */
 
-struct index {
-	struct index *next;
-	json_t *shards; /* by name of the raw file: number, samples, bytes; NULL: no index.json */
-	char path[PATH_MAX];
-};
-
+/* By path of an index.json: its shards, by name of the raw file: samples, bytes. null: none there.
+ */
 struct mds_indexes {
 	pthread_mutex_t lock;
-	struct index *first;
+	json_t *read;
 	size_t root_bytes; /* without slashes at the end */
 	char root[];
 };
@@ -93,6 +83,7 @@ struct mds_indexes *mds_indexes_new(const char *root)
 	if (!indexes)
 		return NULL;
 	pthread_mutex_init(&indexes->lock, NULL);
+	indexes->read = json_object();
 	memcpy(indexes->root, root, n);
 	while (n > 0 && root[n - 1] == '/')
 		n--;
@@ -100,44 +91,36 @@ struct mds_indexes *mds_indexes_new(const char *root)
 	return indexes;
 }
 
-static void index_free(struct index *x)
-{
-	json_decref(x->shards);
-	free(x);
-}
-
 void mds_indexes_free(struct mds_indexes *indexes)
 {
-	if (!indexes)
-		return;
-	for (struct index *x; (x = indexes->first);) {
-		indexes->first = x->next;
-		index_free(x);
+	if (indexes) {
+		json_decref(indexes->read);
+		pthread_mutex_destroy(&indexes->lock);
 	}
-	pthread_mutex_destroy(&indexes->lock);
 	free(indexes);
 }
 
 /* Whether the raw file @name exists, also compressed. */
-static bool is_there(const struct index *x, const struct objects *objects, const char *name)
+static bool is_there(const struct bytes *index, const char *name)
 {
 	static const char *const endings[] = {"", ".zstd", ".zst"};
-	int directory = (int)(strlen(x->path) - strlen("index.json"));
+	const struct objects *objects = index->objects;
+	int directory = (int)(bytes_name(index->path) - index->path);
 	char path[PATH_MAX];
 	struct object object;
 	struct stat st;
 
 	for (unsigned i = 0; i < sizeof(endings) / sizeof(endings[0]); i++)
-		if (snprintf(path, sizeof(path), "%.*s%s%s", directory, x->path, name, endings[i]) <
-				(int)sizeof(path) &&
+		if (snprintf(path, sizeof(path), "%.*s%s%s", directory, index->path, name,
+			    endings[i]) < (int)sizeof(path) &&
 			(objects ? objects->find(objects->context, path, &object)
 				 : stat(path, &st) == 0 && S_ISREG(st.st_mode)))
 			return true;
 	return false;
 }
 
-static bool take_shard(struct index *x, size_t number, json_t *shard, const struct objects *objects,
-	struct fault *fault)
+static bool take_shard(
+	const struct bytes *index, size_t number, json_t *shard, json_t *to, struct fault *fault)
 {
 	json_int_t samples, bytes;
 	json_error_t error;
@@ -148,68 +131,54 @@ static bool take_shard(struct index *x, size_t number, json_t *shard, const stru
 		    "basename", &name, "bytes", &bytes) != 0)
 		return fault_data(fault, "shards[%zu]: %s", number,
 			json_shown(error.text, shown, sizeof(shown)));
-	if (!is_there(x, objects, name))
+	if (!is_there(index, name))
 		return fault_data(fault,
 			"shards[%zu] is '%s', but there is no such file; add it, or rewrite the "
 			"index",
 			number, json_shown(name, shown, sizeof(shown)));
-	return json_object_set_new(x->shards, name,
-		       json_pack("[III]", (json_int_t)number, samples, bytes)) == 0 ||
+	return json_object_set_new(to, name, json_pack("[II]", samples, bytes)) == 0 ||
 	       fault_memory(fault);
 }
 
-static bool load_index(struct index *x, const struct bytes *file, struct fault *fault)
+static json_t *load_index(const struct bytes *index, struct fault *fault)
 {
-	char *text = file->size <= INDEX_MOST ? malloc(file->size + 1) : NULL;
-	json_t *whole = NULL, *shards;
+	char *text = NULL;
+	json_t *whole = NULL, *shards = NULL, *found = json_object();
+	bool fine = bytes_check(fault, index->size, 0, INDEX_MOST, "its size") &&
+		    (text = bytes_load(index, 0, index->size, fault)) &&
+		    (whole = json_object_of(text, index->size, fault));
 
-	x->shards = json_object();
-	if (file->size > INDEX_MOST)
-		bytes_check(fault, file->size, 0, INDEX_MOST, "its size");
-	else if (!text || !x->shards)
-		fault_memory(fault);
-	else if (bytes_read(file, 0, text, file->size, fault))
-		whole = json_object_of(text, file->size, fault);
-	shards = json_object_get(whole, "shards");
-	bool fine = whole &&
-		    (json_is_array(shards) ||
-			    fault_data(fault, "shards is %s; must be an array", json_kind(shards)));
-
+	if (fine && !json_is_array(shards = json_object_get(whole, "shards")))
+		fine = fault_data(fault, "shards is %s; must be an array", json_kind(shards));
 	for (size_t i = 0; fine && i < json_array_size(shards); i++)
-		fine = take_shard(x, i, json_array_get(shards, i), file->objects, fault);
+		fine = take_shard(index, i, json_array_get(shards, i), found, fault);
 	json_decref(whole);
 	free(text);
-	return (fine && bytes_settled(file, fault)) || fault_prefix(fault, "index.json: ");
+	if (fine && bytes_settled(index, fault))
+		return found;
+	json_decref(found);
+	fault_prefix(fault, "index.json: ");
+	return NULL;
 }
 
-/*
- * The index in the directory, whose path has @n bytes, read now or for another shard. A failure is
- * not kept. NULL: @fault.
- */
-static const struct index *index_in(struct mds_indexes *indexes, const struct bytes *shard,
-	const char *directory, size_t n, struct fault *fault)
+/* The index at @path, read now or for another shard. A failure is not kept. NULL: @fault. */
+static const json_t *index_at(struct mds_indexes *indexes, const struct bytes *shard,
+	const char *path, struct fault *fault)
 {
-	struct index *x, *new = calloc(1, sizeof(*new));
 	struct bytes *file = NULL;
 
-	if (!new) {
-		fault_memory(fault);
-		return NULL;
-	}
-	snprintf(new->path, sizeof(new->path), "%.*sindex.json", (int)n, directory);
 	pthread_mutex_lock(&indexes->lock);
-	for (x = indexes->first; x && strcmp(x->path, new->path) != 0;)
-		x = x->next;
-	if (!x && bytes_open_side(shard, new->path, &file, fault)) {
-		if (!file || load_index(new, file, fault)) {
-			new->next = indexes->first;
-			indexes->first = x = new;
-		}
+	json_t *x = json_object_get(indexes->read, path);
+
+	if (!x && bytes_open_side(shard, path, &file, fault)) {
+		x = file ? load_index(file, fault) : json_null();
 		bytes_close(file);
+		if (x && json_object_set_new_nocheck(indexes->read, path, x) != 0) {
+			fault_memory(fault);
+			x = NULL;
+		}
 	}
 	pthread_mutex_unlock(&indexes->lock);
-	if (x != new)
-		index_free(new);
 	return x;
 }
 
@@ -219,61 +188,46 @@ static const struct index *index_in(struct mds_indexes *indexes, const struct by
  */
 static bool raw_path(const struct bytes *b, char *to, struct fault *fault)
 {
-	const char *name = bytes_name(b->path);
-	const char *end = bytes_ending(b->path, ".mds");
-	bool dots = strstr(b->path, "/./") || strstr(b->path, "/../");
-	char directory[PATH_MAX] = ".";
+	const char *name = bytes_name(b->path), *end = bytes_ending(b->path, ".mds");
+	int n = (int)(name - b->path);
+	char directory[PATH_MAX];
 
-	if (name > b->path)
-		snprintf(directory, sizeof(directory), "%.*s", (int)(name - 1 - b->path), b->path);
-	if (b->objects || (b->path[0] == '/' && !dots))
-		memcpy(to, directory, sizeof(directory));
-	else if (!realpath(directory, to))
+	snprintf(to, PATH_MAX, "%.*s", n - 1, b->path);
+	snprintf(directory, sizeof(directory), "%.*s.", n, b->path);
+	if (!b->objects &&
+		(b->path[0] != '/' || strstr(b->path, "/./") || strstr(b->path, "/../")) &&
+		!realpath(directory, to))
 		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	size_t n = strlen(to);
+	size_t at = strlen(to);
 
-	return snprintf(to + n, PATH_MAX - n, "/%.*s", end ? (int)(end - name) + 4 : PATH_MAX,
-		       name) < (int)(PATH_MAX - n) ||
+	return snprintf(to + at, PATH_MAX - at, "/%.*s", end ? (int)(end - name) + 4 : PATH_MAX,
+		       name) < (int)(PATH_MAX - at) ||
 	       fault_errno(fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG));
 }
 
-/* The length of the directory in the first @n bytes of @path, with its slash; 0: there is none. */
-static size_t directory_of(const char *path, size_t n)
-{
-	for (n -= n > 0; n > 0 && path[n - 1] != '/';)
-		n--;
-	return n;
-}
-
-/*
- * Checks the shard by the index in a directory, the first @n bytes of raw_path(). *@absent: there
- * is none.
- */
-static bool check_index(
-	const struct mds *m, struct mds_indexes *indexes, const char *path, size_t n, bool *absent)
+/* Checks the shard by the index that calls it @name, the end of @raw. *@absent: there is none. */
+static bool check_index(const struct mds *m, struct mds_indexes *indexes, const char *raw,
+	const char *name, bool *absent)
 {
 	const struct bytes *b = m->b;
-	const struct index *x = index_in(indexes, b, path, n, m->fault);
-	json_int_t number, samples, bytes;
+	char path[PATH_MAX];
+	json_int_t samples, bytes;
 
-	*absent = x && !x->shards;
-	if (!x || !x->shards)
+	snprintf(path, sizeof(path), "%.*sindex.json", (int)(name - raw), raw);
+	const json_t *x = index_at(indexes, b, path, m->fault);
+
+	*absent = json_is_null(x);
+	if (!x || *absent)
 		return x;
-	if (json_unpack(json_object_get(x->shards, path + n), "[III]", &number, &samples, &bytes) !=
-		0)
+	if (json_unpack(json_object_get(x, name), "[II]", &samples, &bytes) != 0)
 		return refuse(m,
 			"is not among the %zu shards of %.200s; move it away, or rewrite the index",
-			json_object_size(x->shards), x->path);
-	if (samples != m->samples)
-		return refuse(m,
-			"number of samples is %" PRIu32 "; index.json: shards[%" JSON_INTEGER_FORMAT
-			"].samples is %" JSON_INTEGER_FORMAT,
-			m->samples, number, samples);
-	return (uint64_t)bytes == b->size ||
+			json_object_size(x), path);
+	return (samples == m->samples && (uint64_t)bytes == b->size) ||
 	       refuse(m,
-		       "%s %" PRIu64 " bytes; index.json: shards[%" JSON_INTEGER_FORMAT
-		       "].raw_data.bytes is %" JSON_INTEGER_FORMAT,
-		       b->plain ? "its size is" : "it decodes to", b->size, number, bytes);
+		       "has %" PRIu32 " samples and %" PRIu64 " bytes%s; in %.200s it has "
+		       "%" JSON_INTEGER_FORMAT " and %" JSON_INTEGER_FORMAT,
+		       m->samples, b->size, b->plain ? "" : " when decoded", path, samples, bytes);
 }
 
 /*
@@ -284,18 +238,20 @@ static bool check_index(
 static bool check_listed(const struct mds *m, const struct shard_hint *hint)
 {
 	struct mds_indexes *indexes = hint->indexes ? hint->indexes : mds_indexes_new("");
-	char path[PATH_MAX];
-	bool fine = indexes ? raw_path(m->b, path, m->fault) : fault_memory(m->fault), absent;
+	char raw[PATH_MAX];
+	bool fine = indexes ? raw_path(m->b, raw, m->fault) : fault_memory(m->fault), absent;
 
 	if (fine) {
-		size_t n = directory_of(path, strlen(path)), up = directory_of(path, n),
-		       root = indexes->root_bytes;
+		const char *name = bytes_name(raw), *up = name - 1;
+		size_t root = indexes->root_bytes;
 
-		fine = check_index(m, indexes, path, n, &absent);
-		if (fine && up > 0 &&
-			(absent || (root > 0 && up > root && path[root] == '/' &&
-					   memcmp(path, indexes->root, root) == 0)))
-			fine = check_index(m, indexes, path, up, &absent);
+		while (up > raw && up[-1] != '/')
+			up--;
+		fine = check_index(m, indexes, raw, name, &absent);
+		if (fine && up > raw &&
+			(absent || (root > 0 && (size_t)(up - raw) > root && raw[root] == '/' &&
+					   memcmp(raw, indexes->root, root) == 0)))
+			fine = check_index(m, indexes, raw, up, &absent);
 	}
 	if (!hint->indexes)
 		mds_indexes_free(indexes);
@@ -304,38 +260,33 @@ static bool check_listed(const struct mds *m, const struct shard_hint *hint)
 
 /* ---- columns ---- */
 
-/* "uint16" is u16, "int64" is i64. */
-static bool type_called(const char *text, int n, enum shard_type *type)
-{
-	int at = *text == 'u';
-	char name[8];
-
-	if (n <= at + 3 || strncmp(text + at, "int", 3) != 0)
-		return false;
-	snprintf(name, sizeof(name), "%c%.*s", at ? 'u' : 'i', n - at - 3, text + at + 3);
-	return shard_type(name, type);
-}
-
 /*
  * Whether a column of this encoding holds tokens: `bytes`, `ndarray`, `ndarray:TYPE`, or
- * `ndarray:TYPE:SHAPE`, whose values are raw, too. Fills the members of @l that depend on it.
+ * `ndarray:TYPE:SHAPE`, whose values are raw, too. Fills the members of @m that depend on it.
  */
-static bool encoding(const char *text, const struct shard_hint *hint, struct layout *l)
+static bool encoding(const char *text, const struct shard_hint *hint, struct mds *m)
 {
-	l->has_type = l->raw = strcmp(text, "bytes") == 0;
-	l->type = hint->has_type ? hint->type : SHARD_I64;
-	if (l->raw || strcmp(text, "ndarray") == 0)
+	char name[24];
+
+	m->has_type = m->raw = strcmp(text, "bytes") == 0;
+	m->type = hint->has_type ? hint->type : SHARD_I64;
+	if (m->raw || strcmp(text, "ndarray") == 0)
 		return true;
-	if (strncmp(text, "ndarray:", 8) != 0)
-		return false;
-	l->has_type = true;
-	l->raw = strchr(text + 8, ':');
-	return type_called(text + 8, (int)strcspn(text + 8, ":"), &l->type);
+	m->has_type = true;
+	for (m->type = SHARD_U8; m->type <= SHARD_I64; m->type++) {
+		int n = snprintf(name, sizeof(name), "ndarray:%sint%u",
+			shard_type_signed(m->type) ? "" : "u", 8 * shard_type_bytes(m->type));
+
+		m->raw = strncmp(text, name, (size_t)n) == 0 && text[n] == ':';
+		if (m->raw || strcmp(text, name) == 0)
+			return true;
+	}
+	return false;
 }
 
-/* The config's three arrays, of l->columns columns each. */
+/* The config's three arrays, of m->columns columns each. */
 struct columns {
-	const json_t *names, *encodings, *sizes;
+	json_t *names, *encodings, *sizes;
 };
 
 static const char *text_of(const json_t *array, size_t i)
@@ -343,79 +294,71 @@ static const char *text_of(const json_t *array, size_t i)
 	return json_string_value(json_array_get(array, i));
 }
 
-/* Checks the arrays: equal lengths, the right types, and names that ascend, as they are written. */
+/* Checks the arrays. Names ascend, as they are written. */
 static bool read_columns(struct mds *m, const struct columns *c)
 {
-	struct layout *l = &m->layout;
 	size_t n = json_array_size(c->names);
+	bool fine = n > 0 && n <= COLUMNS_MOST && json_array_size(c->encodings) == n &&
+		    json_array_size(c->sizes) == n;
 
-	if (n == 0 || n > COLUMNS_MOST || json_array_size(c->encodings) != n ||
-		json_array_size(c->sizes) != n)
-		return refuse(m,
-			"column_names has %zu entries, column_encodings %zu, column_sizes %zu; "
-			"must be arrays of the same length, 1 to %d",
-			n, json_array_size(c->encodings), json_array_size(c->sizes), COLUMNS_MOST);
-	for (; l->columns < n; l->columns++) {
-		unsigned i = l->columns;
+	for (unsigned i = 0; fine && i < n; i++) {
 		const json_t *size = json_array_get(c->sizes, i);
+		json_int_t bytes = json_integer_value(size);
 
-		if (!text_of(c->names, i) || !text_of(c->encodings, i) ||
-			(!json_is_null(size) && !json_is_integer(size)) ||
-			json_integer_value(size) < 0 || json_integer_value(size) > UINT32_MAX ||
-			(i > 0 && strcmp(text_of(c->names, i), text_of(c->names, i - 1)) <= 0))
-			return refuse(m,
-				"column %u: must have a name after the previous one, an encoding, "
-				"and as size null or 0 to %u",
-				i, UINT32_MAX);
-		l->size[i] = (uint32_t)json_integer_value(size);
-		l->variable += l->size[i] == 0;
-		l->fixed += l->size[i];
+		fine = text_of(c->names, i) && text_of(c->encodings, i) &&
+		       (json_is_null(size) || json_is_integer(size)) && bytes >= 0 &&
+		       bytes <= UINT32_MAX &&
+		       (i == 0 || strcmp(text_of(c->names, i), text_of(c->names, i - 1)) > 0);
+		m->size[i] = (uint32_t)bytes;
+		m->variable += bytes == 0;
+		m->fixed += m->size[i];
 	}
-	return true;
+	m->columns = (unsigned)n;
+	return fine || refuse(m,
+			       "column_names, column_encodings and column_sizes must be arrays of "
+			       "the same length, 1 to %d, of names that ascend, encodings, and "
+			       "null or numbers below 2^32",
+			       COLUMNS_MOST);
 }
 
 /* Chooses the config's column; otherwise one with llm-foundry's names; otherwise the only one. */
-static bool choose(struct mds *m, const struct columns *c, const char *name)
+static bool choose(struct mds *m, const json_t *names, const char *name)
 {
 	const char *const wanted[] = {name ? name : "tokens", name ? name : "input_ids"};
-	unsigned columns = m->layout.columns;
-	char all[160] = "", shown[SHOWN], encoded[SHOWN];
-	size_t n = 0;
 
-	for (unsigned i = 0; i < 2 * columns; i++) {
-		m->layout.column = i % columns;
-		if (strcmp(text_of(c->names, i % columns), wanted[i / columns]) == 0)
+	for (unsigned i = 0; i < 2 * m->columns; i++) {
+		m->column = i % m->columns;
+		if (strcmp(text_of(names, m->column), wanted[i / m->columns]) == 0)
 			return true;
 	}
-	m->layout.column = 0;
-	if (!name && columns == 1)
-		return true;
-	for (unsigned i = 0; i < columns && n < sizeof(all); i++)
-		n += (size_t)snprintf(all + n, sizeof(all) - n, "%s%s: %s", i ? ", " : "",
-			json_shown(text_of(c->names, i), shown, sizeof(shown)),
-			json_shown(text_of(c->encodings, i), encoded, sizeof(encoded)));
-	return refuse(m, "has no column %s; set `column` to the one with the tokens, of: %s",
-		name ? json_shown(name, shown, sizeof(shown)) : "tokens or input_ids", all);
+	return !name && m->columns == 1;
 }
 
-static bool lay_out(struct mds *m, const json_t *config, const struct shard_hint *hint)
+static bool lay_out(struct mds *m, json_t *config, const struct shard_hint *hint)
 {
-	const struct columns c = {json_object_get(config, "column_names"),
-		json_object_get(config, "column_encodings"),
-		json_object_get(config, "column_sizes")};
-	struct layout *l = &m->layout;
+	struct columns c;
+	json_error_t error;
+	json_int_t version;
 	char shown[SHOWN];
 
-	if (!read_columns(m, &c) || !choose(m, &c, hint->column))
+	if (json_unpack_ex(config, &error, 0, "{s:I, s:o, s:o, s:o}", "version", &version,
+		    "column_names", &c.names, "column_encodings", &c.encodings, "column_sizes",
+		    &c.sizes) != 0)
+		return refuse(m, "%s", json_shown(error.text, shown, sizeof(shown)));
+	if (!bytes_check(m->fault, version, 2, 2, "version") || !read_columns(m, &c))
 		return false;
-	const char *text = text_of(c.encodings, l->column);
+	if (!choose(m, c.names, hint->column))
+		return refuse(m,
+			"has no column %s; set `column` to the one of column_names with the tokens",
+			hint->column ? hint->column : "tokens or input_ids");
+	const char *text = text_of(c.encodings, m->column);
 
-	json_shown(text_of(c.names, l->column), l->name, sizeof(l->name));
-	return encoding(text, hint, l) ||
+	json_shown(text_of(c.names, m->column), m->name, sizeof(m->name));
+	return encoding(text, hint, m) ||
 	       refuse(m,
-		       "column `%s` is encoded as `%s`; must be bytes, or ndarray, ndarray:DTYPE "
-		       "or ndarray:DTYPE:SHAPE with an integer type",
-		       l->name, json_shown(text, shown, sizeof(shown)));
+		       "column `%s` is encoded as `%s`; must be bytes, or ndarray[:DTYPE[:SHAPE]] "
+		       "with an integer type",
+		       m->name, json_shown(text, shown, sizeof(shown)));
 }
 
 /* ---- the front ---- */
@@ -425,55 +368,35 @@ static uint32_t offset(const struct mds *m, uint64_t i)
 	return bytes_u32(m->front + 4 + 4 * i);
 }
 
-/* Offsets ascend, up to the end of the file. */
-static bool check_offsets(struct mds *m)
-{
-	uint32_t last = offset(m, 0), size = (uint32_t)m->b->size;
-
-	if (offset(m, m->samples) != m->b->size)
-		return refuse(m,
-			"the last sample ends at byte %" PRIu32 "; the file has %" PRIu64 " bytes",
-			offset(m, m->samples), m->b->size);
-	for (uint64_t i = 1; i <= m->samples; last = offset(m, i++))
-		if (offset(m, i) < last || offset(m, i) > size)
-			return refuse(m,
-				"offset %" PRIu64 " is %" PRIu32 "; must be %" PRIu32 " to %" PRIu32
-				": offsets ascend",
-				i, offset(m, i), last, size);
-	return true;
-}
-
 /* Reads the offsets, the config and some of the first sample. */
 static bool read_front(struct mds *m)
 {
-	uint64_t size = m->b->size;
+	uint64_t size = m->b->size, last;
 	uint8_t head[8] = {0};
 
 	if (!bytes_begin(m->b, head, size < sizeof(head) ? size : sizeof(head), m->fault))
 		return false;
 	m->samples = bytes_u32(head);
-	uint64_t first = bytes_u32(head + 4), table = 4 + 4 * ((uint64_t)m->samples + 1);
+	uint64_t first = bytes_u32(head + 4), table = 4 + 4 * ((uint64_t)m->samples + 1),
+		 most = size - table < CONFIG_MOST ? size : table + CONFIG_MOST;
 
-	if (m->samples == 0 && size >= sizeof(head))
-		return refuse(m, "number of samples is 0: it has no tokens; remove it");
-	if (table > size)
-		return refuse(m,
-			"number of samples is %" PRIu32 ", whose offsets end at byte %" PRIu64
-			"; the file has %" PRIu64 " bytes",
-			m->samples, table, size);
-	if (first < table || first > size || first - table > CONFIG_MOST)
-		return refuse(m,
-			"offset 0 is %" PRIu64 "; must be %" PRIu64
-			" (the end of the offsets) to %" PRIu64 ", with at most %d bytes of config",
-			first, table, size, CONFIG_MOST);
+	if (!bytes_check(
+		    m->fault, m->samples, 1, size < 8 ? 0 : (size - 8) / 4, "number of samples") ||
+		!bytes_check(m->fault, first, table, most, "offset 0"))
+		return false;
 	m->front_bytes = first + SOME < size ? first + SOME : size;
 	m->front = malloc(m->front_bytes);
 	if (!m->front)
 		return fault_memory(m->fault);
 	if (!bytes_begin(m->b, m->front, m->front_bytes, m->fault))
 		return false;
-	return (memcmp(m->front, head, sizeof(head)) == 0 || refuse(m, PHRASE_CHANGED_OPENING)) &&
-	       check_offsets(m);
+	/* They ascend from what was read before to the end of the file. */
+	last = first;
+	for (uint64_t i = 0; i <= m->samples; last = offset(m, i++))
+		if (!bytes_check(m->fault, offset(m, i), i == m->samples ? size : last,
+			    i == 0 ? first : size, "offset %" PRIu64, i))
+			return false;
+	return true;
 }
 
 static bool read_config(struct mds *m, const struct shard_hint *hint)
@@ -481,10 +404,7 @@ static bool read_config(struct mds *m, const struct shard_hint *hint)
 	uint64_t from = 4 + 4 * ((uint64_t)m->samples + 1);
 	json_t *config =
 		json_object_of((const char *)m->front + from, offset(m, 0) - from, m->fault);
-	uint64_t version;
-	bool fine = config &&
-		    json_number_in(config, "", "version", INT32_MAX, &version, m->fault) &&
-		    bytes_check(m->fault, version, 2, 2, "version") && lay_out(m, config, hint);
+	bool fine = config && lay_out(m, config, hint);
 
 	json_decref(config);
 	return fine || fault_prefix(m->fault, "config: ");
@@ -507,25 +427,23 @@ static bool get(struct mds *m, uint64_t at, void *to, size_t n)
  */
 static bool find_column(struct mds *m, struct sample *s, bool sized)
 {
-	const struct layout *l = &m->layout;
 	uint8_t lengths[4 * COLUMNS_MOST], *length = lengths;
-	uint64_t bytes = s->end - s->begin, head = 4 * (uint64_t)l->variable, sum = head + l->fixed,
-		 rest = bytes > sum ? bytes - sum : 0;
-	bool known = sized && l->variable == (l->size[l->column] == 0);
+	uint64_t bytes = s->end - s->begin, head = 4 * (uint64_t)m->variable, sum = head + m->fixed;
+	bool known = sized && m->variable == (m->size[m->column] == 0);
 
 	s->value = s->begin + head;
-	if (head <= bytes && !known && !get(m, s->begin, lengths, head))
+	if (sum <= bytes && !known && !get(m, s->begin, lengths, head))
 		return false;
-	for (unsigned i = 0; head <= bytes && i < l->columns; i++) {
-		uint64_t column = l->size[i];
+	for (unsigned i = 0; sum <= bytes && i < m->columns; i++) {
+		uint64_t column = m->size[i];
 
-		if (l->size[i] == 0) {
-			column = known ? rest : bytes_u32(length);
+		if (column == 0) {
+			column = known ? bytes - sum : bytes_u32(length);
 			length += 4;
 			sum += column;
 		}
-		s->value += i < l->column ? column : 0;
-		s->bytes = i == l->column ? column : s->bytes;
+		s->value += i < m->column ? column : 0;
+		s->bytes = i == m->column ? column : s->bytes;
 	}
 	return sum == bytes || refuse(m,
 				       "sample %" PRIu32 ": its lengths and columns take %" PRIu64
@@ -547,15 +465,14 @@ static bool take_type(struct mds *m, struct sample *s, uint8_t code)
 /* Finds the tokens in our column: all of a raw one, otherwise those after its type and shape. */
 static bool look(struct mds *m, struct sample *s)
 {
-	const struct layout *l = &m->layout;
 	uint8_t value[SHAPE_MOST] = {0};
 	uint64_t count = 1, bytes;
 	size_t n = 0;
 
-	s->type = l->type;
-	if (!l->raw) {
+	s->type = m->type;
+	if (!m->raw) {
 		if (!get(m, s->value, value, s->bytes < SHAPE_MOST ? s->bytes : SHAPE_MOST) ||
-			(!l->has_type && !take_type(m, s, value[n++])))
+			(!m->has_type && !take_type(m, s, value[n++])))
 			return false;
 		unsigned dimensions = value[n] >> 2, width = 1u << (value[n] & 3);
 
@@ -564,10 +481,8 @@ static bool look(struct mds *m, struct sample *s)
 				"sample %" PRIu32 ": its shape has 0 dimensions; must have 1 to %d",
 				s->number, DIMENSIONS_MOST);
 		for (n++; dimensions > 0; dimensions--, n += width) {
-			uint64_t dimension = 0;
+			uint64_t dimension = bytes_u64(value + n) & UINT64_MAX >> (64 - 8 * width);
 
-			for (unsigned i = 0; i < width; i++)
-				dimension |= (uint64_t)value[n + i] << 8 * i;
 			/* No column has so many bytes, so it is refused. */
 			if (__builtin_mul_overflow(count, dimension, &count))
 				count = UINT64_MAX;
@@ -575,14 +490,14 @@ static bool look(struct mds *m, struct sample *s)
 	}
 	uint64_t width = shard_type_bytes(s->type);
 
-	if (l->raw)
+	if (m->raw)
 		count = s->bytes / width;
 	if (n > s->bytes || __builtin_mul_overflow(count, width, &bytes) || bytes != s->bytes - n)
 		return refuse(m,
 			"sample %" PRIu32 ": its shape makes %" PRIu64 " tokens of %" PRIu64
 			" bytes; column `%s` has %" PRIu64
 			" bytes, %zu of them for its shape: it is truncated, or dtype is wrong",
-			s->number, count, width, l->name, s->bytes, n);
+			s->number, count, width, m->name, s->bytes, n);
 	s->at = s->value + n;
 	s->tokens = count;
 	return true;
@@ -593,8 +508,8 @@ static bool look_by_size(const struct mds *m, struct sample *s, enum shard_type 
 {
 	uint64_t width = shard_type_bytes(type);
 
-	for (unsigned bytes = 1; bytes <= 4 && !m->layout.raw; bytes *= 2) {
-		uint64_t head = (uint64_t)!m->layout.has_type + 1 + bytes, n;
+	for (unsigned bytes = 1; bytes <= 4 && !m->raw; bytes *= 2) {
+		uint64_t head = (uint64_t)!m->has_type + 1 + bytes, n;
 
 		if (s->bytes < head || (s->bytes - head) % width != 0)
 			continue;
@@ -609,11 +524,13 @@ static bool look_by_size(const struct mds *m, struct sample *s, enum shard_type 
 	return false;
 }
 
-/* @first: NULL, or the first sample, if sizes tell what a sample holds. */
-static bool find(struct mds *m, struct sample *s, const struct sample *first)
+/* Whether sizes tell what samples hold, as they do of the first. */
+static bool are_sized(const struct mds *m, const struct sample *first)
 {
-	return find_column(m, s, first) &&
-	       ((first && look_by_size(m, s, first->type)) || look(m, s));
+	struct sample s = *first;
+
+	return m->raw ||
+	       (look_by_size(m, &s, s.type) && s.at == first->at && s.tokens == first->tokens);
 }
 
 /* ---- the shard ---- */
@@ -625,20 +542,18 @@ static bool mds_recognise(const struct bytes *b)
 
 static bool scan_samples(struct mds *m, struct shard_facts *facts, struct map *map)
 {
-	struct sample first = {0}, sized;
-	bool alike = true, by_size = false;
+	struct sample first = {0};
+	bool alike = true, sized = false;
 
 	for (uint32_t i = 0; i < m->samples; i++) {
 		struct sample s = {.number = i, .begin = offset(m, i), .end = offset(m, i + 1)};
 
-		if (!find(m, &s, by_size ? &first : NULL))
+		if (!find_column(m, &s, sized) ||
+			!((sized && look_by_size(m, &s, first.type)) || look(m, &s)))
 			return false;
 		if (i == 0) {
-			first = sized = s;
-			by_size = m->b->size > SMALL &&
-				  (m->layout.raw ||
-					  (look_by_size(m, &sized, s.type) && sized.at == s.at &&
-						  sized.tokens == s.tokens));
+			first = s;
+			sized = m->b->size > SMALL && are_sized(m, &s);
 			if (map)
 				map->width = shard_type_bytes(s.type);
 		}
@@ -688,7 +603,7 @@ static bool mds_scan(const struct shard_scan *s)
 	free(m.front);
 	if (!fine)
 		return false;
-	snprintf(facts->column, sizeof(facts->column), "%s", m.layout.name);
+	snprintf(facts->column, sizeof(facts->column), "%s", m.name);
 	facts->plain = false;
 	judge_rows(s->hint, facts, m.samples);
 	return true;
