@@ -1,8 +1,7 @@
 /*
  * tokend in place of llm.c's llmc/dataloader.h: the same functions, for all processes of an MPI
- * job, and an operator's requests (tokctl mix, skip, checkpoint, drain). Valid C11 and C++17.
- *
- * After an error the functions end all processes with MPI_Abort().
+ * job. Valid C11 and C++17. After an error they end all processes with MPI_Abort(). tokctl's
+ * requests are not carried out: ../trainer.c shows how one process does that.
  */
 #ifndef DATALOADER_H
 #define DATALOADER_H
@@ -18,9 +17,6 @@ typedef struct {
 	size_t B, T;
 	int *inputs, *targets; /* [B][T], of the last dataloader_next_batch() */
 	int process_rank, num_processes;
-	uint64_t handled; /* number of the last request */
-	uint64_t asked;	  /* number of the request that dataloader_done() answers, or 0 */
-	char tag[65];	  /* of that request; "": none */
 } DataLoader;
 
 static inline void dataloader_fail(const DataLoader *loader, const char *why)
@@ -130,103 +126,6 @@ static inline void dataloader_free(DataLoader *loader)
 	tokend_detach(loader->tokend);
 	free(loader->inputs);
 	free(loader->targets);
-}
-
-/* ---- an operator's requests ---- */
-
-enum { CONTROL_SAVE = 1, CONTROL_STOP = 2 };
-
-/* The greatest value of all processes, and the first process that has it: MPI_LONG_INT. */
-struct dataloader_greatest {
-	long value;
-	int process;
-};
-
-static inline struct dataloader_greatest dataloader_greatest(const DataLoader *loader, long value)
-{
-	struct dataloader_greatest mine = {value, loader->process_rank}, of_all;
-
-	MPI_Allreduce(&mine, &of_all, 1, MPI_LONG_INT, MPI_MAXLOC, MPI_COMM_WORLD);
-	return of_all;
-}
-
-/* A daemon that was lost has forgotten the request: tokctl reports that nobody answered. */
-static inline void dataloader_answer(
-	DataLoader *loader, uint64_t number, enum tokend_outcome outcome, const char *text)
-{
-	if (tokend_request_number(loader->tokend) == number)
-		(void)tokend_answer(loader->tokend, number, outcome, text);
-}
-
-/*
- * Carries out an operator's request on all processes, or on none. Call it on all of them after each
- * step. Returns 0, or what the trainer has to do: CONTROL_SAVE: save the model, then call
- * dataloader_done(); CONTROL_STOP: then leave the training loop.
- */
-static inline int dataloader_control(DataLoader *loader)
-{
-	static struct tokend_request request; /* 64 KiB: too large for some stacks */
-	struct tokend *t = loader->tokend;
-	struct dataloader_greatest asked, failed;
-	uint64_t number, acts_from = 0, first, mine;
-	int stops, saves, r = 0;
-	const char *tag;
-	char text[600];
-
-	if (tokend_attend(t) < 0) /* finds a restarted daemon even while batches are ready */
-		dataloader_fail(loader, tokend_why(t));
-	number = tokend_request_number(t);
-	asked = dataloader_greatest(loader, number == loader->handled ? 0 : (long)number);
-	if (asked.value == 0)
-		return 0;
-	if (loader->process_rank == asked.process && tokend_request(t, &request) < 0)
-		request.number = 0;
-	MPI_Bcast(&request, sizeof(request), MPI_BYTE, asked.process, MPI_COMM_WORLD);
-	loader->handled = request.number ? request.number : (uint64_t)asked.value;
-	if (request.number == 0) /* withdrawn in the meantime */
-		return 0;
-
-	stops = strcmp(request.kind, "drain") == 0 || strcmp(request.kind, "rescale") == 0;
-	saves = stops || strcmp(request.kind, "checkpoint") == 0;
-	if (!saves)
-		r = tokend_obey(t, request.kind, request.args, &acts_from);
-	first = mine = tokend_fingerprint(t); /* different if the daemons' configs differ */
-	MPI_Bcast(&first, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
-	failed = dataloader_greatest(loader, r < 0 || mine != first);
-	if (failed.value) {
-		snprintf(text, sizeof(text), "process %d: %s", loader->process_rank,
-			r < 0 ? tokend_why(t) : "its order differs from that of process 0");
-		if (!saves && r == 0 && tokend_undo(t) < 0)
-			dataloader_fail(loader, tokend_why(t));
-		MPI_Bcast(text, sizeof(text), MPI_CHAR, failed.process, MPI_COMM_WORLD);
-		dataloader_answer(loader, request.number, TOKEND_FAILED, text);
-		return 0;
-	}
-	if (!saves) {
-		snprintf(text, sizeof(text), "acts from %llu", (unsigned long long)acts_from);
-		dataloader_answer(loader, request.number, TOKEND_DONE, text);
-		return 0;
-	}
-	loader->asked = request.number;
-	loader->tag[0] = 0;
-	tag = strncmp(request.args, "tag ", 4) == 0 ? request.args : strstr(request.args, "\ntag ");
-	if (tag)
-		sscanf(tag + strspn(tag, "\n"), "tag %64[^\n]", loader->tag);
-	return stops ? CONTROL_SAVE | CONTROL_STOP : CONTROL_SAVE;
-}
-
-/* Reports that the model is saved. All processes call it, and wait until those that save have done
- * so. @text is one line for the operator. */
-static inline void dataloader_done(DataLoader *loader, const char *text)
-{
-	struct tokend *t = loader->tokend;
-	int r = 0;
-
-	MPI_Barrier(MPI_COMM_WORLD);
-	if (loader->process_rank == 0 && loader->tag[0])
-		r = tokend_checkpoint(t, loader->tag, NULL, 0);
-	dataloader_answer(loader, loader->asked, r < 0 ? TOKEND_FAILED : TOKEND_DONE,
-		r < 0 ? tokend_why(t) : text);
 }
 
 #endif

@@ -94,7 +94,6 @@ int main(int argc, char **argv)
 	const char *run = argc > 2 ? argv[2] : "llmc";	       // tokend
 	const char *file = argc > 3 ? argv[3] : "tokend.yaml"; // tokend
 	int B = 2, T = 32, rank, world;
-	int control = 0; // tokend
 	DataLoader train_loader, val_loader;
 	GPT2 model;
 
@@ -121,17 +120,8 @@ int main(int argc, char **argv)
 		gpt2_update(&model, 1e-3f, 0.9f, 0.999f, 1e-8f, 0.0f, ++step);
 		if (rank == 0)
 			printf("step %d: train loss %f\n", step, model.mean_loss);
-		control = dataloader_control(&train_loader);		    // tokend: from tokctl
-		if (rank == 0 && (step % 5 == 0 || control & CONTROL_SAVE)) // tokend
+		if (rank == 0 && step % 5 == 0)
 			save_state(step, &model, &train_loader);
-		if (control & CONTROL_SAVE) { // tokend
-			char text[64];
-
-			snprintf(text, sizeof(text), "checkpoint of step %d", step); // tokend
-			dataloader_done(&train_loader, text);			     // tokend
-		}
-		if (control & CONTROL_STOP) // tokend
-			break;		    // tokend
 	}
 	dataloader_free(&train_loader);
 	dataloader_free(&val_loader);
