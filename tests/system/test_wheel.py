@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(
 VERSION = re.search(r'TOKEND_VERSION "(.*)"', open(f"{REPO}/proto/version.h").read())[1]
 OLD_NUMPY = f"{REPO}/build/python3.10"
 GLIBC = re.compile(r"/(libc|libm|libpthread|librt|libdl|ld-linux-[^/]*)\.so(\.\d+)?$")
+OF_GCC = re.compile(r"/gcc(-cross)?/|libc_nonshared")  # any licence may be linked with them
 HOMEPAGE = "https://tokend.example/home"
 PIP = ["-m", "pip", "install", "--no-index", "--disable-pip-version-check"]
 
@@ -91,6 +92,12 @@ def test_metadata(venv):
     assert [link for link in links if not link.startswith("http")] == [], "they lead nowhere there"
     files = {os.path.basename(path) for path in glob.glob(f"{info}/licenses/*")}
     assert set(about.license_files) == files > {"LICENSE", "libuv1-dev.copyright"}
+    maps = [open(path).read() for path in glob.glob(f"{REPO}/build/gcc/wheel/*.map")]
+    linked = {name for text in maps for name in re.findall(r"^(\S+\.a)\(", text, re.M)}
+    linked = {path for path in map(os.path.realpath, linked) if not OF_GCC.search(path)}
+    owners = run("dpkg", "-S", *sorted(linked))[1].decode().splitlines()
+    missing = {f"{line.split(':')[0]}.copyright" for line in owners} - files
+    assert owners and not missing, "add them to LICENSES in wheel.py"
 
 
 def test_pages_examples_man_pages_and_completions(venv):
