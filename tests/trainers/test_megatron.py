@@ -97,7 +97,9 @@ def batches(job):
     saved = job.file("saves[1]", *iteration)
     begins("from the cursor of --dataloader-save", args, keys, 20, f"the cursor in {saved}")
     args.iteration = 4
-    refused("only cursors of other iterations", args, keys, "iteration, 4", "load one of those")
+    refused(
+        "only cursors of other iterations", args, keys, "none of iteration 4", "load a checkpoint"
+    )
     args.iteration, args.consumed_train_samples = 2, 24
     refused(
         "a cursor before the samples consumed", args, keys, "is at sample 20", "has consumed 24"

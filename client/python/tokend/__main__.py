@@ -43,30 +43,21 @@ def become(name, *arguments):
     os.execv(path, [path, *arguments])
 
 
-def pkgconfigdir():
-    directory = os.path.join(PACKAGE, "lib", "pkgconfig")
-    if os.path.exists(os.path.join(directory, "tokend.pc")):
-        return directory
-    raise Error(
-        f"{directory} has no tokend.pc, because this package does not come from the wheel; `make "
-        "install` puts it into PREFIX/lib/pkgconfig"
-    )
-
-
-def docdir():
-    for up in ("../../../..", ".."):  # as pip installs; with --target
-        directory = os.path.normpath(os.path.join(PACKAGE, up, "share/doc/tokend"))
+def near(what, *places):
+    for place in places:
+        directory = os.path.normpath(os.path.join(PACKAGE, place))
         if os.path.isdir(directory):
             return directory
-    raise Error(f"{PACKAGE} has no pages near it; they come with the wheel and `make install`")
+    raise Error(f"{PACKAGE}: has no {what} near it; `make install` has put them below PREFIX")
 
 
 PRINTED = {
     "-h": lambda: USAGE[:-1],
     "--help": lambda: USAGE[:-1],
     "--version": lambda: f"tokend {version}",
-    "--pkgconfigdir": pkgconfigdir,
-    "--docdir": docdir,
+    "--pkgconfigdir": lambda: near("tokend.pc", "lib/pkgconfig"),
+    # as pip installs; with --target
+    "--docdir": lambda: near("pages", "../../../../share/doc/tokend", "../share/doc/tokend"),
 }
 
 

@@ -18,8 +18,7 @@ from_args() does. Keep --train-samples across restarts. With several model chunk
 from __future__ import annotations
 
 import functools
-import glob
-import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +31,12 @@ from ..batch import IGNORE
 from .shared import check_seq_len, positions, shifted
 
 
+REMEDY = (
+    "load a checkpoint that has a cursor in this run's directory, or name an empty one to continue "
+    "from the samples consumed"
+)
+
+
 @functools.cache  # a process with several model chunks asks for each
 def _say(line: str) -> None:
     if not dist.is_initialized() or dist.get_rank() == 0:
@@ -42,29 +47,26 @@ def _begin(stream: str, args: Any) -> bytes | int:
     """Returns where to start: the cursor or position of Megatron's checkpoint. Prints which.
     Raises ValueError if they contradict each other.
     """
-    consumed, directory = args.consumed_train_samples, getattr(args, "dataloader_save", None)
+    consumed, iteration = args.consumed_train_samples, args.iteration
     where, at, why = consumed, consumed, "Megatron's consumed_train_samples"
-    if directory and args.iteration:
-        # the files that contain a cursor: the same one on all data ranks
-        of_each = f"{glob.escape(directory)}/iter_*/mp_rank_00*/train_dataloader_dprank000.pt"
-        saved = {path.split(os.sep)[-3]: path for path in glob.glob(of_each)}
-        kept = saved.pop(f"iter_{args.iteration:07d}", None)
-        if kept:
-            where = torch.load(kept, weights_only=True)["dataloader_state_dict"]["cursor"]
-            at, why = Cursor(where).position, f"the cursor in {kept}"
-        elif saved:
+    directory = iteration and getattr(args, "dataloader_save", None)
+    if directory:
+        file = "mp_rank_00*/train_dataloader_dprank000.pt"  # all data ranks have the same cursor
+        saved = list(Path(directory).glob(f"iter_{iteration:07d}/{file}"))
+        if saved:
+            where = torch.load(saved[0], weights_only=True)["dataloader_state_dict"]["cursor"]
+            at, why = Cursor(where).position, f"the cursor in {saved[0]}"
+        elif any(Path(directory).glob(f"iter_*/{file}")):
             raise ValueError(
-                f"dataloader_save: {directory} has no cursor of the checkpoint's iteration, "
-                f"{args.iteration}, but of other iterations ({max(saved)}); load one of those, "
-                "or name an empty directory to continue from the samples consumed"
+                f"dataloader_save: {directory} has cursors, but none of iteration {iteration}; "
+                f"{REMEDY}"
             )
         else:
             why += f" ({directory} has no cursor); right if no mix was changed and nothing skipped"
     if at < consumed:
         raise ValueError(
-            f"dataloader_save: {why} is at sample {at}, but the checkpoint of iteration "
-            f"{args.iteration} has consumed {consumed}, so it is from another run; name this run's "
-            "directory, or omit --dataloader-save"
+            f"dataloader_save: {why} is at sample {at}, but the checkpoint of {iteration} steps "
+            f"has consumed {consumed}; {REMEDY}"
         )
     _say(f"tokend: stream {stream!r} begins at sample {at}: {why}")
     return where
@@ -256,13 +258,10 @@ class TokendControl:
         """
         if self._group is None:
             self._begin()
-        loader = self._loader
-        request = None if loader is None else loader.control()
-        flag = torch.tensor([request is not None, loader is not None and loader.should_stop])
-        dist.broadcast(flag, self._source, self._group)
-        self.should_stop = bool(flag[1])
-        if not flag[0]:
-            return None
-        said = [{name: getattr(request, name, None) for name in Heard.NAMES}]
+        loader, request = self._loader, self._loader and self._loader.control()
+        said = [(None, loader and loader.should_stop)]
+        if request is not None:
+            said = [({name: getattr(request, name) for name in Heard.NAMES}, loader.should_stop)]
         dist.broadcast_object_list(said, self._source, self._group)
-        return Heard(**said[0]) if request is None else request
+        fields, self.should_stop = said[0]
+        return request if loader or not fields else Heard(**fields)

@@ -10,14 +10,7 @@ import math
 
 import torch
 from transformers import Trainer, TrainerCallback
-from transformers import __version__ as found
-
-try:
-    from transformers.trainer_callback import ExportableState
-except ImportError:
-    raise ImportError(
-        f"tokend: needs transformers 4.57 or later, not {found}; pip install -U transformers"
-    ) from None
+from transformers.trainer_callback import ExportableState
 
 from ..batch import unshifted
 from ..throughput import Throughput
