@@ -255,10 +255,15 @@ def _largest_token(datasets):
 def _vocabulary(datasets, given):
     """Returns vocab, a comment about it, and eos: a key and its value, or a comment."""
     directories = [os.path.dirname(dataset.files[0]) for dataset in datasets]
-    run = (tokenize.read_notes(directories[0]) or {}).get("run", {})
-    if run.get("file"):  # tokenize has made them
+    runs = [(tokenize.read_notes(each) or {}).get("run", {}) for each in directories]
+    run, file = runs[0], given.tokenizer
+    known = (
+        "vocab" in run and run["file"] and (file is None or tokenizer.place(file) == run["file"])
+    )
+    if known and len({(each.get("tokenizer"), each.get("eos")) for each in runs}) == 1:
         by = "a token is a byte" if run["file"] == tokenizer.BYTES else f"tokenizer: {run['file']}"
-        return run["vocab"], f"{by}; a token not below it stops the stream", f"eos: {run['eos']}"
+        vocab = max(each.get("vocab", 0) for each in runs)
+        return vocab, f"{by}; a token not below it stops the stream", f"eos: {run['eos']}"
     largest, whole = _largest_token(datasets)
     vocab, ends, by = largest + 1, {}, "set your tokenizer's"
     if file := _tokenizer(given, directories):

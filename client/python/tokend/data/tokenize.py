@@ -353,7 +353,6 @@ def make(given, sources, most=sys.maxsize):
         dtype = "u16" if vocab <= 1 << 16 and encoder else "u32"
     if dtype == "u16" and vocab > 1 << 16:
         raise Error(f"--dtype u16: cannot hold the vocabulary's {vocab} tokens; pass u32")
-    file = given.tokenizer
     run = {  # what decides the shards' bytes; only `file` may be another one at a resume
         "field": given.column or given.field,
         "bos": bos,
@@ -365,7 +364,7 @@ def make(given, sources, most=sys.maxsize):
         "pattern": encoder and encoder.pattern,
         "shard_tokens": given.shard_tokens,
         "inputs": [[os.path.realpath(s.path), s.size, s.changed] for s in sources],
-        "file": os.path.realpath(file) if file and not tokenizer.is_bytes(file) else file,
+        "file": given.tokenizer and tokenizer.place(given.tokenizer),
     }
     if encoder and encoder.note and not given.resume:
         say(encoder.note)

@@ -161,9 +161,9 @@ class Bytes(Tokenizer):
         return bytes(tokens).decode(errors="replace")
 
 
-def is_bytes(path):
-    """A file of this name is a file."""
-    return path == BYTES and not os.path.exists(path)
+def place(path):
+    """The file from anywhere, or BYTES. A file of this name is a file."""
+    return path if path == BYTES and not os.path.exists(path) else os.path.realpath(path)
 
 
 def load(path, pattern=None):
@@ -171,7 +171,7 @@ def load(path, pattern=None):
 
     @pattern: how a .tiktoken file splits text; default GPT-2's. Other files contain their own.
     """
-    if is_bytes(path):
+    if place(path) == BYTES:
         return Bytes(path, b"", pattern)
     try:
         with open(path, "rb") as file:
