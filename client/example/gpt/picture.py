@@ -11,14 +11,11 @@ from drawing import Drawing  # noqa: E402
 LEFT, RIGHT, TOP, BOTTOM = 50, 880, 50, 330
 
 
-def draw(path, kept, undone, valid, events):
-    """@kept: the steps of the final model, @undone: those that a kill undid, @valid: (step, loss)
-    of the held-out text, @events: {step: text}.
-    """
+def draw(path, kept, undone, events):
+    """@kept: the steps of the final model, @undone: those that a kill undid, @events: by step."""
     d = Drawing(900, 380, "Loss of the training run; the kills leave no trace")
     losses, steps = [step["loss"] for step in kept], len(kept)
-    high = math.ceil(max(losses))
-    low = math.floor(min(losses + [loss for _, loss in valid]))
+    high, low = math.ceil(max(losses)), math.floor(min(losses))
 
     def at(step, loss):
         x = LEFT + step * (RIGHT - LEFT) / steps
@@ -39,12 +36,8 @@ def draw(path, kept, undone, valid, events):
     d.line([at(*point) for point in enumerate(losses, 1)], "faint")
     d.line([at(n, sum(part) / len(part)) for n, part in enumerate(smooth, 1)], "curve")
     d.line([at(step["step"], step["loss"]) for step in undone], "undone")
-    for step, loss in valid:
-        d.dot(*at(step, loss), "green")
     legend = (("curve", "mean of 20 steps"), ("undone", "undone by the kill, then trained again"))
     for n, (look, text) in enumerate(legend):
-        d.line([(380 + n * 170, 20), (404 + n * 170, 20)], look)
-        d.text(410 + n * 170, 24, text, "small")
-    d.dot(792, 20, "green")
-    d.text(802, 24, "held-out text", "small")
+        d.line([(480 + n * 170, 20), (504 + n * 170, 20)], look)
+        d.text(510 + n * 170, 24, text, "small")
     path.write_text(d.svg())

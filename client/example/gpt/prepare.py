@@ -12,8 +12,8 @@ import subprocess
 import sys
 import sysconfig
 
-PYTHON = pathlib.Path(__file__).resolve().parents[3] / "build" / "python"
-CHARACTERS = 10_000_000  # about, per dataset
+BUILD = pathlib.Path(__file__).resolve().parents[3] / "build"
+MIB = 10  # at most, of each dataset
 TOKEN_BYTES = 2
 
 
@@ -22,40 +22,30 @@ def package(name):
     return pathlib.Path(importlib.util.find_spec(name).submodule_search_locations[0])
 
 
-def documents(directory, suffix):
-    size = 0
-    for path in sorted(directory.rglob("*" + suffix)):
-        if path.is_file() and path.stat().st_size and size < CHARACTERS:
-            size += path.stat().st_size
-            yield path
-
-
-def tokenize(files, output):
-    # openai-whisper is installed for one file, GPT-2's vocabulary
-    ranks = package("whisper") / "assets" / "gpt2.tiktoken"
-    part = output.with_suffix(".part")
-    shutil.rmtree(part, ignore_errors=True)
-    command = [sys.executable, "-m", "tokend", "tokenize", "--text", *files, "-o", part]
-    subprocess.run(
-        [*command, "--tokenizer", ranks, "--shard-tokens", "2000000"],
-        env={**os.environ, "PYTHONPATH": str(PYTHON)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    part.rename(output)
-
-
 def prepare(data):
-    """Fills DATA/{python,torch,headers}, once. Returns {dataset: tokens}."""
+    """Makes the directory DATA, once. Returns {dataset: directory of shards}, and their tokens."""
     sources = {
-        "python": (pathlib.Path(sysconfig.get_path("stdlib")), ".py"),
-        "torch": (package("torch"), ".py"),
-        "headers": (package("torch") / "include", ".h"),
+        "python": pathlib.Path(sysconfig.get_path("stdlib")),
+        "torch": package("torch") / "distributed",
+        "headers": package("torch") / "include",
     }
-    data.mkdir(parents=True, exist_ok=True)
-    for name, source in sources.items():
-        if not (data / name).is_dir():
-            tokenize(documents(*source), data / name)
-    shards = {name: (data / name).glob("*.bin") for name in sources}
-    return {n: sum(path.stat().st_size for path in s) // TOKEN_BYTES for n, s in shards.items()}
+    if not data.is_dir():
+        part = data.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        # openai-whisper is installed for one file, GPT-2's vocabulary
+        ranks = package("whisper") / "assets" / "gpt2.tiktoken"
+        command = [sys.executable, "-m", "tokend", "init", *sources.values()]
+        environment = {"PYTHONPATH": str(BUILD / "python"), "TOKEND_BIN": str(BUILD / "bin")}
+        subprocess.run(
+            [*command, "--tokenizer", ranks, "--most", str(MIB)],
+            env={**os.environ, **environment},
+            cwd=part,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        part.rename(data)
+    made = {name: data / "tokens" / source.resolve().name for name, source in sources.items()}
+    sizes = [path.stat().st_size for shards in made.values() for path in shards.glob("*.bin")]
+    return made, sum(sizes) // TOKEN_BYTES

@@ -17,13 +17,16 @@ def run(*command, **more):
     return subprocess.run(words, check=True, capture_output=True, text=True, **more).stdout
 
 
+def free_port():
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return bound.getsockname()[1]
+
+
 class Store:
     def __init__(self, directory):
-        with socket.socket() as bound:
-            bound.bind(("127.0.0.1", 0))
-            port = bound.getsockname()[1]
-        self.directory = directory
-        self.endpoint = f"http://127.0.0.1:{port}"
+        self.directory, self.port = directory, free_port()
+        self.endpoint = f"http://127.0.0.1:{self.port}"
         # for processes that read from it: the daemon and tokctl; trainers need nothing
         self.environment = {
             "AWS_ACCESS_KEY_ID": KEY,
@@ -31,8 +34,10 @@ class Store:
             "AWS_REGION": REGION,
             "AWS_ENDPOINT_URL_S3": self.endpoint,
         }
-        shutil.rmtree(directory, ignore_errors=True)
-        self.script("start", port)
+
+    def start(self):
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.script("start", self.port)
 
     def script(self, word, *more):
         """stop-gateway: SIGKILL to the gateway. The objects stay in another process."""
@@ -46,16 +51,15 @@ class Store:
                 check=True,
             )
 
-    def put(self, data, names):
-        """Puts the shards DATA/NAME/*.bin into the bucket, and writes DATA/NAME.jsonl, the
+    def put(self, shards):
+        """Puts the shards of {dataset: directory} into the bucket, and writes DATASET.jsonl, their
         manifests. The daemon never lists.
         """
         signed = ["curl", "-fsS", "--noproxy", "*", "--aws-sigv4", f"aws:amz:{REGION}:s3"]
         signed += ["--user", f"{KEY}:{SECRET}", "-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]
         run(*signed, "-X", "PUT", f"{self.endpoint}/{BUCKET}/")
-        for name in names:
-            for path in sorted((data / name).glob("*.bin")):
+        for name, directory in shards.items():
+            for path in sorted(directory.glob("*.bin")):
                 run(*signed, "-T", path, f"{self.endpoint}/{BUCKET}/{name}/{path.name}")
-            manifest = data / f"{name}.jsonl"
-            manifest.unlink(missing_ok=True)
+            manifest = self.directory / f"{name}.jsonl"
             run(TOKCTL, "manifest", f"s3://{BUCKET}/{name}/", manifest, env=self.environment)

@@ -4,7 +4,7 @@
         --until STEP
 
 It resumes from the newest checkpoint in DIR/checkpoints, also if another number of ranks wrote it.
-FILE gets a line of JSON a step, and a last one with the loss of the validation set.
+FILE gets a line of JSON a step.
 """
 
 import argparse
@@ -47,22 +47,7 @@ class GPT(nn.Module):
 
     def forward(self, input_ids, labels):
         x = self.layers(self.token(input_ids) + self.place.weight, mask=self.causal, is_causal=True)
-        real = labels >= 0  # tokend: padding at the end of a finite stream is -100
-        return self.output(x[real], labels[real]).loss
-
-
-@torch.no_grad()
-def validate(model, socket):
-    """The mean loss over the tokens of the validation set, of all ranks."""
-    # tokend: another stream of the same daemon. It is finite, so the loop ends.
-    sums = torch.zeros(2)
-    with Loader("valid", micro_batch=GLOBAL_BATCH // dist.get_world_size(), socket=socket) as valid:
-        for batch in valid:
-            if real := int((batch["labels"] >= 0).sum()):
-                loss = model(batch["input_ids"], batch["labels"])
-                sums += torch.tensor([real * loss.item(), real])
-    dist.all_reduce(sums)
-    return (sums[0] / sums[1]).item()
+        return self.output(x.flatten(0, 1), labels.flatten()).loss
 
 
 def train(given):
@@ -121,9 +106,6 @@ def train(given):
                     shutil.rmtree(old)
         began = time.perf_counter()
 
-    loss = validate(model.module, given.socket)
-    if log:
-        log.write(json.dumps({"valid": loss}) + "\n")
     loader.close()
 
 
