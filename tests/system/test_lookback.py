@@ -219,7 +219,7 @@ def test_a_dataset_of_the_past_may_leave_the_config(scene):
     lost = f"verify -c {config} train @a.record --from {at} --to {at + 1}"
     (fault,) = json.loads(scene.ctl(f"{lost} --json", code=1)[0])["faults"]
     assert fault == {"fault": "lost", "position": at, "count": 1}
-    words = f"lost: position {at}  dataset web, which is no longer in the config\n"
+    words = f"lost: position {at} to {at}  dataset web  shard not in the config"
     assert words in scene.ctl(lost, code=1)[0]
     assert daemon.stop() == 0
 

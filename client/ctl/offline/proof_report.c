@@ -94,13 +94,8 @@ uint64_t proof_findings(const struct proof *p)
 /* ---- the verdict ---- */
 
 struct text {
-	char at[1400];
+	char at[3 * PATH_MAX];
 	size_t n;
-};
-
-/* Why, and what to do. */
-struct cause {
-	struct text why, advice;
 };
 
 /* Adds to @t. Always true. */
@@ -116,38 +111,45 @@ __attribute__((format(printf, 2, 3))) static bool say(struct text *t, const char
 	return true;
 }
 
-static const char *path_of(const struct proof *p, const struct finding *f)
-{
-	return p->records->file[f->file].path;
-}
-
-/* The file of all findings of @kind; NULL if there are several, or if not all were kept. */
+/* The file of all findings of @kind that were kept; NULL if there are several. */
 static const char *only_file(const struct proof *p, enum finding_kind kind)
 {
 	for (unsigned i = 1; i < p->shown[kind]; i++)
 		if (p->finding[kind][i].file != p->finding[kind][0].file)
 			return NULL;
-	return path_of(p, &p->finding[kind][0]);
+	return p->records->file[p->finding[kind][0].file].path;
+}
+
+/* Are the altered rows that were kept, several, all of one shard? @first: that of the first. */
+static bool one_shard(const struct proof *p, const struct source *first)
+{
+	bool one = first->shard && p->found[ALTERED] > 1;
+
+	for (unsigned i = 1; i < p->shown[ALTERED] && one; i++) {
+		struct source other = source_of(p, p->finding[ALTERED][i].position);
+
+		one = other.shard && strcmp(other.shard, first->shard) == 0 &&
+		      strcmp(other.dataset, first->dataset) == 0;
+	}
+	return one;
 }
 
 /* Probable causes. False: it is another one. */
 
 /* Only clocks tell which of two restarts was first. */
-static bool clock_was_set(const struct proof *p, struct cause *c)
+static bool clock_was_set(const struct proof *p, struct text *why)
 {
 	const struct record_peer *peer = p->peer;
 
 	return peer->rewound &&
-	       say(&c->why,
+	       say(why,
 		       "%s begins after %s by its clock, but at an earlier position, so rows of "
-		       "that file are void",
-		       p->records->file[peer->rewinding].path,
-		       p->records->file[peer->voided].path) &&
-	       say(&c->advice, "if the clock was set back, verify the records before and after "
-			       "that moment separately");
+		       "that file are void; if the clock was set back, verify the records before "
+		       "and after that moment separately",
+		       p->records->file[peer->rewinding].path, p->records->file[peer->voided].path);
 }
 
-static bool rank_is_missing(const struct proof *p, struct cause *c)
+static bool rank_is_missing(const struct proof *p, struct text *why)
 {
 	uint64_t first = p->finding[LOST][0].position, whole = whole_to(p);
 	const struct record_generation *g = p->found[LOST] ? generation_of(p, first) : NULL;
@@ -157,77 +159,50 @@ static bool rank_is_missing(const struct proof *p, struct cause *c)
 		return false;
 	last_of(p, g, rank_of(g, first), &any);
 	if (!any)
-		return say(&c->why,
-			       "no record of rank %" PRIu64 " of %" PRIu64 " from position %" PRIu64
-			       " on was given",
-			       rank_of(g, first), g->world, g->position) &&
-		       say(&c->advice, "give the records of all ranks%s",
-			       whole > p->from ? "" : " and nodes");
+		return say(why,
+			"no record of rank %" PRIu64 " of %" PRIu64 " from position %" PRIu64
+			" on was given; give the records of all ranks and nodes",
+			rank_of(g, first), g->world, g->position);
 	return whole > p->from &&
-	       say(&c->why,
+	       say(why,
 		       "rank %" PRIu64 " of %" PRIu64 " recorded nothing from position %" PRIu64
-		       " on",
-		       rank_of(g, first), g->world, first) &&
-	       say(&c->advice,
-		       "if the run was stopped there, add --to %" PRIu64
+		       " on; if the run was stopped there, add --to %" PRIu64
 		       " to end the range at the last complete step",
-		       whole);
+		       rank_of(g, first), g->world, first, whole);
 }
 
-static bool orders_differ(const struct proof *p, struct cause *c)
+static bool samples_differ(const struct proof *p, struct text *why)
 {
-	return p->files[0] &&
-	       say(&c->why,
-		       "%s and %s were served different mixes: position %" PRIu64
-		       " has other samples in them",
-		       p->files[0], p->files[1], p->differ_at) &&
-	       say(&c->advice, "all ranks must load the same checkpoint, and carry out each "
-			       "request at one step");
-}
-
-/* True if the altered rows that were kept are all of one shard. */
-static bool one_shard(const struct proof *p, struct source *source)
-{
-	*source = source_of(p, p->finding[ALTERED][0].position);
-	for (unsigned i = 1; i < p->shown[ALTERED] && source->shard; i++) {
-		struct source other = source_of(p, p->finding[ALTERED][i].position);
-
-		if (!other.shard || strcmp(other.shard, source->shard) != 0 ||
-			strcmp(other.dataset, source->dataset) != 0)
-			return false;
-	}
-	return source->shard && p->found[ALTERED] > 1;
-}
-
-static bool tokens_differ(const struct proof *p, struct cause *c)
-{
-	const struct finding *first = &p->finding[ALTERED][0];
-	struct source source;
-	const char *file;
-
+	if (p->files[0])
+		return say(why,
+			"%s and %s were served different mixes: position %" PRIu64
+			" has other samples in them; all ranks must load the same checkpoint, and "
+			"carry out each request at one step",
+			p->files[0], p->files[1], p->differ_at);
 	if (p->found[ALTERED] == 0)
 		return false;
-	file = only_file(p, ALTERED);
+	const struct finding *first = &p->finding[ALTERED][0];
+	struct source source = source_of(p, first->position);
+
 	if (one_shard(p, &source))
-		return say(&c->why, "shard %s of dataset %s is not what the run was served",
-			       source.shard, source.dataset) &&
-		       say(&c->advice, "restore that shard");
-	if (!source.dataset)
-		return say(&c->why, "%s has rows past the end of the stream", path_of(p, first));
-	if (file && p->found[ALTERED] > 1)
-		return say(&c->why, "%s has other tokens: another mix, or other shards", file);
-	return say(&c->why, "tokens in %s are not those of the shards", path_of(p, first));
+		return say(why,
+			"shard %s of dataset %s is not what the run was served; restore that shard",
+			source.shard, source.dataset);
+	return say(why, "%s has %s", p->records->file[first->file].path,
+		!source.dataset ? "rows past the end of the stream"
+		: p->found[ALTERED] > 1 && only_file(p, ALTERED)
+			? "other tokens: another mix, or other shards"
+			: "tokens that are not those of the shards");
 }
 
-static bool taken_twice(const struct proof *p, struct cause *c)
+static bool taken_twice(const struct proof *p, struct text *why)
 {
 	const char *file = p->found[REPEATED] ? only_file(p, REPEATED) : NULL;
 
-	if (file)
-		return say(&c->why, "%s has rows that were taken before", file);
 	return p->found[REPEATED] > 0 &&
-	       say(&c->why, "two processes took the same rows: a job that ran twice, or a restart "
-			    "without its checkpoint");
+	       say(why, "%s%s", file ? file : "two processes took the same rows: ",
+		       file ? " has rows that were taken before"
+			    : "a job that ran twice, or a restart without its checkpoint");
 }
 
 /* Sets @run to the run of a file that a Loader named, RUN.RANK-PEER.PID-TIME.record. Returns the
@@ -261,26 +236,25 @@ static void name_runs(const struct records *r, struct text *v)
 	}
 }
 
-/* "OK: …", or "NOT EXACT: " with the probable cause, what was found, and what to do. */
+/* "OK: …", or "NOT EXACT: " with the probable cause, what to do, and what was found. */
 static void judge(const struct proof *p, struct text *v)
 {
-	struct cause c = {0};
-
 	if (proof_findings(p) > 0) {
-		if (!(clock_was_set(p, &c) || rank_is_missing(p, &c) || orders_differ(p, &c) ||
-			    tokens_differ(p, &c) || taken_twice(p, &c)))
-			say(&c.why, "positions were never taken, or their records were not given");
+		say(v, "NOT EXACT: ");
+		if (!clock_was_set(p, v) && !rank_is_missing(p, v) && !samples_differ(p, v) &&
+			!taken_twice(p, v))
+			say(v, "positions were never taken, or their records were not given");
 		say(v,
-			"NOT EXACT: %.600s: of the samples from %" PRIu64 " to %" PRIu64
-			", %" PRIu64 " repeated, %" PRIu64 " lost, %" PRIu64 " altered%s%s",
-			c.why.at, p->from, p->to - 1, p->found[REPEATED], p->found[LOST],
-			p->found[ALTERED], c.advice.n > 0 ? "; " : "", c.advice.at);
+			": of the samples from %" PRIu64 " to %" PRIu64 ", %" PRIu64
+			" repeated, %" PRIu64 " lost, %" PRIu64 " altered",
+			p->from, p->to - 1, p->found[REPEATED], p->found[LOST], p->found[ALTERED]);
 	} else {
 		say(v, "OK: every sample from %" PRIu64 " to %" PRIu64 " once", p->from, p->to - 1);
 		if (p->skipped > 0)
 			say(v, ", but %" PRIu64 " skipped by request", p->skipped);
-		if (clock_was_set(p, &c))
-			say(v, "; %.600s; %s", c.why.at, c.advice.at);
+		if (p->peer->rewound)
+			say(v, "; ");
+		clock_was_set(p, v);
 	}
 	name_runs(p->records, v);
 }
@@ -291,40 +265,33 @@ static const char *const finding_name[FINDINGS] = {"repeated", "lost", "altered"
 
 static void put_numbers(struct emit *e, const struct proof *p)
 {
-	const struct records *r = p->records;
 	uint64_t whole = whole_to(p);
 	const struct {
 		const char *key;
 		uint64_t value;
-		bool shown; /* also in the text */
-		const char *about;
 	} numbers[] = {
-		{"peer", p->peer->peer, r->peers > 1, NULL},
-		{"pass", p->peer->pass, r->passes > 1, NULL},
-		{"samples", p->samples, true, NULL},
-		{"repeated", p->found[REPEATED], true, NULL},
-		{"lost", p->found[LOST], true, NULL},
-		{"altered", p->found[ALTERED], true, NULL},
-		{"skipped", p->skipped, true, "by request"},
-		{"void", p->voided, true, "undone by restarts"},
-		{"outside", p->outside, true, "not in the range from..to"},
-		{"generations", p->peer->generations, true, NULL},
-		{"records", r->files, false, NULL},
-		{"from", p->from, true, NULL},
-		{"to", p->to, true, NULL},
-		{"sum", p->sum, true, NULL},
-		{"seq_len", r->s->stream->begin.seq_len, false, NULL},
+		{"peer", p->peer->peer},
+		{"pass", p->peer->pass},
+		{"samples", p->samples},
+		{"repeated", p->found[REPEATED]},
+		{"lost", p->found[LOST]},
+		{"altered", p->found[ALTERED]},
+		{"skipped", p->skipped},
+		{"void", p->voided},
+		{"outside", p->outside},
+		{"generations", p->peer->generations},
+		{"records", p->records->files},
+		{"from", p->from},
+		{"to", p->to},
+		{"sum", p->sum},
+		{"seq_len", p->records->s->stream->begin.seq_len},
 	};
 
 	emit_fields(e);
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-		emit_number(e, numbers[i].key, numbers[i].shown ? numbers[i].key : NULL,
-			numbers[i].value);
-		if (numbers[i].about)
-			emit_more(e, "  %s", numbers[i].about);
-	}
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		emit_number(e, numbers[i].key, numbers[i].key, numbers[i].value);
 	if (whole > p->from)
-		emit_number(e, "whole_to", NULL, whole);
+		emit_number(e, "whole_to", "whole_to", whole);
 	emit_table(e);
 }
 
@@ -342,63 +309,44 @@ static void put_skips(struct emit *e, const struct proof *p)
 	emit_close(e, ']');
 }
 
-/* Where the tokens should have been taken from. */
-static void put_source(struct emit *e, const struct proof *p, uint64_t position)
-{
-	struct source source = source_of(p, position);
-
-	if (source.shard) {
-		emit_text(e, "dataset", NULL, source.dataset);
-		emit_text(e, "shard", NULL, source.shard);
-		emit_number(e, "offset", NULL, source.offset);
-		emit_more(e, "  dataset %s  shard %s  offset %" PRIu64, source.dataset,
-			source.shard, source.offset);
-	} else if (source.dataset) {
-		emit_more(e, "  dataset %s, which is no longer in the config", source.dataset);
-	} else {
-		emit_more(e, "  past the end of the stream");
-	}
-}
-
+/* @kind, with where the tokens should have been taken from, and by which rank. */
 static void put_finding(
 	struct emit *e, const struct proof *p, enum finding_kind kind, const struct finding *f)
 {
-	const struct record_generation *g = generation_of(p, f->position);
+	const struct record_generation *g = kind == LOST ? generation_of(p, f->position) : NULL;
+	struct source source = source_of(p, f->position);
 
-	emit_line(e, "%s: position %" PRIu64, finding_name[kind], f->position);
+	emit_line(e,
+		"%s: position %" PRIu64 " to %" PRIu64 "  dataset %s  shard %s  offset %" PRIu64,
+		finding_name[kind], f->position, f->position + f->count - 1,
+		source.dataset ? source.dataset : "none: past the end of the stream",
+		source.shard ? source.shard : "not in the config", source.offset);
 	emit_open(e, "", '{');
 	emit_text(e, "fault", NULL, finding_name[kind]);
 	emit_number(e, "position", NULL, f->position);
 	emit_number(e, "count", NULL, f->count);
-	put_source(e, p, f->position);
+	if (source.shard) {
+		emit_text(e, "dataset", NULL, source.dataset);
+		emit_text(e, "shard", NULL, source.shard);
+		emit_number(e, "offset", NULL, source.offset);
+	}
 	if (kind != LOST) {
 		emit_text(e, "record", NULL, p->records->file[f->file].path);
 		emit_more(e, "  in %s", p->records->file[f->file].path);
 	} else if (g) {
 		emit_number(e, "rank", NULL, rank_of(g, f->position));
 		emit_number(e, "world", NULL, g->world);
-		emit_more(
-			e, "  of rank %" PRIu64 " of %" PRIu64, rank_of(g, f->position), g->world);
+		emit_more(e, "  of rank %" PRIu64, rank_of(g, f->position));
 	}
-	if (f->count > 1)
-		emit_more(e, "  and %" PRIu64 " more after it", f->count - 1);
 	emit_close(e, '}');
 }
 
 static void put_findings(struct emit *e, const struct proof *p)
 {
 	emit_open(e, "faults", '[');
-	for (int kind = 0; kind < FINDINGS; kind++) {
-		uint64_t shown = 0;
-
-		for (unsigned i = 0; i < p->shown[kind]; i++) {
-			put_finding(e, p, (enum finding_kind)kind, &p->finding[kind][i]);
-			shown += p->finding[kind][i].count;
-		}
-		if (p->found[kind] > shown)
-			emit_line(e, "%s: and %" PRIu64 " more", finding_name[kind],
-				p->found[kind] - shown);
-	}
+	for (enum finding_kind kind = 0; kind < FINDINGS; kind++)
+		for (unsigned i = 0; i < p->shown[kind]; i++)
+			put_finding(e, p, kind, &p->finding[kind][i]);
 	emit_close(e, ']');
 }
 

@@ -45,10 +45,10 @@ static bool set_range(
 		p->to = recorded->to;
 	if (p->to > end)
 		ctl_fail("--to %" PRIu64 ": the stream ends at position %" PRIu64, p->to, end);
-	else if (!ctl_given(a, TO) && p->to <= p->from)
-		ctl_fail("no rows were recorded from position %" PRIu64 " on", p->from);
 	else if (p->to <= p->from)
-		ctl_fail("--to %" PRIu64 ": must be above --from, %" PRIu64, p->to, p->from);
+		ctl_fail("the range from position %" PRIu64 " to %" PRIu64
+			 " is empty; give --to above --from, or what was recorded",
+			p->from, p->to);
 	else if (p->from < first)
 		ctl_fail("the range begins at position %" PRIu64 ", but the mixes before %" PRIu64
 			 " are unknown; give --from, or a cursor saved earlier with --cursor",
@@ -94,15 +94,14 @@ static int verify(const struct ctl_arguments *a)
 	struct records records = {0};
 	struct ctl_stream s;
 	int status = CTL_FAILED;
-	bool given = run || cursors > 0, good = true;
+	bool given = run || a->listed > 0, good = true;
 
-	if (run && cursors > 0)
+	if (run && a->listed > 0)
 		return ctl_usage(a->command, "--run and --cursor exclude each other");
 	if (!ctl_stream_open(&s, ctl_text(a, CONFIG), a->argument[0]))
 		return CTL_FAILED;
 	for (int i = 1; i < a->arguments && good; i++)
-		if (cursors > 0 &&
-			bytes_ends_in(a->argument[i], ".cursor")) /* "--cursor *.cursor" */
+		if (a->listed > 0 && bytes_ends_in(a->argument[i], ".cursor")) /* "*.cursor" */
 			a->list[cursors++] = a->argument[i];
 		else
 			good = records_add(&records, a->argument[i]);
