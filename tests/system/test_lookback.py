@@ -187,7 +187,7 @@ def test_a_cursor_without_room_drops_its_oldest_mixes(scene):
     scene.ctl("cursor mix @near web=1 code=1.00000001 -o @near")
     scene.ctl("cursor mix @leap web=1 code=1 -o @short")
     differs, _ = scene.ctl("cursor diff @short @near", code=1)
-    assert has(differs, "mix from 0: absent | web", ": code: units: ")  # not only the dropped past
+    assert has(differs, "mix from 0: absent | web", ": units, ")  # not only the dropped past
     ask = "plan -c CONFIG train --count 2000 --cursor"
     assert scene.lines(f"{ask} @leap --from {oldest}") == scene.lines(
         f"{ask} @full --from {oldest}"

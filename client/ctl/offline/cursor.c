@@ -121,30 +121,8 @@ static char *mix_text(const struct cursor *c, const struct order_segment *s, cha
 	return text;
 }
 
-/* The state that two mixes from the same position on inherited: how often each dataset was served
- * before, and the roundings. True if it differs. */
-static bool compare_inherited(struct diff *d, const struct cursor *names,
-	const struct order_segment *a, const struct order_segment *b)
-{
-	bool differ =
-		numbers(d, a->datasets, b->datasets, "mix from %" PRIu64 ": datasets", a->start);
-
-	for (uint32_t i = 0; i < a->datasets && i < b->datasets; i++) {
-		differ |= numbers(d, a->units[i], b->units[i], "mix from %" PRIu64 ": %s: units",
-			a->start, names->dataset[i].name);
-		differ |= numbers(d, a->base[i], b->base[i],
-			"mix from %" PRIu64 ": %s: served before", a->start,
-			names->dataset[i].name);
-	}
-	for (uint32_t i = 0; i < a->padded && i < b->padded; i++)
-		differ |= numbers(d, a->phase[i], b->phase[i],
-			"mix from %" PRIu64 ": rounding[%" PRIu32 "]", a->start, i);
-	return differ;
-}
-
 static void compare_mixes(struct diff *d, const struct cursor *a, const struct cursor *b)
 {
-	const struct cursor *names = a->datasets < b->datasets ? a : b;
 	bool differed = false; /* so the counts of all later mixes differ */
 	char left[MIX_BYTES], right[MIX_BYTES];
 
@@ -158,8 +136,10 @@ static void compare_mixes(struct diff *d, const struct cursor *a, const struct c
 			y ? mix_text(b, y, right) : "absent", "mix from %" PRIu64,
 			(x ? x : y)->start);
 
-		if (x && y && !differs && !differed)
-			differs = compare_inherited(d, names, x, y);
+		if (x && y && !differs && !differed && !ctl_same_segment(x, y))
+			differs = texts(d, "one", "another",
+				"mix from %" PRIu64 ": units, samples served before, or roundings",
+				x->start);
 		/* A cursor may have had a mix of the other one's, before its first one. */
 		differed |= differs && (x || y->start > a->segment[0]->start) &&
 			    (y || x->start > b->segment[0]->start);
@@ -195,40 +175,32 @@ static bool compare_two(struct emit *e, const struct cursor *a, const struct cur
 
 /* ---- diff, of two or of several: which are the odd ones ---- */
 
-/* How many of @n fingerprints are the same as number @i. */
-static uint64_t alike(const uint64_t *print, int n, int i)
-{
-	uint64_t count = 0;
-
-	for (int j = 0; j < n; j++)
-		count += print[j] == print[i];
-	return count;
-}
-
 /* Compares @n ≥ 3 cursors with one of those that are equal to more than half of all, otherwise with
  * the first. True if all are equal. */
 static bool compare_all(struct emit *e, const struct cursor *c, char *const *path, int n)
 {
-	uint64_t *print = calloc((size_t)n, sizeof(*print)), count;
+	uint64_t *print = calloc((size_t)n, sizeof(*print)), alike[2] = {0}; /* here, usually */
 	int usual = 0;
 	bool same = print || ctl_error(PHRASE_MEMORY);
 
 	for (int i = 0; print && i < n; i++)
 		print[i] = cursor_fingerprint(&c[i], 1, 1);
-	for (int i = 0; print && i < n; i++)
-		if (2 * alike(print, n, i) > (uint64_t)n)
+	for (int i = 0; print && i < n; i++, alike[0] = 0) {
+		for (int j = 0; j < n; j++)
+			alike[0] += print[j] == print[i];
+		if (i == 0 || 2 * alike[0] > (uint64_t)n) {
 			usual = i;
+			alike[1] = alike[0];
+		}
+	}
 	for (int i = 0; print && i < n; i++) {
 		if (print[i] == print[usual])
 			continue;
-		count = alike(print, n, usual);
-		emit_line(e, "%s differs from %s", path[i], path[usual]);
-		if (count > 1)
-			emit_more(e, " and %" PRIu64 " other%s", count - 1, count == 2 ? "" : "s");
-		emit_more(e, ":");
+		emit_line(e, "%s differs from %s, as which %" PRIu64 " of %d are:", path[i],
+			path[usual], alike[1], n);
 		emit_text(e, "odd", NULL, path[i]);
 		emit_text(e, "usual", NULL, path[usual]);
-		emit_number(e, "alike", NULL, count);
+		emit_number(e, "alike", NULL, alike[1]);
 		emit_row(e);
 		compare_two(e, &c[usual], &c[i]);
 		same = false;
@@ -534,21 +506,14 @@ static bool show_checkpoint(struct emit *e, char *path)
 /* A directory, or a file that does not begin like a cursor. */
 static bool is_checkpoint(const char *path)
 {
-	char bytes[4] = "";
-	struct stat st;
-	FILE *file;
-	size_t n;
+	FILE *file = fopen(path, "re");
+	char bytes[4];
+	size_t n = file ? fread(bytes, 1, sizeof(bytes), file) : 0;
+	bool directory = file && n == 0 && errno == EISDIR;
 
-	if (stat(path, &st) != 0)
-		return false;
-	if (!S_ISREG(st.st_mode))
-		return S_ISDIR(st.st_mode);
-	file = fopen(path, "re");
-	if (!file)
-		return false;
-	n = fread(bytes, 1, sizeof(bytes), file);
-	fclose(file);
-	return n > 0 && memcmp(bytes, "tkdc", n) != 0;
+	if (file)
+		fclose(file);
+	return directory || (n > 0 && memcmp(bytes, "tkdc", n) != 0);
 }
 
 static int show_file(const struct ctl_arguments *a)
@@ -595,20 +560,7 @@ static void note_unnamed(const struct cursor *before, const struct cursor_edit *
 	}
 }
 
-static bool schedule(struct cursor *c, const struct stream *stream, const char *path)
-{
-	struct fault fault;
-
-	if (!cursor_belongs(c, &stream->begin, &fault))
-		ctl_fail("%s: %s: %s", path, fault.field, fault.text);
-	else if (!stream_schedule(stream, c, &fault))
-		ctl_fail("%s", fault.text); /* it names the config's line */
-	else
-		return true;
-	return false;
-}
-
-/* Applies all verbs but `schedule`. Returns an exit status. */
+/* Returns an exit status. */
 static int apply(struct cursor *c, const struct cursor *before, const struct ctl_arguments *a,
 	const struct ctl_stream *s)
 {
@@ -630,8 +582,11 @@ static int apply(struct cursor *c, const struct cursor *before, const struct ctl
 
 	if (verb == MIX && ctl_weights(a, 1, weight) != CTL_OK)
 		return CTL_USAGE;
-	if (!cursor_apply(c, &edit, &at, &fault))
+	if (verb == SCHEDULE ? !cursor_belongs(c, &s->stream->begin, &fault)
+			     : !cursor_apply(c, &edit, &at, &fault))
 		return ctl_fail("%s: %s: %s", a->argument[0], fault.field, fault.text);
+	if (verb == SCHEDULE && !stream_schedule(s->stream, c, &fault))
+		return ctl_fail("%s", fault.text); /* it names the config's line */
 	if (verb == MIX)
 		note_unnamed(before, &edit);
 	if ((verb == MIX || verb == REMOVE) && !ctl_given(a, NUMBER))
@@ -653,8 +608,6 @@ static int edit(const struct ctl_arguments *a)
 		; /* the error was printed */
 	else if (!cursor_copy(&after, &before))
 		ctl_fail(PHRASE_MEMORY);
-	else if (a->command == &verbs[SCHEDULE])
-		status = schedule(&after, s.stream, path) ? CTL_OK : CTL_FAILED;
 	else
 		status = apply(&after, &before, a, &s);
 	if (status == CTL_OK && !ctl_cursor_write(&after, ctl_text(a, OUTPUT)))

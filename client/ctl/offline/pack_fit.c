@@ -49,7 +49,7 @@ static uint32_t set_next(const struct set *s, uint32_t i)
 /* ---- rows of rests: of what is left of documents after full rows ---- */
 
 struct fit {
-	const uint32_t *end;
+	const uint64_t *end;
 	uint32_t documents, row_tokens;
 	struct set free;  /* the numbers of free tokens that some row has */
 	uint32_t *head;	  /* [row_tokens + 1] the last row with so many free tokens */
@@ -61,7 +61,7 @@ struct fit {
 
 static uint32_t rest_of(const struct fit *f, uint32_t d)
 {
-	return (f->end[d] - (d ? f->end[d - 1] : 0)) % f->row_tokens;
+	return (uint32_t)((f->end[d] - (d ? f->end[d - 1] : 0)) % f->row_tokens);
 }
 
 /* The row with the least free tokens ≥ @n loses them; a new one, @rows, if there is none. */
@@ -112,23 +112,24 @@ static void fill_rows(struct fit *f)
 /* Writes the pieces of all rows, in the order of their first documents. Returns their number. */
 static size_t list_pieces(const struct fit *f, struct pack_piece *to)
 {
-	uint32_t row = f->row_tokens, at = 0;
+	uint32_t row = f->row_tokens;
+	uint64_t at = 0;
 	size_t n = 0;
 
 	for (uint32_t d = 0; d < f->documents; at = f->end[d++]) {
 		for (; f->end[d] - at >= row; at += row)
-			to[n++] = (struct pack_piece){at, row, true};
+			to[n++] = (struct pack_piece){(uint32_t)at, row, true};
 		if (at == f->end[d] || f->next[f->row_of[d]] != d)
 			continue;
 		for (uint32_t e = d; e != NONE; e = f->after[e])
-			to[n++] = (struct pack_piece){
-				f->end[e] - rest_of(f, e), rest_of(f, e), f->after[e] == NONE};
+			to[n++] = (struct pack_piece){(uint32_t)f->end[e] - rest_of(f, e),
+				rest_of(f, e), f->after[e] == NONE};
 	}
 	return n;
 }
 
 struct pack_piece *pack_fit(
-	const uint32_t *end, uint32_t documents, uint32_t row_tokens, size_t *pieces)
+	const uint64_t *end, uint32_t documents, uint32_t row_tokens, size_t *pieces)
 {
 	size_t lengths = row_tokens + UINT64_C(1),
 	       most = documents + end[documents - 1] / row_tokens;

@@ -23,8 +23,6 @@
 #include <zstd.h>
 
 enum {
-	LOAD_TOKENS = 1 << 18,
-	LIST_BYTES = 64 << 10,
 	FOOTER_BYTES = 9, /* of a zstd seek table */
 	FRAMES_MOST = 0x8000000,
 	SEQUENCE_MOST = INT32_MAX, /* tokens of a document in Megatron's format */
@@ -45,7 +43,8 @@ struct out {
 	struct pack_reader reader;
 	void *piece; /* tokens that are not written yet; without --fit, room for pack_read() */
 	uint64_t room, used; /* in the piece; room: whole pieces of the digest, and frames */
-	uint64_t tokens, bytes, digest; /* written, or to be compared */
+	uint64_t tokens;     /* written, or to be compared */
+	struct pack_result *result;
 
 	/* zstd */
 	ZSTD_CCtx *zstd;
@@ -54,20 +53,11 @@ struct out {
 	struct frame *frame;
 	size_t frames;
 
-	/* Megatron: the lengths of its sequences, of which each is a document */
-	uint32_t *ends; /* in a piece */
-	int32_t *length;
-	size_t sequences;
-	uint64_t open_tokens; /* of the sequence that has not ended yet */
-
-	/* --fit: a window of whole documents */
-	char *window;
-	uint32_t *end; /* of each document */
-	uint64_t documents;
-	struct pack_piece *row_piece;
-	size_t pieces; /* documents in the file */
-	uint64_t padding, cut, split;
-	gzFile list; /* the documents' bounds */
+	/* Megatron, --fit: the documents of the inputs, which Megatron's are */
+	uint32_t *at;	       /* their ends in a piece */
+	uint64_t *end;	       /* [result->documents] their ends */
+	uint64_t *bound;       /* [bounds] of --fit: where documents, their parts and padding end */
+	size_t bounds, pieces; /* pieces: those that are not padding */
 };
 
 bool pack_side_path(const struct pack_how *how, const char *path, char *side)
@@ -91,7 +81,7 @@ bool pack_fail(struct fault *fault, const char *path, int error)
 
 static bool put(struct out *o, const void *from, size_t n, struct fault *fault)
 {
-	o->bytes += n;
+	o->result->bytes += n;
 	return fwrite(from, 1, n, o->file) == n || pack_fail(fault, o->part, errno);
 }
 
@@ -159,50 +149,33 @@ static bool put_seek_table(struct out *o, struct fault *fault)
 
 /* ---- Megatron: the .idx has the lengths of the sequences, where they begin, and documents ---- */
 
-static bool add_sequence(struct out *o, uint64_t tokens, struct fault *fault)
+static bool put_idx(const struct out *o, struct fault *fault)
 {
-	if (tokens > SEQUENCE_MOST)
-		return fault_set(fault, FAULT_ARGUMENT, "eos",
-			"%s: a document of %" PRIu64
-			" tokens is too long for Megatron (at most %d); give --eos, or more "
-			"--shards",
-			o->path, tokens, SEQUENCE_MOST);
-	if (!ctl_grow((void **)&o->length, o->sequences, sizeof(*o->length)))
-		return fault_memory(fault);
-	o->length[o->sequences++] = (int32_t)tokens;
-	return true;
-}
-
-/* Adds the sequences of a piece of @n tokens, in which @count end, at o->ends. */
-static bool add_sequences(struct out *o, uint64_t n, uint64_t count, struct fault *fault)
-{
-	uint64_t at = 0;
-
-	for (uint64_t i = 0; i < count; at = o->ends[i++]) {
-		if (!add_sequence(o, o->open_tokens + o->ends[i] - at, fault))
-			return false;
-		o->open_tokens = 0;
-	}
-	o->open_tokens += n - at;
-	return true;
-}
-
-/* Faults of writing are found at the end. */
-static void put_idx(const struct out *o)
-{
-	uint64_t header[] = {htole64(o->sequences), htole64(o->sequences + 1)}, at = 0;
+	uint64_t n = o->result->documents, header[] = {htole64(n), htole64(n + 1)}, at = 0;
 	uint32_t width = o->how->token_bytes;
 	FILE *idx = o->side_file;
 
+	for (uint64_t i = 0; i < n; at = o->end[i++])
+		if (o->end[i] - at > SEQUENCE_MOST)
+			return fault_set(fault, FAULT_ARGUMENT, "eos",
+				"%s: a document of %" PRIu64
+				" tokens is too long for Megatron (at most %d); give --eos, or "
+				"more --shards",
+				o->path, o->end[i] - at, SEQUENCE_MOST);
+	if (!idx)
+		return true;
 	fwrite("MMIDIDX\0\0\1\0\0\0\0\0\0\0", 1, 17, idx);
 	fputc(width == 2 ? 8 : 4, idx); /* u16, i32 */
 	fwrite(header, sizeof(header), 1, idx);
-	for (size_t i = 0; i < o->sequences; i++)
-		fwrite(&(uint32_t){htole32((uint32_t)o->length[i])}, 4, 1, idx);
-	for (size_t i = 0; i < o->sequences; at += (uint64_t)o->length[i++] * width)
-		fwrite(&(uint64_t){htole64(at)}, 8, 1, idx);
-	for (uint64_t i = 0; i <= o->sequences; i++)
+	at = 0;
+	for (uint64_t i = 0; i < n; at = o->end[i++])
+		fwrite(&(uint32_t){htole32((uint32_t)(o->end[i] - at))}, 4, 1, idx);
+	at = 0;
+	for (uint64_t i = 0; i < n; at = o->end[i++])
+		fwrite(&(uint64_t){htole64(at * width)}, 8, 1, idx);
+	for (uint64_t i = 0; i <= n; i++)
 		fwrite(&(uint64_t){htole64(i)}, 8, 1, idx);
+	return true; /* faults of writing are found at the end */
 }
 
 /* ---- tokens ---- */
@@ -210,10 +183,10 @@ static void put_idx(const struct out *o)
 /* Writes the piece. */
 static bool flush(struct out *o, struct fault *fault)
 {
-	uint64_t n = o->used, at = o->bytes;
+	uint64_t n = o->used, at = o->result->bytes;
 	uint32_t width = o->how->token_bytes;
 
-	o->digest += ctl_digest(o->piece, n, width, o->tokens / CTL_DIGEST_TOKENS);
+	o->result->digest += ctl_digest(o->piece, n, width, o->tokens / CTL_DIGEST_TOKENS);
 	o->tokens += n;
 	o->used = 0;
 	if (!o->file)
@@ -222,27 +195,44 @@ static bool flush(struct out *o, struct fault *fault)
 		return false;
 	/* Starts writing to the disk early, because fsync() waits for all of it at the end. */
 	(void)sync_file_range(
-		fileno(o->file), (off_t)at, (off_t)(o->bytes - at), SYNC_FILE_RANGE_WRITE);
+		fileno(o->file), (off_t)at, (off_t)(o->result->bytes - at), SYNC_FILE_RANGE_WRITE);
 	return true;
+}
+
+static bool add_end(uint64_t **list, uint64_t n, uint64_t end, struct fault *fault)
+{
+	if (!ctl_grow((void **)list, n, sizeof(**list)))
+		return fault_memory(fault);
+	(*list)[n] = end;
+	return true;
+}
+
+/* Reads the next @n tokens of the inputs from @begin + @from on into @to, and the ends of
+ * documents. */
+static bool read_piece(
+	struct out *o, uint64_t begin, uint64_t from, uint64_t n, void *to, struct fault *fault)
+{
+	uint64_t ends = 0;
+	bool fine = pack_read(&o->reader, begin + from, n, to, o->at, &ends, fault);
+
+	for (uint64_t i = 0; fine && i < ends; i++)
+		fine = add_end(&o->end, o->result->documents++, from + o->at[i], fault);
+	if (fine)
+		ctl_progress_add(o->how->progress, n);
+	return fine;
 }
 
 /* Writes tokens [begin, end) of the inputs. */
 static bool put_inputs(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
 {
-	for (; begin < end; begin += o->room) {
-		uint64_t n = end - begin < o->room ? end - begin : o->room, count = 0;
+	while (o->tokens < end - begin) {
+		uint64_t left = end - begin - o->tokens;
 
-		if (!pack_read(&o->reader, begin, n, o->piece, o->ends, &count, fault) ||
-			(o->ends && !add_sequences(o, n, count, fault)))
+		o->used = left < o->room ? left : o->room;
+		if (!read_piece(o, begin, o->tokens, o->used, o->piece, fault) || !flush(o, fault))
 			return false;
-		o->used = n;
-		if (!flush(o, fault))
-			return false;
-		ctl_progress_add(o->how->progress, n);
 	}
-	if (o->open_tokens > 0 && !add_sequence(o, o->open_tokens, fault))
-		return false;
-	return pack_read_end(&o->reader, fault);
+	return true;
 }
 
 /* ---- rows of --fit, and the list of their documents ---- */
@@ -252,42 +242,15 @@ static bool put_inputs(struct out *o, uint64_t begin, uint64_t end, struct fault
  * .csv.gz, leaves it out, so a loss mask excludes it.
  */
 
-/* Reads the window [begin, end) and the ends of its documents. */
-static bool load(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
-{
-	uint32_t *at = malloc(LOAD_TOKENS * sizeof(*at)), width = o->how->token_bytes;
-	uint64_t tokens = end - begin;
-	bool fine;
-
-	/* pack_read() needs 4 bytes a token while it reads. */
-	o->window = malloc(tokens * width + LOAD_TOKENS * sizeof(uint32_t));
-	fine = (at && o->window) || fault_memory(fault);
-	for (uint64_t from = 0; fine && from < tokens; from += LOAD_TOKENS) {
-		uint64_t n = tokens - from < LOAD_TOKENS ? tokens - from : LOAD_TOKENS, ends = 0;
-
-		fine = pack_read(&o->reader, begin + from, n,
-			(uint32_t *)(o->window + from * width), at, &ends, fault);
-		for (uint64_t i = 0; fine && i < ends; i++) {
-			fine = ctl_grow((void **)&o->end, o->documents, sizeof(*o->end)) ||
-			       fault_memory(fault);
-			if (fine)
-				o->end[o->documents++] = (uint32_t)from + at[i];
-		}
-		if (fine)
-			ctl_progress_add(o->how->progress, n);
-	}
-	free(at);
-	return fine && pack_read_end(&o->reader, fault);
-}
-
 /* A wrong --eos would make each input one document. */
-static bool check_eos(const struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
+static bool check_eos(
+	const struct out *o, const void *window, uint64_t begin, uint64_t end, struct fault *fault)
 {
 	const struct pack_in *in = o->reader.in;
 	bool found = !in->has_eos || in->has[PACK_UNINDEXED].sources < in->sources;
 
-	for (uint64_t d = 0; d < o->documents && !found; d++)
-		found = tokens_value(o->window, o->end[d] - 1, o->how->token_bytes) == in->eos;
+	for (uint64_t d = 0; d < o->result->documents && !found; d++)
+		found = tokens_value(window, o->end[d] - 1, o->how->token_bytes) == in->eos;
 	return found ||
 	       fault_set(fault, FAULT_ARGUMENT, "eos",
 		       "--eos %" PRIu64 ": does not occur in tokens %" PRIu64 " to %" PRIu64
@@ -296,19 +259,16 @@ static bool check_eos(const struct out *o, uint64_t begin, uint64_t end, struct 
 		       in->eos, begin, end);
 }
 
-/* Counts padding, documents longer than a row, and those that plain concatenation would cut. */
-static void count(struct out *o, uint64_t begin, uint64_t end)
+/* Counts documents longer than a row, and those that plain concatenation would cut. */
+static void count_documents(struct out *o, uint64_t begin)
 {
-	uint64_t row = o->how->row_tokens, rows = 0, at = begin;
+	uint64_t row = o->how->row_tokens, at = begin;
 
-	for (size_t i = 0; i < o->pieces; i++)
-		rows += o->row_piece[i].last;
-	o->padding = rows * row - (end - begin);
-	for (uint64_t d = 0; d < o->documents; at = begin + o->end[d++]) {
+	for (uint64_t d = 0; d < o->result->documents; at = begin + o->end[d++]) {
 		uint64_t last = begin + o->end[d] - 1;
 
-		o->split += at / row != last / row;
-		o->cut += last + 1 - at > row;
+		o->result->split += at / row != last / row;
+		o->result->cut += last + 1 - at > row;
 	}
 }
 
@@ -326,57 +286,82 @@ static bool put_tokens(struct out *o, const char *from, uint64_t n, struct fault
 	return true;
 }
 
-/* Writes a piece and its bounds, and the padding after it. */
-static bool put_piece(struct out *o, const struct pack_piece *p, struct fault *fault)
+/* Writes a piece of the window, its bounds to @list, and the padding after it. */
+static bool put_piece(struct out *o, const char *window, const struct pack_piece *p, gzFile list,
+	struct fault *fault)
 {
 	uint64_t at = o->tokens + o->used, end = at + p->tokens, row = o->how->row_tokens;
 	uint32_t width = o->how->token_bytes;
-	const char *from = o->window + (uint64_t)p->at * width;
+	const char *from = window + (uint64_t)p->at * width;
 
-	if (o->list && gzprintf(o->list, "%" PRIu64 ",%" PRIu64 "\n", at, end) <= 0)
+	if (list && gzprintf(list, "%" PRIu64 ",%" PRIu64 "\n", at, end) <= 0)
 		return pack_fail(fault, o->side, errno);
-	if (!put_tokens(o, from, p->tokens, fault))
+	if (!put_tokens(o, from, p->tokens, fault) || !add_end(&o->bound, o->bounds++, end, fault))
 		return false;
-	for (; p->last && end % row != 0; end++)
+	if (!p->last || end % row == 0)
+		return true;
+	for (; end % row != 0; end++)
 		if (!put_tokens(o, from + (p->tokens - 1) * (uint64_t)width, 1, fault))
 			return false;
-	return true;
+	return add_end(&o->bound, o->bounds++, end, fault);
 }
 
 /* Opens the list. It begins with an empty gzip member, for the comment, which zlib does not write:
  * no time, so equal bytes; 3: Unix; an empty last block, and checksum and length of no bytes. */
-static bool open_list(struct out *o)
+static gzFile open_list(struct out *o)
 {
 	static const char head[] = "\x1f\x8b\x08\x10\0\0\0\0\0\3", empty[] = "\3\0\0\0\0\0\0\0\0";
 
 	fwrite(head, sizeof(head) - 1, 1, o->side_file);
-	fprintf(o->side_file, BOUNDS_ROWS, (uint64_t)o->how->row_tokens, o->padding);
+	fprintf(o->side_file, BOUNDS_ROWS, (uint64_t)o->how->row_tokens, o->result->padding);
 	fputc(0, o->side_file);
 	fwrite(empty, sizeof(empty), 1, o->side_file);
-	if (fflush(o->side_file) == 0)
-		o->list = gzdopen(dup(fileno(o->side_file)), "wb1");
-	return o->list && gzbuffer(o->list, LIST_BYTES) == 0;
+	return fflush(o->side_file) == 0 ? gzdopen(dup(fileno(o->side_file)), "wb1") : NULL;
+}
+
+/* Writes the rows that are packed from the @tokens in the window. */
+static bool put_rows(struct out *o, const char *window, uint64_t tokens, struct fault *fault)
+{
+	uint64_t rows = 0;
+	struct pack_piece *piece =
+		pack_fit(o->end, (uint32_t)o->result->documents, o->how->row_tokens, &o->pieces);
+	gzFile list = NULL;
+	bool fine = piece || fault_memory(fault);
+
+	for (size_t i = 0; fine && i < o->pieces; i++)
+		rows += piece[i].last;
+	o->result->padding = rows * o->how->row_tokens - tokens;
+	if (fine && o->file)
+		fine = (list = open_list(o)) || pack_fail(fault, o->side, errno);
+	for (size_t i = 0; fine && i < o->pieces; i++)
+		fine = put_piece(o, window, &piece[i], list, fault);
+	if (list && gzclose(list) != Z_OK && fine)
+		fine = pack_fail(fault, o->side, errno);
+	free(piece);
+	return fine && flush(o, fault);
 }
 
 /* Packs tokens [begin, end), which are whole documents, into rows. */
-static bool put_rows(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
+static bool fit_inputs(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
 {
-	bool fine;
+	uint64_t tokens = end - begin, n;
+	uint32_t width = o->how->token_bytes;
+	/* pack_read() needs 4 bytes a token while it reads. */
+	char *window = malloc(tokens * width + o->room * sizeof(uint32_t));
+	bool fine = window || fault_memory(fault);
 
-	assert(end > begin && end - begin <= PACK_FIT_MOST);
-	if (!load(o, begin, end, fault) || !check_eos(o, begin, end, fault))
-		return false;
-	assert(o->documents > 0 && o->end[o->documents - 1] == end - begin);
-	o->row_piece = pack_fit(o->end, (uint32_t)o->documents, o->how->row_tokens, &o->pieces);
-	if (!o->row_piece)
-		return fault_memory(fault);
-	count(o, begin, end);
-	fine = !o->file || open_list(o) || pack_fail(fault, o->side, errno);
-	for (size_t i = 0; fine && i < o->pieces; i++)
-		fine = put_piece(o, &o->row_piece[i], fault);
-	if (o->list && gzclose(o->list) != Z_OK && fine)
-		fine = pack_fail(fault, o->side, errno);
-	return fine && flush(o, fault);
+	assert(tokens > 0 && tokens <= PACK_FIT_MOST);
+	for (uint64_t from = 0; fine && from < tokens; from += n) {
+		n = tokens - from < o->room ? tokens - from : o->room;
+		fine = read_piece(o, begin, from, n, window + from * width, fault);
+	}
+	fine = fine && check_eos(o, window, begin, end, fault);
+	if (fine) {
+		count_documents(o, begin);
+		fine = put_rows(o, window, tokens, fault);
+	}
+	free(window);
+	return fine;
 }
 
 /* ---- a file ---- */
@@ -409,14 +394,15 @@ static bool open_part(struct out *o, struct fault *fault)
 
 static bool prepare(struct out *o, struct fault *fault)
 {
+	bool documents = o->how->row_tokens || o->how->format == PACK_MEGATRON;
 	uint64_t frame_tokens = o->how->frame_bytes / o->how->token_bytes;
 
 	while (o->room < frame_tokens || o->room == 0)
 		o->room += CTL_DIGEST_TOKENS;
-	o->piece = malloc(o->room * (o->how->row_tokens ? o->how->token_bytes : sizeof(uint32_t)));
-	if (o->how->format == PACK_MEGATRON)
-		o->ends = malloc(o->room * sizeof(*o->ends));
-	return (o->piece && (o->ends || o->how->format != PACK_MEGATRON) &&
+	o->piece = malloc(o->room * sizeof(uint32_t));
+	if (documents)
+		o->at = malloc(o->room * sizeof(*o->at));
+	return (o->piece && (o->at || !documents) &&
 		       (o->how->format != PACK_ZSTD || !o->file || begin_zstd(o))) ||
 	       fault_memory(fault);
 }
@@ -429,12 +415,13 @@ static bool is_durable(FILE *file)
 static bool put_all(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
 {
 	if (!prepare(o, fault) ||
-		!(o->how->row_tokens ? put_rows : put_inputs)(o, begin, end, fault))
+		!(o->how->row_tokens ? fit_inputs : put_inputs)(o, begin, end, fault) ||
+		!pack_read_end(&o->reader, fault))
 		return false;
 	if (o->zstd && !put_seek_table(o, fault))
 		return false;
-	if (o->side_file && o->ends)
-		put_idx(o);
+	if (o->how->format == PACK_MEGATRON && !put_idx(o, fault))
+		return false;
 	if (o->side_file && !is_durable(o->side_file))
 		return pack_fail(fault, o->side, errno);
 	return !o->file || is_durable(o->file) || pack_fail(fault, o->part, errno);
@@ -442,30 +429,14 @@ static bool put_all(struct out *o, uint64_t begin, uint64_t end, struct fault *f
 
 /* ---- reading back ---- */
 
-/* Whether what begins at *@at in the file ends at @end. Moves *@at there. */
-static bool ends_at(const struct shard *shard, uint64_t *at, uint64_t end)
+/* Whether the file's documents, and its padding, end at the @n bounds. */
+static bool same_bounds(const struct shard *shard, const uint64_t *bound, uint64_t n)
 {
-	bool same = *at < end && end <= shard->facts.tokens && shard_boundary(shard, *at) == end;
-
-	*at = end;
-	return same;
-}
-
-/* Whether the file's documents, and its padding, end where they should. */
-static bool same_bounds(const struct out *o, const struct shard *shard)
-{
-	uint64_t at = 0, row = o->how->row_tokens;
 	bool same = true;
 
-	for (size_t i = 0; same && i < o->sequences; i++)
-		same = ends_at(shard, &at, at + (uint64_t)o->length[i]);
-	for (size_t i = 0; same && i < o->pieces; i++) {
-		const struct pack_piece *p = &o->row_piece[i];
-
-		same = ends_at(shard, &at, at + p->tokens);
-		if (same && p->last && at % row > 0)
-			same = ends_at(shard, &at, at + row - at % row);
-	}
+	for (uint64_t i = 0, at = 0; same && i < n; at = bound[i++])
+		same = at < bound[i] && bound[i] <= shard->facts.tokens &&
+		       shard_boundary(shard, at) == bound[i];
 	return same;
 }
 
@@ -473,32 +444,30 @@ static bool same_bounds(const struct out *o, const struct shard *shard)
 static bool compare(const struct out *o, const struct shard *shard, struct fault *fault)
 {
 	struct ctl_scan scan = {.digests = true};
-	uint64_t documents = o->how->row_tokens		       ? o->pieces
-			     : o->how->format == PACK_MEGATRON ? o->sequences
-							       : SHARD_UNKNOWN;
+	bool fit = o->how->row_tokens;
+	uint64_t documents = fit ? o->pieces : o->at ? o->result->documents : SHARD_UNKNOWN;
 
 	if (!ctl_scan(&scan, shard, fault))
 		return false;
-	if (scan.digest != o->digest)
+	if (scan.digest != o->result->digest)
 		return fault_set(fault, FAULT_DATA, "",
 			"has tokens with digest %016" PRIx64 "; must be %016" PRIx64, scan.digest,
-			o->digest);
-	if (shard->facts.documents != documents)
-		return fault_set(fault, FAULT_DATA, "",
-			"has %" PRIu64 " documents; must be %" PRIu64, shard->facts.documents,
-			documents);
-	return same_bounds(o, shard) ||
+			o->result->digest);
+	return (shard->facts.documents == documents &&
+		       (!o->at || same_bounds(shard, fit ? o->bound : o->end,
+					  fit ? o->bounds : o->result->documents))) ||
 	       fault_set(fault, FAULT_DATA, "", "has other document bounds");
 }
 
-/* Whether the file has @tokens, and with @all, what was written. Sets o->bytes to its size. */
+/* Whether the file has @tokens, and with @all, what was written. Sets the result's bytes to its
+ * size. */
 static bool verify(struct out *o, uint64_t tokens, bool all, struct fault *fault)
 {
 	struct ctl_input input = {
 		.format = shard_format(o->how->format == PACK_MEGATRON ? "megatron" : "flat"),
 		.hint = {.type = o->how->token_bytes == 2 ? SHARD_U16 : SHARD_U32,
 			.has_type = true,
-			.documents = o->how->row_tokens || o->ends,
+			.documents = o->at,
 			.loss_mask = o->how->row_tokens,
 			.frames = o->reader.in->input.hint.frames}};
 	int fd;
@@ -514,7 +483,7 @@ static bool verify(struct out *o, uint64_t tokens, bool all, struct fault *fault
 			shard->facts.tokens, shard->facts.token_bytes, tokens, o->how->token_bytes);
 	fine = fine && (!all || compare(o, shard, fault));
 	if (fine && fstat(fd, &st) == 0)
-		o->bytes = (uint64_t)st.st_size;
+		o->result->bytes = (uint64_t)st.st_size;
 	ctl_input_close(shard, fd);
 	return fine || (o->file ? fault_prefix(fault, "%s: reading it back failed: ", o->part)
 				: fault_prefix(fault,
@@ -593,35 +562,29 @@ static bool write_part(struct out *o, uint64_t begin, uint64_t end, struct fault
 static void free_buffers(struct out *o)
 {
 	pack_read_end(&o->reader, NULL);
-	free(o->window);
-	free(o->end);
-	free(o->row_piece);
 	ZSTD_freeCCtx(o->zstd);
 	free(o->packed);
 	free(o->frame);
-	free(o->ends);
-	free(o->length);
+	free(o->at);
+	free(o->end);
+	free(o->bound);
 	free(o->piece);
 }
 
 bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t end,
 	const char *path, struct pack_result *result, struct fault *fault)
 {
-	struct out o = {.how = how, .path = path, .reader = {.in = in, .how = how}};
+	struct out o = {
+		.how = how, .path = path, .reader = {.in = in, .how = how}, .result = result};
 	struct stat st;
 	bool fine = name_part(&o, fault);
 
+	*result = (struct pack_result){0};
 	if (fine && lstat(path, &st) == 0) /* one of another length is refused at once */
 		fine = (how->row_tokens || verify(&o, end - begin, false, fault)) &&
 		       put_all(&o, begin, end, fault) && verify(&o, o.tokens, true, fault);
 	else
 		fine = fine && write_part(&o, begin, end, fault);
-	*result = (struct pack_result){.bytes = o.bytes,
-		.documents = o.sequences + o.documents,
-		.digest = o.digest,
-		.padding = o.padding,
-		.cut = o.cut,
-		.split = o.split};
 	free_buffers(&o);
 	return fine;
 }

@@ -326,7 +326,7 @@ bool pack_read_end(struct pack_reader *r, struct fault *fault);
 
 enum {
 	PACK_FIT_TOKENS = 1 << 27, /* of a shard, if --shards does not say */
-	PACK_FIT_MOST = 1 << 28,   /* of all in memory: 1 GiB, and 24 bytes per document */
+	PACK_FIT_MOST = 1 << 28,   /* of all in memory: 1 GiB, and 36 bytes per document */
 	PACK_FIT_ROW = 1 << 24,	   /* of a row, at most */
 };
 
@@ -343,7 +343,7 @@ struct pack_piece {
  * the caller frees them. NULL: out of memory.
  */
 struct pack_piece *pack_fit(
-	const uint32_t *end, uint32_t documents, uint32_t row_tokens, size_t *pieces);
+	const uint64_t *end, uint32_t documents, uint32_t row_tokens, size_t *pieces);
 
 /*
  * Writes tokens [begin, end), or the rows that --fit packs from them, and a side file if there is
