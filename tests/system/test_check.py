@@ -167,7 +167,7 @@ def test_inspect_reports_them(place):
     for shards, options, status, words in (
         (U32, [], 1, f"{WIDTH[6:]}; set dtype: u32"),
         (U32, ["--input-dtype", "u16"], 0, "looks like u32"),  # a note
-        (NO_INDEX, [], 1, "its index is lost"),
+        (NO_INDEX, [], 1, "is flat, but"),
     ):
         shutil.rmtree(place.file("data", "x")[:-2])
         config(place, shards, {})

@@ -66,82 +66,43 @@ __attribute__((format(printf, 2, 3))) static void problem(
 	fault_line(text);
 }
 
-static double percent(uint64_t part, uint64_t whole)
+/* A fact of some shards only: other objects of JSON do not have it. */
+static void put_fact(struct emit *e, const char *key, uint64_t n, bool present)
 {
-	return whole ? 100.0 * (double)part / (double)whole : 0;
-}
-
-static void put_count(struct emit *e, const char *what, uint64_t n, bool known)
-{
-	emit_optional(e, what, NULL, n, known);
-	if (known)
-		emit_cell(e, "", "%" PRIu64 " %s", n, what);
-	else
-		emit_cell(e, "", "%s", "");
-}
-
-/* Facts of some shards only. In text, they follow the path. */
-static void put_more(struct emit *e, const struct inspected *f)
-{
-	const struct shard_facts *facts = &f->facts;
-
-	if (facts->column[0]) {
-		emit_text(e, "column", NULL, facts->column);
-		emit_more(e, "  column %s", facts->column);
-	}
-	if (facts->sample_tokens > 0)
-		emit_number(e, "sample_tokens", NULL, facts->sample_tokens);
-	if (facts->padding > 0)
-		emit_number(e, "padding", NULL, facts->padding);
-	if (f->listed) {
-		emit_number(e, "windows", NULL, f->windows);
-		emit_number(e, "unserved", NULL, f->unserved);
-		emit_more(e,
-			"  %" PRIu64 " windows of stream %s, %.3f %% of the tokens never served",
-			f->windows, f->listed->stream->name, percent(f->unserved, facts->tokens));
-	}
-	if (facts->padding > 0)
-		emit_more(e, "  %.3f %% padding in rows of %" PRIu64,
-			percent(facts->padding, facts->tokens), facts->sample_tokens);
-	if (f->scanned && facts->tokens > 0) {
-		emit_number(e, "max_token", NULL, f->scan.most);
-		emit_more(e, "  largest token %" PRIu64, f->scan.most);
-	}
-	if (f->scanned && f->has_mask) {
-		emit_number(e, "masked", NULL, f->scan.masked);
-		emit_more(e, "  %.3f %% masked", percent(f->scan.masked, facts->tokens));
-	}
+	emit_optional(e, present ? key : NULL, key, n, present);
 }
 
 static void print(struct inspect *in, const struct inspected *f)
 {
 	struct emit *e = &in->emit;
 	const struct shard_facts *facts = &f->facts;
-	bool read = f->shard;
-	const char *format = read ? f->shard->format->name : NULL,
-		   *dtype = read ? shard_type_name(facts->type) : NULL;
+	bool read = f->shard, listed = read && f->listed;
+	const char *column = facts->column[0] ? facts->column : NULL;
 
 	in->faults |= f->problems > 0;
-	emit_text(e, "path", NULL, f->path);
-	emit_text(e, "format", NULL, format);
-	emit_text(e, NULL, "", read ? format : "unreadable");
-	emit_text(e, "dtype", NULL, dtype);
-	emit_text(e, NULL, "", read ? dtype : "");
-	put_count(e, "tokens", facts->tokens, read);
-	put_count(e, "documents", facts->documents, read && facts->documents != SHARD_UNKNOWN);
-	emit_text(e, NULL, "", f->path);
-	if (read)
-		put_more(e, f);
+	emit_text(e, "path", "path", f->path);
+	emit_text(e, "format", "format", read ? f->shard->format->name : NULL);
+	emit_text(e, "dtype", "dtype", read ? shard_type_name(facts->type) : NULL);
+	emit_optional(e, "tokens", "tokens", facts->tokens, read);
+	emit_optional(e, "documents", "documents", facts->documents,
+		read && facts->documents != SHARD_UNKNOWN);
+	emit_text(e, column ? "column" : NULL, "column", column);
+	put_fact(e, "sample_tokens", facts->sample_tokens, facts->sample_tokens > 0);
+	put_fact(e, "padding", facts->padding, facts->padding > 0);
+	put_fact(e, "windows", f->windows, listed);
+	put_fact(e, "unserved", f->unserved, listed);
+	put_fact(e, "max_token", f->scan.most, f->scanned && facts->tokens > 0);
+	put_fact(e, "masked", f->scan.masked, f->scanned && f->has_mask);
 	emit_open(e, "notes", '[');
 	if (facts->note[0]) {
 		emit_text(e, "", NULL, facts->note);
-		emit_more(e, " (%s)", facts->note);
+		emit_more(e, "  (%s)", facts->note);
 	}
 	emit_close(e, ']');
 	emit_open(e, "problems", '[');
 	for (unsigned i = 0; i < f->problems; i++) {
 		emit_text(e, "", NULL, f->problem[i]);
-		emit_more(e, "%s%s", i ? "; " : ": ", f->problem[i]);
+		emit_more(e, "%s%s", i ? "; " : "  ", f->problem[i]);
 	}
 	emit_close(e, ']');
 	emit_row(e);
@@ -444,27 +405,6 @@ static void count_windows(const struct inspect *in, struct inspected *f)
 	f->unserved = table_unserved(&table);
 }
 
-/* A file that no format recognises counts as flat. Among shards of another format it is most likely
- * one of them. */
-static bool format_lost(const struct dataset *first, struct inspected *f)
-{
-	static const char remedy[] =
-		"restore that, or, if it contains plain tokens, put it into a dataset of its own";
-	const struct shard_format *format = f->shard->format;
-	const char *name = shard_list_name(&first->list, 0);
-
-	if (format == first->format || (format != &shard_flat && first->format != &shard_flat))
-		return false;
-	if (format == &shard_flat)
-		problem(f, PHRASE_FORMAT_LOST "; %s", name, first->format->name, remedy);
-	else
-		problem(f,
-			"is %s, but the format of another shard, %s, is unknown: its index is lost "
-			"or its header is damaged; %s",
-			format->name, name, remedy);
-	return true;
-}
-
 /* A dataset's shards have one format and one width; in a stream with loss_mask, either all have a
  * mask or none has; likewise lists of document bounds. */
 static void compare_with_first(struct inspect *in, struct inspected *f)
@@ -482,8 +422,7 @@ static void compare_with_first(struct inspect *in, struct inspected *f)
 			return;
 		}
 	}
-	if (!dataset_keep(&first->of, 0, f->shard->format, &f->facts, &fault) &&
-		!format_lost(&first->of, f))
+	if (!dataset_keep(&first->of, 0, f->shard->format, &f->facts, &fault))
 		problem(f, "%s", fault.text);
 	for (unsigned i = 0; i < 2 && f->listed && f->listed->stream->loss_mask; i++)
 		if (first->has[i] != has[i])

@@ -13,9 +13,7 @@
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum {
 	LEVEL_MOST = 19,
@@ -46,7 +44,6 @@ struct pack {
 	uint64_t largest;	    /* tokens of a shard, whose documents --fit has in memory */
 	struct pack_result *result; /* [shards] no bytes: it is not there yet */
 	struct pack_result sum;	    /* of the shards that were printed */
-	DIR *directory;		    /* OUT, locked; NULL: it is a file */
 	struct ctl_progress progress;
 };
 
@@ -202,28 +199,26 @@ static bool is_planned(const struct pack *p, const char *name)
 			       strcmp(bytes_name(side), name) == 0));
 }
 
-/* Creates or opens the directory. */
-static bool open_output(struct pack *p, struct fault *fault)
+/* Creates the directory, or looks at what is in it. */
+static bool open_output(const struct pack *p, struct fault *fault)
 {
+	bool fine = true;
+
 	if (p->single)
 		return true;
-	if (mkdir(p->out, 0777) != 0 && errno != EEXIST)
+	DIR *directory = mkdir(p->out, 0777) == 0 || errno == EEXIST ? opendir(p->out) : NULL;
+
+	if (!directory)
 		return pack_fail(fault, p->out, errno);
-	p->directory = opendir(p->out);
-	if (!p->directory)
-		return pack_fail(fault, p->out, errno);
-	/* Not every file system can lock a directory; files are locked while they are written. */
-	if (flock(dirfd(p->directory), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-		return fault_set(fault, FAULT_ARGUMENT, "",
-			"%s: another tokctl pack is writing to it", p->out);
-	for (struct dirent *e; (e = readdir(p->directory));)
+	for (struct dirent *e; fine && (e = readdir(directory));)
 		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
 			!is_planned(p, e->d_name))
-			return fault_set(fault, FAULT_ARGUMENT, "",
+			fine = fault_set(fault, FAULT_ARGUMENT, "",
 				"%s: is not empty: %s is none of the files that would be written; "
 				"give another directory",
 				p->out, e->d_name);
-	return true;
+	closedir(directory);
+	return fine;
 }
 
 /* ---- packing ---- */
@@ -271,26 +266,23 @@ static void print(struct pack *p, const char *path, uint64_t tokens, const struc
 	p->sum.cut += r->cut;
 	p->sum.split += r->split;
 	snprintf(digest, sizeof(digest), "%016" PRIx64, r->digest);
-	emit_text(e, "path", NULL, path);
-	emit_text(e, "format", "", formats[p->how.format].name);
-	emit_text(e, "dtype", "", dtype(p));
-	emit_number(e, "tokens", NULL, tokens);
-	emit_cell(e, "", "%" PRIu64 " tokens", tokens);
-	emit_optional(e, "documents", NULL, r->documents, keeps_documents(&p->how));
+	emit_text(e, "path", "path", path);
+	emit_text(e, "format", "format", formats[p->how.format].name);
+	emit_text(e, "dtype", "dtype", dtype(p));
+	emit_number(e, "tokens", "tokens", tokens);
+	emit_optional(e, "documents", "documents", r->documents, keeps_documents(&p->how));
 	if (p->how.row_tokens) {
-		emit_number(e, "rows", NULL, tokens / p->how.row_tokens);
-		emit_number(e, "padding", NULL, r->padding);
-		emit_number(e, "cut", NULL, r->cut);
-		emit_number(e, "cut_by_concatenation", NULL, r->split);
+		emit_number(e, "rows", "rows", tokens / p->how.row_tokens);
+		emit_number(e, "padding", "padding", r->padding);
+		emit_number(e, "cut", "cut", r->cut);
+		emit_number(e, "cut_by_concatenation", "cut_by_concatenation", r->split);
 	}
-	emit_number(e, "size", NULL, r->bytes);
-	emit_cell(e, "", "%" PRIu64 " bytes", r->bytes);
-	emit_text(e, NULL, "", path);
-	emit_text(e, "digest", NULL, digest);
+	emit_number(e, "size", "size", r->bytes);
+	emit_text(e, "digest", "digest", digest);
 	emit_row(e);
 }
 
-/* Reports what the inputs contain and the packed files will not. */
+/* Reports what the inputs contain and the packed files will not, of the first that has it. */
 static void report_losses(const struct pack *p)
 {
 	static const char *const texts[PACK_TRAITS] = {
@@ -304,18 +296,13 @@ static void report_losses(const struct pack *p)
 	};
 
 	for (unsigned t = 0; t < PACK_TRAITS; t++) {
-		uint64_t sources = p->in.has[t].sources;
-		char others[64] = "", path[PATH_MAX + 1];
-
-		if (!texts[t] || sources == 0)
-			continue;
-		if (sources > 1)
-			snprintf(others, sizeof(others), " (the first of %" PRIu64 " inputs)",
-				sources);
 		const struct pack_source *first = p->in.has[t].first;
+		char path[PATH_MAX + 1];
 
+		if (!texts[t] || !first)
+			continue;
 		ctl_place_path(first->place, first->shard, path);
-		ctl_note("%s%s: %s", path, others, texts[t]);
+		ctl_note("%s: %s", path, texts[t]);
 	}
 }
 
@@ -525,8 +512,6 @@ static int pack(const struct ctl_arguments *a)
 		if (!fine)
 			ctl_fail("%s", fault.text);
 	}
-	if (p.directory)
-		closedir(p.directory);
 	pack_in_end(&p.in);
 	ctl_input_end(&p.in.input);
 	free(p.cut);
