@@ -286,7 +286,7 @@ def test_the_last_step_of_a_finite_stream(scene):
     positions = [*range(last * 24, windows), *[None] * (24 - left)]
     assert [row["position"] for row in rows] == positions
     assert [row["tokens"] is None for row in rows] == [p is None for p in positions]
-    assert has(scene.ctl(f"{ask} {last}")[0], "rank  row", "padding")
+    assert has(scene.ctl(f"{ask} {last}")[0], "rank  row", "-")
     assert has(scene.ctl(f"{ask} {last + 1}", code=1)[1], f"{last + 1} steps", f"is step {last}")
 
 

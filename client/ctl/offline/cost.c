@@ -173,27 +173,22 @@ enum { FROM = CTL_HISTORY_OPTIONS, FOR, NODES, RATE, GET, EGRESS, JSON };
 static void put(struct emit *e, const struct ctl_arguments *a, const char *dataset, enum mode mode,
 	const struct cost *c, double tokens)
 {
-	static const char *const names[MODES][2] = {{"window", "window *"}, {"piece", "piece *"}};
+	static const char *const names[MODES] = {"window", "piece"};
 	double rate = a->value[RATE].decimal, dollars = c->gets / 1000 * a->value[GET].decimal +
 							c->bytes / 1e9 * a->value[EGRESS].decimal;
 
-	emit_text(e, "dataset", NULL, dataset);
-	emit_text(e, NULL, "dataset", dataset ? dataset : "all");
-	emit_text(e, "mode", NULL, names[mode][0]);
-	emit_text(e, NULL, "mode", names[mode][c->chosen]);
-	emit_number(e, "gets", NULL, (uint64_t)c->gets);
-	emit_cell(e, "GETs", "%s%.0f", c->exact ? "" : "~", floor(c->gets));
-	if (rate > 0)
-		emit_decimal(
-			e, "gets_per_second", "GET/s", tokens > 0 ? c->gets * rate / tokens : 0, 2);
-	else
-		emit_optional(e, "gets_per_second", "GET/s", 0, false);
+	emit_text(e, "dataset", "dataset", dataset);
+	emit_text(e, "mode", "mode", names[mode]);
+	emit_number(e, "gets", "GETs", (uint64_t)c->gets);
+	emit_json(e, rate > 0 ? NULL : "gets_per_second", "null");
+	emit_decimal(e, rate > 0 ? "gets_per_second" : NULL, "GET/s",
+		tokens > 0 ? c->gets * rate / tokens : 0, 2);
 	emit_bytes(e, "bytes", "bytes", (uint64_t)c->bytes);
 	emit_decimal(e, "read_per_used", "read/used", c->used > 0 ? c->bytes / c->used : 1, 2);
 	emit_decimal(e, "dollars", "dollars", dollars, 2);
 	emit_bytes(e, "cache_bytes", "cache per node", c->cache);
-	emit_bool(e, "exact", NULL, c->exact);
-	emit_bool(e, "chosen", NULL, c->chosen);
+	emit_bool(e, "exact", "exact", c->exact);
+	emit_bool(e, "chosen", "chosen", c->chosen);
 	emit_row(e);
 }
 

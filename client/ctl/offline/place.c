@@ -160,11 +160,10 @@ static bool take(void *context, const struct object *object)
 	if (strcmp(r->before, object->key) >= 0)
 		wrong = "is listed twice, or after a key that sorts after it, so the listing "
 			"cannot be trusted";
-	else if (directory && object->size > 0) /* consoles write empty ones */
-		wrong = "ends in '/', so it cannot be a file; copy it to another key, or delete it";
-	else if (!directory && is_odd(name, &hidden))
-		wrong = "has a part that is empty, . or .., so it cannot be a file; copy it to "
-			"another key, or delete it";
+	else if (directory ? object->size > 0 /* consoles write empty ones */
+			   : is_odd(name, &hidden))
+		wrong = "ends in '/', or has a part that is empty, . or .., so it cannot be a "
+			"file; copy it to another key, or delete it";
 	snprintf(r->before, sizeof(r->before), "%s", object->key);
 	if (wrong)
 		fault_set(r->fault, FAULT_DATA, "", "key '%s%s' %s", r->prefix, name, wrong);

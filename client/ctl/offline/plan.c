@@ -32,12 +32,9 @@ struct plan {
 
 static void put_tokens(struct plan *p, const struct row *r, const char *path, const void *tokens)
 {
-	char some[TOKENS_SHOWN * 12 + 8] = "";
-	size_t n = 0;
-
 	emit_text(&p->e, "path", NULL, r->padding ? NULL : path);
 	if (r->padding) {
-		emit_optional(&p->e, "tokens", "tokens", 0, false);
+		emit_optional(&p->e, "tokens", NULL, 0, false);
 		return;
 	}
 	emit_open(&p->e, "tokens", '[');
@@ -45,14 +42,10 @@ static void put_tokens(struct plan *p, const struct row *r, const char *path, co
 		uint32_t token = tokens_value(tokens, i, p->token_bytes);
 
 		emit_number(&p->e, "", NULL, token);
-		if (i <= TOKENS_SHOWN)
-			n += (size_t)(i < TOKENS_SHOWN
-					      ? snprintf(some + n, sizeof(some) - n, "%" PRIu32 " ",
-							token)
-					      : snprintf(some + n, sizeof(some) - n, "..."));
+		if (i < TOKENS_SHOWN)
+			emit_more(&p->e, "  %" PRIu32, token);
 	}
 	emit_close(&p->e, ']');
-	emit_text(&p->e, NULL, "tokens", some);
 }
 
 /* @tokens: NULL, or those of the window. */
@@ -80,13 +73,11 @@ static bool put_row(void *context, const void *item, const void *tokens)
 		emit_number(e, "row", "row", r->row);
 	}
 	emit_optional(e, "position", "position", r->position, !r->padding);
-	emit_text(e, "dataset", NULL, name);
-	emit_text(e, NULL, "dataset", name ? name : "padding");
+	emit_text(e, "dataset", "dataset", name);
 	emit_optional(e, "epoch", "epoch", r->place.epoch, !r->padding);
 	emit_optional(e, "window", "window", r->place.window, !r->padding);
-	emit_text(e, "shard", NULL, shard);
+	emit_text(e, "shard", "shard", shard);
 	emit_optional(e, "offset", "offset", offset, !r->padding);
-	emit_text(e, NULL, "shard", shard);
 	if (p->reader)
 		put_tokens(p, r, path, tokens);
 	emit_row(e);
