@@ -1,5 +1,6 @@
 /* How shards named on the command line are opened, and all their tokens. */
 #include "client/ctl/offline/shards.h"
+#include "daemon/config/url_text.h"
 #include "daemon/shard/bytes.h"
 #include "daemon/shard/format.h"
 #include "proto/phrases.h"
@@ -81,6 +82,13 @@ void ctl_input_end(struct ctl_input *input)
 {
 	if (input->hint.frames)
 		frames_free(input->hint.frames);
+	for (unsigned i = 0; i < input->lists; i++) {
+		dataset_close(&input->listed[i].shards);
+		dataset_close(&input->listed[i].first.of);
+		free(input->listed[i].root);
+		free(input->listed[i].mask);
+	}
+	free(input->listed);
 	store_close(input->stores);
 	config_free(input->config);
 }
@@ -103,6 +111,117 @@ int ctl_input_paths(char **path, int n)
 	shard_list_free(&all);
 	free(is);
 	return is ? kept : -1;
+}
+
+/* ---- the datasets of the config ---- */
+
+bool ctl_listed_below(const struct listed *l, const char *path, const char **name)
+{
+	size_t n = strlen(l->root);
+
+	n -= l->root[n - 1] == '/';
+	*name = path + n + 1;
+	return strncmp(path, l->root, n) == 0 && path[n] == '/';
+}
+
+struct listed *ctl_listed_find(const struct ctl_input *input, const char *path, int64_t *shard)
+{
+	struct listed *found = NULL;
+	const char *name;
+
+	for (unsigned i = 0; i < input->lists; i++) {
+		struct listed *l = &input->listed[i];
+		bool below = ctl_listed_below(l, path, &name);
+		int64_t number = below ? shard_list_find(&l->shards.list, name) : -1;
+
+		if ((number < 0 && !(below && l->unlisted)) || (found && !l->dataset->label_mask))
+			continue;
+		found = l;
+		*shard = number;
+		if (l->dataset->label_mask)
+			break;
+	}
+	return found;
+}
+
+/* Sets l->mask to the dataset's directory of masks, without a slash at its end. */
+static bool find_mask(struct ctl_input *input, struct listed *l)
+{
+	char path[PATH_MAX];
+
+	if (!l->dataset->label_mask)
+		return true;
+	if (!config_path(input->config, l->dataset->label_mask, path, sizeof(path)))
+		return ctl_error("%s: %s", l->dataset->label_mask, strerror(ENAMETOOLONG));
+	for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
+		path[n - 1] = 0;
+	l->mask = strdup(path);
+	return l->mask || ctl_error(PHRASE_MEMORY);
+}
+
+static bool list_dataset(struct ctl_input *input, bool manifests,
+	const struct config_stream *stream, const struct config_dataset *dataset)
+{
+	struct listed *l = &input->listed[input->lists++];
+	const struct config *config = input->config;
+	bool url = url_text_is(dataset->path);
+	char *root, path[PATH_MAX];
+	struct fault fault;
+
+	l->stream = stream;
+	l->dataset = dataset;
+	if (dataset->manifest && manifests) {
+		if (!dataset_manifest(config, input->stores, stream, dataset, &l->shards, &fault))
+			return ctl_error("%s", fault.text);
+	} else if (url) { /* without its slash, as other roots */
+		l->shards.list.root = strndup(dataset->path, strlen(dataset->path) - 1);
+		l->unlisted = true;
+	} else if (!(config_path(config, dataset->path, path, sizeof(path)) ||
+			   fault_errno(&fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG))) ||
+		   !shard_list_read(&l->shards.list, path, &fault)) {
+		return ctl_error("%s:%d: path: %s", config->path, dataset->path_line, fault.text);
+	}
+	root = l->shards.list.root;
+	l->root = !root ? NULL : url ? strdup(root) : realpath(root, NULL);
+	return l->root ? find_mask(input, l) : ctl_error("%s: %s", dataset->path, strerror(errno));
+}
+
+bool ctl_listed_read(struct ctl_input *input, bool manifests)
+{
+	const struct config *config = input->config;
+	size_t datasets = 0;
+
+	input->hint.budget_bytes = dataset_frames_budget(config);
+	for (uint32_t i = 0; i < config->streams; i++)
+		datasets += config->stream[i].datasets;
+	input->listed = calloc(datasets + 1, sizeof(*input->listed));
+	if (!input->listed)
+		return ctl_error(PHRASE_MEMORY);
+	for (uint32_t i = 0; i < config->streams; i++)
+		for (uint32_t d = 0; d < config->stream[i].datasets; d++)
+			if (!list_dataset(input, manifests, &config->stream[i],
+				    &config->stream[i].dataset[d]))
+				return false;
+	return true;
+}
+
+void ctl_listed_use(const struct listed *l, struct ctl_input *input)
+{
+	const struct config_dataset *dataset = l->dataset;
+
+	if (!input->format)
+		input->format = shard_format(dataset->format);
+	if (!input->hint.has_type)
+		input->hint.type = !dataset->has_dtype && l->shards.entry
+					   ? (enum shard_type)l->shards.entry[0].type
+				   : dataset->token_bytes == 4 ? SHARD_U32
+							       : SHARD_U16;
+	input->hint.has_type |= dataset->has_dtype;
+	if (!input->hint.column)
+		input->hint.column = dataset->column;
+	input->hint.window_tokens = l->stream->seq_len + l->stream->extra;
+	input->hint.label_mask = l->mask;
+	input->hint.root_bytes = strlen(l->root) + !bytes_ends_in(l->root, "/");
 }
 
 /* ---- opening ---- */

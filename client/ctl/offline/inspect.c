@@ -1,6 +1,9 @@
 /*
- * tokctl inspect: prints what shards contain. The facts that a file does not state (dtype, format)
- * are taken from the options, then from the config's dataset that lists it, then from the defaults.
+ * tokctl inspect: prints what shards contain. tokctl manifest: also writes a line of each, as
+ * daemon/catalog/manifest.c says. Each shard is found in the config, read, which any thread may do,
+ * and reported in the order of the names; errors are counted in inspect.faults. The facts that a
+ * file does not state (dtype, format) are taken from the options, then from the config's dataset
+ * that lists it, then from the defaults.
  */
 #include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"
@@ -15,9 +18,45 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+/* The command, and what was seen so far. */
+struct inspect {
+	struct emit emit;
+	struct ctl_input input;
+	bool deep, faults;
+	FILE *manifest; /* to be written; or NULL */
+	struct ctl_progress progress;
+
+	/* the path that is read */
+	struct ctl_place place;
+	struct ctl_place masks; /* of the dataset of the path, if they are in a store */
+	char masks_url[PATH_MAX];
+	const struct dataset *from; /* that the shards must agree with; NULL: their dataset's */
+	struct first_shard first;   /* of those in no dataset */
+};
+
+/* The first options of both commands. */
+enum {
+	INSPECT_CONFIG,
+	INSPECT_FORMAT,
+	INSPECT_DTYPE,
+	INSPECT_COLUMN,
+	INSPECT_DEEP,
+	INSPECT_JSON,
+	INSPECT_OPTIONS
+};
+
+#define INSPECT_INPUT                                                                              \
+	[INSPECT_CONFIG] = {OPTION_TEXT("config", "FILE",                                          \
+				    "config whose datasets say how to read their shards; also "    \
+				    "counts windows"),                                             \
+		.letter = 'c'},                                                                    \
+	[INSPECT_FORMAT] = {CTL_INPUT_FORMAT_OPTION}, [INSPECT_DTYPE] = {CTL_INPUT_DTYPE_OPTION},  \
+	[INSPECT_COLUMN] = {CTL_INPUT_COLUMN_OPTION}, [INSPECT_JSON] = {CTL_JSON_OPTION}
 
 enum {
 	SAMPLED_MOST = 64, /* shards of a place */
@@ -108,114 +147,14 @@ static void print(struct inspect *in, const struct inspected *f)
 	emit_row(e);
 }
 
-void inspect_unread(struct inspect *in, const char *path, const char *text)
+/* Reports a path that could not be listed or read. */
+static void inspect_unread(struct inspect *in, const char *path, const char *text)
 {
-	struct inspected *f = calloc(1, sizeof(*f));
+	struct inspected f = {.shard = NULL};
 
-	in->faults = true;
-	if (!f) {
-		ctl_fail("%s: %s", path, PHRASE_MEMORY);
-		return;
-	}
-	snprintf(f->path, sizeof(f->path), "%s", path);
-	problem(f, "%s", ctl_input_text(path, text));
-	print(in, f);
-	free(f);
-}
-
-/* ---- the datasets of the config ---- */
-
-/* Is @path below the dataset's root? Sets *@name to the rest. */
-static bool is_below(const struct listed *l, const char *path, const char **name)
-{
-	size_t n = strlen(l->root);
-
-	n -= l->root[n - 1] == '/';
-	*name = path + n + 1;
-	return strncmp(path, l->root, n) == 0 && path[n] == '/';
-}
-
-struct listed *inspect_listed(const struct inspect *in, const char *path, int64_t *shard)
-{
-	struct listed *found = NULL;
-	const char *name;
-
-	for (unsigned i = 0; i < in->lists; i++) {
-		struct listed *l = &in->listed[i];
-		bool below = is_below(l, path, &name);
-		int64_t number = below ? shard_list_find(&l->shards.list, name) : -1;
-
-		if ((number < 0 && !(below && l->unlisted)) || (found && !l->dataset->label_mask))
-			continue;
-		found = l;
-		*shard = number;
-		if (l->dataset->label_mask)
-			break;
-	}
-	return found;
-}
-
-/* Sets l->mask to the dataset's directory of masks, without a slash at its end. */
-static bool find_mask(struct inspect *in, struct listed *l)
-{
-	char path[PATH_MAX];
-
-	if (!l->dataset->label_mask)
-		return true;
-	if (!config_path(in->input.config, l->dataset->label_mask, path, sizeof(path)))
-		return ctl_error("%s: %s", l->dataset->label_mask, strerror(ENAMETOOLONG));
-	for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
-		path[n - 1] = 0;
-	l->mask = strdup(path);
-	return l->mask || ctl_error(PHRASE_MEMORY);
-}
-
-static bool list_dataset(struct inspect *in, const struct config_stream *stream,
-	const struct config_dataset *dataset)
-{
-	struct listed *l = &in->listed[in->lists++];
-	const struct config *config = in->input.config;
-	bool url = url_text_is(dataset->path);
-	char *root, path[PATH_MAX];
-	struct fault fault;
-
-	l->stream = stream;
-	l->dataset = dataset;
-	if (dataset->manifest && !in->manifest) { /* otherwise it may be the one to be written */
-		if (!dataset_manifest(
-			    config, in->input.stores, stream, dataset, &l->shards, &fault))
-			return ctl_error("%s", fault.text);
-	} else if (url) { /* without its slash, as other roots */
-		l->shards.list.root = strndup(dataset->path, strlen(dataset->path) - 1);
-		l->unlisted = true;
-	} else if (!config_path(config, dataset->path, path, sizeof(path))) {
-		return ctl_error("%s:%d: path: %s", config->path, dataset->path_line,
-			strerror(ENAMETOOLONG));
-	} else if (!shard_list_read(&l->shards.list, path, &fault)) {
-		return ctl_error("%s:%d: path: %s", config->path, dataset->path_line, fault.text);
-	}
-	root = l->shards.list.root;
-	l->root = !root ? NULL : url ? strdup(root) : realpath(root, NULL);
-	return l->root ? find_mask(in, l) : ctl_error("%s: %s", dataset->path, strerror(errno));
-}
-
-/* Lists the files of all datasets. False after an error. */
-static bool list_datasets(struct inspect *in)
-{
-	const struct config *config = in->input.config;
-	size_t datasets = 0;
-
-	in->input.hint.budget_bytes = dataset_frames_budget(config);
-	for (uint32_t i = 0; i < config->streams; i++)
-		datasets += config->stream[i].datasets;
-	in->listed = calloc(datasets + 1, sizeof(*in->listed));
-	if (!in->listed)
-		return ctl_error(PHRASE_MEMORY);
-	for (uint32_t i = 0; i < config->streams; i++)
-		for (uint32_t d = 0; d < config->stream[i].datasets; d++)
-			if (!list_dataset(in, &config->stream[i], &config->stream[i].dataset[d]))
-				return false;
-	return true;
+	snprintf(f.path, sizeof(f.path), "%s", path);
+	problem(&f, "%s", ctl_input_text(path, text));
+	print(in, &f);
 }
 
 /* ---- how a shard is read ---- */
@@ -233,38 +172,18 @@ static void use_manifest(const struct dataset *from, const char *name, struct ct
 	}
 }
 
-/* Takes what the options do not say from the dataset that lists the file. */
-static void use_dataset(const struct listed *l, struct ctl_input *input)
-{
-	const struct config_dataset *dataset = l->dataset;
-
-	if (!input->format)
-		input->format = shard_format(dataset->format);
-	if (!input->hint.has_type)
-		input->hint.type = !dataset->has_dtype && l->shards.entry
-					   ? (enum shard_type)l->shards.entry[0].type
-				   : dataset->token_bytes == 4 ? SHARD_U32
-							       : SHARD_U16;
-	input->hint.has_type |= dataset->has_dtype;
-	if (!input->hint.column)
-		input->hint.column = dataset->column;
-	input->hint.window_tokens = l->stream->seq_len + l->stream->extra;
-	input->hint.label_mask = l->mask;
-	input->hint.root_bytes = strlen(l->root) + !bytes_ends_in(l->root, "/");
-}
-
 static void begin_shard(struct inspect *in, struct inspected *f, uint64_t i)
 {
 	f->i = i;
 	f->fd = -1;
 	ctl_place_path(&in->place, i, f->path);
 	ctl_place_file(&in->place, i, f->file);
-	f->listed = inspect_listed(in, f->file, &f->number);
+	f->listed = ctl_listed_find(&in->input, f->file, &f->number);
 	f->input = ctl_input_at(&in->place, &in->input);
 	if (in->from)
 		use_manifest(in->from, ctl_place_name(&in->place, i), &f->input);
 	if (f->listed)
-		use_dataset(f->listed, &f->input);
+		ctl_listed_use(f->listed, &f->input);
 }
 
 /* ---- reading ---- */
@@ -333,52 +252,49 @@ static void read_shard(struct inspect *in, struct inspected *f)
 
 /* ---- what a stream would serve ---- */
 
-struct judged {
-	const struct listed *listed;
-	struct ctl_input input;
-};
-
-/* Are the samples of shard @p->i of a dataset windows? A shard that cannot be opened is reported by
- * itself. */
+/* Whether the samples of shard @p->i of a dataset are windows. A shard that cannot be opened is
+ * reported by itself. */
 static bool has_windows(const struct parallel *p, struct fault *fault)
 {
-	const struct judged *j = p->context;
+	const struct inspected *f = p->context;
 	char path[PATH_MAX + 1];
 	struct shard *shard = NULL;
 	int fd = -1;
 
-	if (shard_list_path(&j->listed->shards.list, p->i, path, sizeof(path)))
-		shard = ctl_input_open(&j->input, path, &fd, fault);
-	bool fine = !shard || shard->facts.sample_tokens == j->input.hint.window_tokens;
+	if (shard_list_path(&f->listed->shards.list, p->i, path, sizeof(path)))
+		shard = ctl_input_open(&f->input, path, &fd, fault);
+	bool fine = !shard || shard->facts.sample_tokens == f->input.hint.window_tokens;
 
 	ctl_input_close(shard, fd);
 	return fine;
 }
 
 /*
- * Whether the samples of a dataset in a format that mixes rows are joined, because those of one of
- * its shards are not windows. Without a manifest, all of its shards are opened.
+ * Whether the samples of the shard's dataset, in a format that mixes rows, are joined, because
+ * those of one of its shards are not windows. Without a manifest, all of its shards are opened.
  */
-static bool is_joined(const struct inspect *in, struct listed *l)
+static bool is_joined(struct inspected *f)
 {
-	struct judged j = {l, in->input};
+	struct listed *l = f->listed;
 	uint64_t n = l->shards.list.count;
 	struct fault fault;
 
 	if (!l->judged && l->shards.entry) {
 		l->joined = l->shards.sample_tokens == 0;
 	} else if (!l->judged && !l->unlisted) {
-		use_dataset(l, &j.input);
-		j.input.hint.indexes = mds_indexes_new(l->root);
-		l->joined = parallel_for(n, parallel_reads(n), has_windows, &j, &fault) < n;
-		mds_indexes_free(j.input.hint.indexes);
+		struct mds_indexes *indexes = f->input.hint.indexes;
+
+		f->input.hint.indexes = mds_indexes_new(l->root);
+		l->joined = parallel_for(n, parallel_reads(n), has_windows, f, &fault) < n;
+		mds_indexes_free(f->input.hint.indexes);
+		f->input.hint.indexes = indexes;
 	}
 	l->judged = true;
 	return l->joined;
 }
 
 /* Counts the windows that the stream cuts from the shard, and the tokens in none of them. */
-static void count_windows(const struct inspect *in, struct inspected *f)
+static void count_windows(struct inspected *f)
 {
 	const struct config_stream *stream = f->listed->stream;
 	uint64_t first_window[2], tokens = f->facts.tokens, *sample = &f->facts.sample_tokens;
@@ -388,7 +304,7 @@ static void count_windows(const struct inspect *in, struct inspected *f)
 		.tokens = &tokens,
 		.first_window = first_window};
 
-	if (*sample > 0 && f->shard->format->mixes_rows && is_joined(in, f->listed)) {
+	if (*sample > 0 && f->shard->format->mixes_rows && is_joined(f)) {
 		f->facts.documents = tokens / *sample;
 		*sample = 0;
 	}
@@ -448,6 +364,59 @@ static void compare(
 			m->entry[s].digest, f->scan.digest, in->place.remote ? "store" : "file");
 }
 
+/* ---- a manifest's line ---- */
+
+/* Writes the line of shard @i of in->place, after adding the members that depend on where the shard
+ * is. @line NULL: out of memory. False: @fault. */
+static bool put_line(struct inspect *in, uint64_t i, const struct shard_format *format,
+	json_t *line, struct fault *fault)
+{
+	json_t *sides = ctl_place_sides(&in->place, i, format);
+	bool fine = line;
+
+	if (in->place.remote)
+		json_object_set_new(
+			line, "etag", json_string(ctl_place_object(&in->place, i).etag));
+	if (json_object_size(sides) > 0)
+		json_object_set(line, "side", sides);
+	fine = fine && json_dumpf(line, in->manifest, JSON_COMPACT | JSON_PRESERVE_ORDER) == 0;
+	fputc('\n', in->manifest);
+	json_decref(sides);
+	return fine || ferror(in->manifest) || fault_memory(fault);
+}
+
+static json_t *optional(uint64_t n, bool present)
+{
+	return present ? json_integer((json_int_t)n) : NULL;
+}
+
+/* Writes the manifest's line of a shard. False: @fault. */
+static bool manifest_add(struct inspect *in, const struct inspected *f, struct fault *fault)
+{
+	const struct shard_facts *facts = &f->facts;
+	json_t *name = json_string(ctl_place_name(&in->place, f->i));
+	char digest[24];
+
+	if (!name)
+		return fault_set(fault, FAULT_ARGUMENT, "path",
+			"its name is not UTF-8, so a manifest cannot list it; rename it");
+	snprintf(digest, sizeof(digest), "%016" PRIx64, f->scan.digest);
+	json_t *line = json_pack("{so,ss,ss,sI,sI,ss*,so*,so*,so*,so*}", "path", name, "format",
+		f->shard->format->name, "dtype", shard_type_name(facts->type), "tokens",
+		(json_int_t)facts->tokens, "size", (json_int_t)f->size, "digest",
+		f->scanned ? digest : NULL, "sample_tokens",
+		optional(facts->sample_tokens, facts->sample_tokens && !facts->row_tokens),
+		"row_tokens", optional(facts->row_tokens, facts->row_tokens), "frame_bytes",
+		optional(facts->frame_bytes, facts->frame_bytes), "data_at",
+		optional(facts->data_at, facts->plain));
+	bool fine = (!in->place.remote ||
+			    ctl_place_etag_ok(ctl_place_object(&in->place, f->i).etag, fault)) &&
+		    put_line(in, f->i, f->shard->format, line, fault);
+
+	json_decref(line);
+	return fine;
+}
+
 /* In order. */
 static void end_shard(struct inspect *in, struct inspected *f)
 {
@@ -464,7 +433,7 @@ static void end_shard(struct inspect *in, struct inspected *f)
 		return;
 	}
 	if (l)
-		count_windows(in, f);
+		count_windows(f);
 	compare_with_first(in, f);
 	if (in->from)
 		line = shard_list_find(&in->from->list, ctl_place_name(&in->place, f->i));
@@ -472,9 +441,7 @@ static void end_shard(struct inspect *in, struct inspected *f)
 		compare(in, f, in->from, line);
 	else if (l && l->shards.entry)
 		compare(in, f, &l->shards, f->number);
-	if (in->manifest && f->problems == 0 &&
-		!manifest_add(in, f->i, f->shard->format, &f->facts, f->size,
-			f->scanned ? &f->scan.digest : NULL, &fault))
+	if (in->manifest && f->problems == 0 && !manifest_add(in, f, &fault))
 		problem(f, "%s", fault.text);
 	print(in, f);
 }
@@ -505,7 +472,8 @@ static bool inspect_shard(const struct parallel *p, struct fault *fault)
 	return fine;
 }
 
-void inspect_place(struct inspect *in)
+/* Reads and reports all shards of in->place. */
+static void inspect_place(struct inspect *in)
 {
 	const struct ctl_place *p = &in->place;
 	unsigned threads = p->remote || in->deep ? ctl_place_threads(p) : parallel_reads(p->shards);
@@ -525,10 +493,11 @@ void inspect_place(struct inspect *in)
 /* Lists the masks of the dataset that @path is in, if the config has them in a store. */
 static bool list_masks(struct inspect *in, const char *path, struct fault *fault)
 {
-	for (unsigned i = 0; i < in->lists; i++) {
-		const char *masks = in->listed[i].dataset->label_mask, *name;
+	for (unsigned i = 0; i < in->input.lists; i++) {
+		const char *masks = in->input.listed[i].dataset->label_mask, *name;
 
-		if (!masks || !url_text_is(masks) || !is_below(&in->listed[i], path, &name))
+		if (!masks || !url_text_is(masks) ||
+			!ctl_listed_below(&in->input.listed[i], path, &name))
 			continue;
 		snprintf(in->masks_url, sizeof(in->masks_url), "%s%s", masks,
 			bytes_ends_in(masks, "/") ? "" : "/");
@@ -539,7 +508,14 @@ static bool list_masks(struct inspect *in, const char *path, struct fault *fault
 	return true;
 }
 
-bool inspect_open(struct inspect *in, const char *path, const struct shard_list *names)
+static void inspect_close(struct inspect *in)
+{
+	ctl_place_close(&in->place);
+	ctl_place_close(&in->masks);
+}
+
+/* Opens in->place and in->masks; @names as ctl_place_open(). False after a report. */
+static bool inspect_open(struct inspect *in, const char *path, const struct shard_list *names)
 {
 	struct fault fault;
 
@@ -552,77 +528,54 @@ bool inspect_open(struct inspect *in, const char *path, const struct shard_list 
 	return false;
 }
 
-void inspect_close(struct inspect *in)
-{
-	ctl_place_close(&in->place);
-	ctl_place_close(&in->masks);
-}
-
 /* ---- the command line ---- */
 
-int inspect_begin(struct inspect *in, const struct ctl_arguments *a)
+/* Takes the options, and lists the config's datasets. Returns an exit status. inspect_end() is
+ * needed either way, and returns the command's. */
+static int inspect_begin(struct inspect *in, const struct ctl_arguments *a)
 {
 	int status = ctl_input_begin(&in->input, a);
 
 	in->emit.json = ctl_given(a, INSPECT_JSON);
 	in->deep = ctl_given(a, INSPECT_DEEP);
 	in->input.hint.documents = in->input.hint.loss_mask = true;
-	if (status == CTL_OK && in->input.config && !list_datasets(in))
+	if (status == CTL_OK && in->input.config && !ctl_listed_read(&in->input, !in->manifest))
 		status = CTL_FAILED;
 	return status;
 }
 
-int inspect_end(struct inspect *in, int status)
+static int inspect_end(struct inspect *in, int status)
 {
 	if (status == CTL_OK)
 		status = emit_end(&in->emit, in->faults ? CTL_FAILED : CTL_OK);
-	for (unsigned i = 0; i < in->lists; i++) {
-		dataset_close(&in->listed[i].shards);
-		dataset_close(&in->listed[i].first.of);
-		free(in->listed[i].root);
-		free(in->listed[i].mask);
-	}
-	free(in->listed);
 	dataset_close(&in->first.of);
 	ctl_input_end(&in->input);
 	return status;
 }
 
-static const struct ctl_option options[] = {
-	[INSPECT_CONFIG] = {INSPECT_CONFIG_OPTION},
-	[INSPECT_FORMAT] = {CTL_INPUT_FORMAT_OPTION},
-	[INSPECT_DTYPE] = {CTL_INPUT_DTYPE_OPTION},
-	[INSPECT_COLUMN] = {CTL_INPUT_COLUMN_OPTION},
+static const struct ctl_option inspect_options[] = {
+	INSPECT_INPUT,
 	[INSPECT_DEEP] = {OPTION_FLAG(
 		"deep", "read all tokens: find the largest, compare with vocab and manifest")},
-	[INSPECT_JSON] = {CTL_JSON_OPTION},
 };
-
-static int inspect_all(struct inspect *in, const struct ctl_arguments *a)
-{
-	int status = inspect_begin(in, a);
-	int n = status == CTL_OK ? ctl_input_paths(a->argument, a->arguments) : 0;
-
-	if (n < 0)
-		return ctl_fail(PHRASE_MEMORY);
-	for (int i = 0; i < n; i++)
-		if (inspect_open(in, a->argument[i], NULL)) {
-			inspect_place(in);
-			inspect_close(in);
-		}
-	return status;
-}
 
 static int inspect(const struct ctl_arguments *a)
 {
 	struct inspect in = {.deep = false};
+	int n = ctl_input_paths(a->argument, a->arguments), status;
 
-	for (int i = 0; i < a->arguments; i++)
+	for (int i = 0; i < n; i++)
 		if (ctl_place_unlisted(a->argument[i]))
 			return ctl_usage(a->command,
 				"%s: an HTTPS server has no listing; see `tokctl manifest --from`",
 				a->argument[i]);
-	return inspect_end(&in, inspect_all(&in, a));
+	status = n < 0 ? ctl_fail(PHRASE_MEMORY) : inspect_begin(&in, a);
+	for (int i = 0; status == CTL_OK && i < n; i++)
+		if (inspect_open(&in, a->argument[i], NULL)) {
+			inspect_place(&in);
+			inspect_close(&in);
+		}
+	return inspect_end(&in, status);
 }
 
 const struct ctl_command ctl_inspect = {
@@ -631,5 +584,206 @@ const struct ctl_command ctl_inspect = {
 	.arguments = "PATH...",
 	.help = "print what shards contain and what is wrong with them",
 	.run = inspect,
-	OPTIONS_ARE(options),
+	OPTIONS_ARE(inspect_options),
+};
+
+/* ---- manifest --from: lines are copied, joined with the objects that were uploaded ---- */
+
+struct join {
+	struct inspect *in;
+	const char *path, *url; /* of the manifest that is read, of the objects */
+	struct dataset from;
+	struct shard_list names; /* of shards and side files that should be there */
+};
+
+/* Reports what is wrong with the object called @name. */
+__attribute__((format(printf, 3, 4))) static void report(
+	const struct join *j, const char *name, const char *format, ...)
+{
+	char path[2 * PATH_MAX], text[512];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	snprintf(path, sizeof(path), "%s/%s", j->in->place.list.root, name);
+	inspect_unread(j->in, path, text);
+}
+
+/* Takes the names of a line's shard and side files. */
+static bool take_names(void *context, const struct dataset *m, json_t *line, struct fault *fault)
+{
+	struct shard_list *names = &((struct join *)context)->names;
+	const char *name;
+	json_t *value;
+
+	if (!shard_list_add(names, shard_list_name(&m->list, m->list.count - 1), fault))
+		return false;
+	json_object_foreach(json_object_get(line, "side"), name, value)
+	{
+		if (!shard_list_add(names, name, fault))
+			return false;
+	}
+	return true;
+}
+
+/* Finds the object of a line, and copies the line for it. */
+static bool join_line(void *context, const struct dataset *m, json_t *line, struct fault *fault)
+{
+	struct join *j = context;
+	uint64_t i = m->list.count - 1;
+	const char *name = shard_list_name(&m->list, i);
+	int64_t found = shard_list_find(&j->in->place.list, name);
+	struct fault odd;
+
+	if (found < 0) {
+		report(j, name, "is in %.300s:%" PRIu64 ", but not in the store; upload it",
+			j->path, i + 1);
+		return true;
+	}
+	struct object object = ctl_place_object(&j->in->place, (uint64_t)found);
+
+	if (object.size != m->entry[i].file.bytes)
+		report(j, name,
+			"has %" PRIu64 " bytes, but %" PRIu64 " in %.300s:%" PRIu64
+			"; upload it again, or write that manifest anew",
+			object.size, m->entry[i].file.bytes, j->path, i + 1);
+	else if (!ctl_place_etag_ok(object.etag, &odd))
+		report(j, name, "%s", odd.text);
+	if (j->in->faults || j->in->deep)
+		return true;
+	json_object_del(line, "etag");
+	json_object_del(line, "side");
+	return put_line(j->in, (uint64_t)found, m->format, line, fault);
+}
+
+/* Reads the manifest. */
+static bool read_lines(struct join *j, manifest_visit *visit)
+{
+	const struct listed *listed = ctl_listed_find(&j->in->input, j->url, &(int64_t){0});
+	struct shard_hint hint = {.type = SHARD_U16};
+	struct fault fault;
+
+	/* Rows of a file are compared as the config reads them. */
+	if (j->in->deep && listed)
+		hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
+	if (manifest_read(&j->from, j->path, "/", NULL, NULL, &hint, visit, j, &fault))
+		return true;
+	inspect_unread(j->in, j->path, fault.text);
+	return false;
+}
+
+/* Reports shards that the manifest has not. */
+static void report_others(const struct join *j)
+{
+	const struct ctl_place *p = &j->in->place;
+
+	for (uint64_t i = 0; i < p->shards; i++)
+		if (shard_list_find(&j->from.list, ctl_place_name(p, i)) < 0)
+			report(j, ctl_place_name(p, i),
+				"is in the store, but not in %.300s; delete it, or write that "
+				"manifest anew with it",
+				j->path);
+}
+
+/* Reads the objects, and makes their lines anew. */
+static void read_objects(struct join *j)
+{
+	char text[256];
+
+	for (uint64_t i = 0; i < j->from.list.count; i++)
+		if (j->from.table.tokens[i] && !j->from.entry[i].digest) {
+			snprintf(text, sizeof(text),
+				"line %" PRIu64 " has no digest to compare with; write it anew "
+				"with --deep",
+				i + 1);
+			inspect_unread(j->in, j->path, text);
+			return;
+		}
+	j->in->from = &j->from;
+	inspect_place(j->in);
+	j->in->from = NULL;
+}
+
+static void join(struct inspect *in, const char *path, const char *url)
+{
+	struct join j = {.in = in, .path = path, .url = url};
+	bool ask = ctl_place_unlisted(url), known = !ask || read_lines(&j, take_names);
+
+	dataset_close(&j.from);
+	shard_list_sort(&j.names);
+	if (known && inspect_open(in, url, ask ? &j.names : NULL)) {
+		if (read_lines(&j, join_line))
+			report_others(&j);
+		if (in->deep && !in->faults)
+			read_objects(&j);
+		dataset_close(&j.from);
+		inspect_close(in);
+	}
+	shard_list_free(&j.names);
+}
+
+enum { FROM = INSPECT_OPTIONS };
+
+static const struct ctl_option manifest_options[] = {
+	INSPECT_INPUT,
+	[INSPECT_DEEP] = {OPTION_FLAG("deep",
+		"read all tokens of shards in a store, for their digests; those of files are "
+		"always read")},
+	[FROM] = {OPTION_TEXT("from", "FILE",
+		"read no shard: take all but sizes and ETags from this manifest, made before the "
+		"shards were uploaded; with --deep, read all, and compare their digests with it")},
+};
+
+static int check_arguments(const struct ctl_arguments *a)
+{
+	const struct ctl_command *c = a->command;
+	const char *path = a->argument[0], *to = a->argument[1];
+	bool from = ctl_given(a, FROM), prefix = url_text_is(path) && bytes_ends_in(path, "/");
+
+	if (url_text_is(to))
+		return ctl_usage(c,
+			"FILE %s: is a URL, but only files are written; write it to a file, and "
+			"copy that with `aws s3 cp` or s5cmd",
+			to);
+	if (from && !prefix)
+		return ctl_usage(c, "--from needs a URL that ends in '/'");
+	if (!from && ctl_place_unlisted(path))
+		return ctl_usage(c,
+			"%s: an HTTPS server has no listing; give --from FILE, a manifest of the "
+			"same shards on a disk",
+			path);
+	return CTL_OK;
+}
+
+static int manifest(const struct ctl_arguments *a)
+{
+	const char *path = a->argument[0], *to = a->argument[1];
+	struct inspect in = {.deep = false};
+	struct ctl_file file;
+	int status = check_arguments(a);
+
+	if (status != CTL_OK || !ctl_file_begin(&file, to))
+		return status != CTL_OK ? status : CTL_FAILED;
+	in.manifest = file.to;
+	status = inspect_begin(&in, a);
+	in.deep |= !url_text_is(path); /* for the digests: files have no ETag */
+	if (status == CTL_OK && ctl_given(a, FROM)) {
+		join(&in, ctl_text(a, FROM), path);
+	} else if (status == CTL_OK && inspect_open(&in, path, NULL)) {
+		inspect_place(&in);
+		inspect_close(&in);
+	}
+	if (status == CTL_OK && in.faults)
+		ctl_fail("%s: not written because of the problems above", to);
+	in.faults |= !ctl_file_end(&file, status == CTL_OK && !in.faults);
+	return inspect_end(&in, status);
+}
+
+const struct ctl_command ctl_manifest = {
+	.name = "manifest",
+	.arguments = "PATH FILE",
+	.help = "write a manifest, with which a daemon opens no shard at its start",
+	.run = manifest,
+	OPTIONS_ARE(manifest_options),
 };

@@ -1,7 +1,7 @@
 /*
  * Commands that need no daemon, and what those about streams share: a stream of a config, opened
- * without a daemon; the mixes of a run; the tokens of windows, read from the shards; and the proof
- * of `tokctl verify`. Functions that fail print a message and return false.
+ * without a daemon; the mixes of a run; the tokens of windows, read from the shards; and the
+ * records of `tokctl verify`. Functions that fail print a message and return false.
  */
 #ifndef TOKEND_CTL_OFFLINE_H
 #define TOKEND_CTL_OFFLINE_H
@@ -102,10 +102,8 @@ void ctl_windows_close(struct ctl_windows *reader);
 /* ---- verify ---- */
 
 /*
- * `tokctl verify` reads trainers' records (records.c), judges which rows count by the rules in
- * proto/record.h (records_judge.c), proves them (proof.c), and reports what is wrong, with its
- * cause (proof_report.c). Only the beginnings are kept in memory; rows are read from the files each
- * time. Errors are printed.
+ * `tokctl verify` reads trainers' records and judges which rows count (records.c), then proves them
+ * (verify.c). Only the beginnings are kept in memory; rows are read from the files each time.
  */
 struct record_file {
 	char *path;
@@ -204,65 +202,7 @@ bool records_add(struct records *r, const char *path);
 bool records_read(struct records *r, const struct ctl_stream *s, const struct cursor *cursor);
 void records_free(struct records *r);
 
-/* Fills in r->passes, the peers, and limit and last of each section. */
-bool records_judge(struct records *r);
 /* The order in which @position should have been served. */
 const struct record_force *records_in_force(const struct record_peer *p, uint64_t position);
-
-/* ---- the proof ---- */
-
-enum finding_kind { REPEATED, LOST, ALTERED, FINDINGS };
-
-enum {
-	PROOF_SHOWN = 10, /* findings of each kind that are kept */
-};
-
-struct finding {
-	uint64_t position, count; /* a range of positions; only LOST has more than 1 */
-	uint32_t file;		  /* of the row; not for LOST */
-};
-
-struct stretch {
-	uint64_t from, to;
-};
-
-struct proof_served {
-	uint64_t samples;
-	uint64_t epochs; /* the last that was reached + 1; 0: none */
-};
-
-/*
- * The proof for one peer and one pass: over a range of positions, the rows that its ranks recorded
- * must be exactly the order. It needs a bit of memory per position.
- */
-struct proof {
-	/* set by the caller */
-	const struct records *records;
-	const struct record_peer *peer;
-	uint64_t from, to;
-
-	/* the result */
-	uint64_t *taken; /* one bit per position */
-	uint64_t samples, skipped, voided, outside, sum;
-	struct proof_served *served; /* [records->datasets] */
-	uint64_t found[FINDINGS];    /* number of positions */
-	struct finding finding[FINDINGS][PROOF_SHOWN];
-	unsigned shown[FINDINGS];
-	/* Two files whose orders differ at that row; files[0] is NULL if there are none. */
-	const char *files[2];
-	uint64_t differ_at;
-	struct stretch *skip; /* skipped by request: ascending, disjoint, within the range */
-	size_t skips;
-};
-
-/* Fills in the result. False after an error was printed. Call proof_free() either way. */
-bool proof_run(struct proof *p);
-void proof_free(struct proof *p);
-/* Positions that were repeated, lost or altered. */
-uint64_t proof_findings(const struct proof *p);
-
-/* Prints the result: a line of JSON; otherwise the verdict, with the probable cause of what is
- * wrong, then its numbers and faults. */
-void proof_put(struct emit *e, const struct proof *p);
 
 #endif

@@ -86,6 +86,8 @@ struct ctl_input {
 	struct shard_hint hint;
 	struct config *config; /* NULL: none */
 	struct stores *stores;
+	struct listed *listed; /* all datasets of the config */
+	unsigned lists;
 };
 
 #define CTL_INPUT_FORMAT_OPTION                                                                    \
@@ -123,6 +125,37 @@ bool ctl_input_fault(const char *path, struct fault *fault);
 /* @text without @path, if it begins with it. */
 const char *ctl_input_text(const char *path, const char *text);
 
+/* ---- the datasets of the config, which say how their files are read ---- */
+
+/* The first shard of a dataset, or of a path. */
+struct first_shard {
+	struct dataset of; /* a list of its name, and its facts; or empty */
+	bool has[2];	   /* a loss mask, a list of document bounds */
+};
+
+/* A dataset of the config, to find how a file is configured. */
+struct listed {
+	const struct config_stream *stream;
+	const struct config_dataset *dataset;
+	struct dataset shards; /* its list; the rest only if there is a manifest */
+	char *root;	       /* with links resolved, to compare with paths */
+	char *mask;	       /* its label_mask, absolute or a URL; or NULL */
+	bool unlisted;	       /* in a store, without a manifest: all below @root */
+	bool judged, joined;   /* its samples are joined; known once it is judged */
+	struct first_shard first;
+};
+
+/* Lists the files of all datasets. @manifests: read theirs, unless it may be the one to be written.
+ * False after an error was printed. */
+bool ctl_listed_read(struct ctl_input *input, bool manifests);
+/* The dataset that contains the file @path, and its number there in *@shard (-1: not known). Of
+ * several, the first with a label_mask, otherwise the first. NULL: none. */
+struct listed *ctl_listed_find(const struct ctl_input *input, const char *path, int64_t *shard);
+/* Is @path below the dataset's root? Sets *@name to the rest. */
+bool ctl_listed_below(const struct listed *l, const char *path, const char **name);
+/* Takes what the options do not say from the dataset that lists the file. */
+void ctl_listed_use(const struct listed *l, struct ctl_input *input);
+
 /* ---- all tokens of a shard ---- */
 
 /*
@@ -149,93 +182,12 @@ struct ctl_scan {
 /* Reads them in order, up to the first that cannot be read: false, and @fault. */
 bool ctl_scan(struct ctl_scan *scan, const struct shard *shard, struct fault *fault);
 
-/* ---- inspect and manifest ---- */
-
-/*
- * `tokctl inspect` and `tokctl manifest`: each shard is found in the config, read, which any thread
- * may do, and reported in the order of the names; `manifest` also writes its line. Errors are
- * reported, and counted in inspect.faults.
- */
-
-/* The first shard of a dataset, or of a path. */
-struct first_shard {
-	struct dataset of; /* a list of its name, and its facts; or empty */
-	bool has[2];	   /* a loss mask, a list of document bounds */
-};
-
-/* A dataset of the config, to find how a file is configured. */
-struct listed {
-	const struct config_stream *stream;
-	const struct config_dataset *dataset;
-	struct dataset shards; /* its list; the rest only if there is a manifest */
-	char *root;	       /* with links resolved, to compare with paths */
-	char *mask;	       /* its label_mask, absolute or a URL; or NULL */
-	bool unlisted;	       /* in a store, without a manifest: all below @root */
-	bool judged, joined;   /* its samples are joined; known once it is judged */
-	struct first_shard first;
-};
-
-/* The command, and what was seen so far. */
-struct inspect {
-	struct emit emit;
-	struct ctl_input input;
-	bool deep, faults;
-	struct listed *listed; /* all datasets of the config */
-	unsigned lists;
-	FILE *manifest; /* to be written; or NULL */
-	struct ctl_progress progress;
-
-	/* the path that is read */
-	struct ctl_place place;
-	struct ctl_place masks; /* of the dataset of the path, if they are in a store */
-	char masks_url[PATH_MAX];
-	const struct dataset *from; /* that the shards must agree with; NULL: their dataset's */
-	struct first_shard first;   /* of those in no dataset */
-};
-
-/* The first options of both commands. */
-enum {
-	INSPECT_CONFIG,
-	INSPECT_FORMAT,
-	INSPECT_DTYPE,
-	INSPECT_COLUMN,
-	INSPECT_DEEP,
-	INSPECT_JSON,
-	INSPECT_OPTIONS
-};
-
-#define INSPECT_CONFIG_OPTION                                                                      \
-	OPTION_TEXT("config", "FILE",                                                              \
-		"config whose datasets say how to read their shards; also counts windows"),        \
-		.letter = 'c'
-
-/* Takes the options, and lists the config's datasets. Returns an exit status. inspect_end() is
- * needed either way, and returns the command's. */
-int inspect_begin(struct inspect *in, const struct ctl_arguments *a);
-int inspect_end(struct inspect *in, int status);
-/* Opens in->place and in->masks; @names as ctl_place_open(). False after a report. */
-bool inspect_open(struct inspect *in, const char *path, const struct shard_list *names);
-void inspect_close(struct inspect *in);
-/* The dataset that contains the file @path, and its number there in *@shard (-1: not known). Of
- * several, the first with a label_mask, otherwise the first. NULL: none. */
-struct listed *inspect_listed(const struct inspect *in, const char *path, int64_t *shard);
-
-/* Reads and reports all shards of in->place. */
-void inspect_place(struct inspect *in);
-/* Reports a path that could not be listed or read. */
-void inspect_unread(struct inspect *in, const char *path, const char *text);
-
-/* Writes the manifest's line of shard @i of in->place. @digest NULL: it has none. False: @fault. */
-bool manifest_add(struct inspect *in, uint64_t i, const struct shard_format *format,
-	const struct shard_facts *facts, uint64_t size, const uint64_t *digest,
-	struct fault *fault);
-
 /* ---- pack ---- */
 
 /*
- * `tokctl pack`: the inputs are one row of tokens (pack_in.c), which is cut into files (pack.c).
- * One thread writes one file: its tokens in order, or with --fit rows of documents (pack_fit.c), in
- * the form of its format (pack_out.c).
+ * `tokctl pack`: the inputs are one row of tokens, which is cut into files (pack.c). One thread
+ * writes one file: its tokens in order, or with --fit rows of documents, in the form of its format
+ * (pack_out.c).
  */
 enum pack_format { PACK_FLAT, PACK_ZSTD, PACK_MEGATRON, PACK_FORMATS };
 
@@ -295,11 +247,6 @@ struct pack_in {
 	struct ctl_progress progress;
 };
 
-/* Lists the shards of the @n paths, and opens each once for its facts. Call pack_in_end() either
- * way. */
-bool pack_in_add(struct pack_in *in, char *const *path, int n, struct fault *fault);
-void pack_in_end(struct pack_in *in);
-
 /* Reads the row from one thread. A source is opened when it is read and closed after it: there may
  * be more than a process can have open. It must be the same from the start to the end. */
 struct pack_reader {
@@ -318,9 +265,6 @@ struct pack_reader {
  */
 bool pack_read(struct pack_reader *r, uint64_t token, uint64_t n, uint32_t *to, uint32_t *at,
 	uint64_t *count, struct fault *fault);
-/* Sets *@boundary to the first token from @token on with which a document begins, or to the end of
- * the row. */
-bool pack_boundary(struct pack_reader *r, uint64_t token, uint64_t *boundary, struct fault *fault);
 /* Closes the source that is open. False: it has changed. @fault NULL: there was another fault. */
 bool pack_read_end(struct pack_reader *r, struct fault *fault);
 
@@ -329,21 +273,6 @@ enum {
 	PACK_FIT_MOST = 1 << 28,   /* of all in memory: 1 GiB, and 36 bytes per document */
 	PACK_FIT_ROW = 1 << 24,	   /* of a row, at most */
 };
-
-/* A document, or a part of one, in a row. */
-struct pack_piece {
-	uint32_t at; /* its first token */
-	uint32_t tokens : 31;
-	uint32_t last : 1; /* of its row; the rest of that is padding */
-};
-
-/*
- * --fit: packs documents into rows. Document d has tokens [end[d - 1], end[d]), and is not empty.
- * One longer than a row becomes full rows, and a rest. Returns the pieces in the order of the rows;
- * the caller frees them. NULL: out of memory.
- */
-struct pack_piece *pack_fit(
-	const uint64_t *end, uint32_t documents, uint32_t row_tokens, size_t *pieces);
 
 /*
  * Writes tokens [begin, end), or the rows that --fit packs from them, and a side file if there is
