@@ -287,7 +287,7 @@ def test_the_last_step_of_a_finite_stream(scene):
     assert [row["position"] for row in rows] == positions
     assert [row["tokens"] is None for row in rows] == [p is None for p in positions]
     assert has(scene.ctl(f"{ask} {last}")[0], "rank  row", "-")
-    assert has(scene.ctl(f"{ask} {last + 1}", code=1)[1], f"{last + 1} steps", f"is step {last}")
+    assert has(scene.ctl(f"{ask} {last + 1}", code=1)[1], f"{last + 1} steps", "from 0")
 
 
 PLAN, STEP = "plan -c CONFIG train", "plan -c CONFIG train --step 0"
@@ -298,7 +298,7 @@ WHEN = "when -c CONFIG train --dataset web --shard a.bin"
     "command, words, code",
     [
         (PLAN, ["--from and --count", "--step"], 2),
-        (f"{PLAN} --from 0 --count 1 --world 2", ["need --step"], 2),
+        (f"{PLAN} --from 0 --count 1 --world 2", ["--from and --count, or --step"], 2),
         (f"{STEP} --world 2 --micro 0", ["--micro: '0'", "from 1 to 65536"], 2),
         (f"{STEP} --world 2 --micro 1 --cursor f g", ["several cursors needs --from"], 2),
         (f"{STEP} --world 2 --micro 1 --rank 2", ["--rank 2", "below the world, 2"], 2),

@@ -625,9 +625,8 @@ static bool compare(const struct out *o, const struct shard *shard, struct fault
 	       fault_set(fault, FAULT_DATA, "", "has other document bounds");
 }
 
-/* Whether the file has @tokens, and with @all, what was written. Sets the result's bytes to its
- * size. */
-static bool verify(struct out *o, uint64_t tokens, bool all, struct fault *fault)
+/* Whether the file has what was written. Sets the result's bytes to its size. */
+static bool verify(struct out *o, struct fault *fault)
 {
 	struct ctl_input input = {
 		.format = shard_format(o->how->format == PACK_MEGATRON ? "megatron" : "flat"),
@@ -641,13 +640,14 @@ static bool verify(struct out *o, uint64_t tokens, bool all, struct fault *fault
 	struct stat st = {0};
 	bool fine = shard;
 
-	if (fine &&
-		(shard->facts.tokens != tokens || shard->facts.token_bytes != o->how->token_bytes))
+	if (fine && (shard->facts.tokens != o->tokens ||
+			    shard->facts.token_bytes != o->how->token_bytes))
 		fine = fault_set(fault, FAULT_DATA, "",
 			"has %" PRIu64 " tokens of %" PRIu32 " bytes; must be %" PRIu64
 			" of %" PRIu32,
-			shard->facts.tokens, shard->facts.token_bytes, tokens, o->how->token_bytes);
-	fine = fine && (!all || compare(o, shard, fault));
+			shard->facts.tokens, shard->facts.token_bytes, o->tokens,
+			o->how->token_bytes);
+	fine = fine && compare(o, shard, fault);
 	if (fine && fstat(fd, &st) == 0)
 		o->result->bytes = (uint64_t)st.st_size;
 	ctl_input_close(shard, fd);
@@ -713,8 +713,7 @@ static bool write_part(struct out *o, uint64_t begin, uint64_t end, struct fault
 	bool fine = !o->side[0] || (o->side_file = fopen(o->side, "we")) ||
 		    pack_fail(fault, o->side, errno);
 
-	fine = fine && put_all(o, begin, end, fault) && verify(o, o->tokens, true, fault) &&
-	       publish(o, fault);
+	fine = fine && put_all(o, begin, end, fault) && verify(o, fault) && publish(o, fault);
 	if (o->side_file)
 		fclose(o->side_file);
 	if (!fine)
@@ -746,9 +745,8 @@ bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t beg
 	bool fine = name_part(&o, fault);
 
 	*result = (struct pack_result){0};
-	if (fine && lstat(path, &st) == 0) /* one of another length is refused at once */
-		fine = (how->row_tokens || verify(&o, end - begin, false, fault)) &&
-		       put_all(&o, begin, end, fault) && verify(&o, o.tokens, true, fault);
+	if (fine && lstat(path, &st) == 0)
+		fine = put_all(&o, begin, end, fault) && verify(&o, fault);
 	else
 		fine = fine && write_part(&o, begin, end, fault);
 	free_buffers(&o);

@@ -130,14 +130,10 @@ static bool put_step(struct plan *p, const struct ctl_arguments *a, uint64_t fro
 		 steps = (end - from) / global + ((end - from) % global != 0),
 		 first = ctl_number(a, RANK, 0), last = ctl_number(a, RANK, world - 1);
 
-	if (steps == 0)
-		ctl_fail("--step %" PRIu64 ": stream %s ends at position %" PRIu64
-			 ", so there are no steps from there",
-			step, p->h->cursor.stream, end);
-	else if (step >= steps)
-		ctl_fail("--step %" PRIu64 ": from position %" PRIu64 " stream %s has %" PRIu64
-			 " steps of %" PRIu64 " samples; the last is step %" PRIu64,
-			step, from, p->h->cursor.stream, steps, global, steps - 1);
+	if (step >= steps)
+		ctl_fail("--step %" PRIu64 ": from position %" PRIu64 " on, stream %s has %" PRIu64
+			 " steps of %" PRIu64 " samples, counted from 0",
+			step, from, p->h->cursor.stream, steps, global);
 	for (uint64_t rank = first; step < steps && rank <= last; rank++)
 		if (!put_rows(p, order_rank_position(from, step, rank, world, micro), micro, rank))
 			return false;
@@ -172,14 +168,12 @@ static int check_options(const struct ctl_arguments *a)
 	const struct ctl_command *c = a->command;
 	bool step = ctl_given(a, STEP), world = ctl_given(a, WORLD), micro = ctl_given(a, MICRO);
 
-	if (!step && (world || micro || ctl_given(a, RANK)))
-		return ctl_usage(c, "--world, --micro and --rank need --step");
-	if (!step && (!ctl_given(a, FROM) || !ctl_given(a, COUNT)))
-		return ctl_usage(c, "needs --from and --count, or --step, --world and --micro");
-	if (step && ctl_given(a, COUNT))
-		return ctl_usage(c, "--step and --count exclude each other");
-	if (step && (!world || !micro))
-		return ctl_usage(c, "--step needs --world and --micro");
+	if (step ? ctl_given(a, COUNT) || !world || !micro
+		 : world || micro || ctl_given(a, RANK) || !ctl_given(a, FROM) ||
+				!ctl_given(a, COUNT))
+		return ctl_usage(c,
+			"needs --from and --count, or --step, --world and --micro; --rank needs "
+			"--step");
 	if (step && !ctl_given(a, FROM) && a->listed > 1)
 		return ctl_usage(
 			c, "--step with several cursors needs --from, the position of step 0");
