@@ -107,34 +107,28 @@ static bool read_furthest(
 	return good;
 }
 
-/* Looks for the cursor that tokend keeps of @run in each place of state. The first one counts. */
+/* Reads the cursor that tokend keeps of @run, in the first place of state that has one; otherwise
+ * the file of that name. */
 static bool read_run(struct cursor *cursor, const struct ctl_stream *s, const char *run)
 {
-	const char *stream = s->stream->config->name;
-	char path[PLACE_STATE_BYTES + 3 * LIMIT_NAME_BYTES], tried[2 * PLACE_STATE_BYTES] = "";
+	char path[PLACE_STATE_BYTES + 3 * LIMIT_NAME_BYTES] = "";
 
 	for (unsigned i = 0; i < PLACE_STATES && wire_name_ok(run); i++) {
 		char *state = config_state_place(s->config, i);
-		size_t used = strlen(tried);
 
-		if (!state)
-			continue;
-		snprintf(path, sizeof(path), "%s/%s/%s/" PLACE_RUN_CURSOR, state, stream, run);
-		snprintf(tried + used, sizeof(tried) - used, "%s%s/%s/%s", used ? ", " : "", state,
-			stream, run);
+		if (state)
+			snprintf(path, sizeof(path), "%s/%s/%s/" PLACE_RUN_CURSOR, state,
+				s->stream->config->name, run);
 		free(state);
-		if (access(path, F_OK) == 0)
+		if (*path && access(path, F_OK) == 0)
 			return ctl_cursor_read(cursor, path, &s->stream->begin);
 	}
 	if (access(run, F_OK) == 0)
 		return ctl_cursor_read(cursor, run, &s->stream->begin);
-	if (!tried[0])
-		ctl_fail("--run %s: must be " PHRASE_NAME ", or a cursor's file", run);
-	else
-		ctl_fail("--run %s: no cursor of it in %s; tokend writes one there when a run "
-			 "attaches",
-			run, tried);
-	return false;
+	return ctl_error(
+		"--run %s: no cursor of it in state_dir%s%s; tokend writes one there when a "
+		"run attaches; or give the path of a cursor's file",
+		run, *path ? ", the last place was " : "", path);
 }
 
 bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
