@@ -1,7 +1,5 @@
-/*
- * Shards that `tokctl inspect`, `manifest` and `pack` read: where they are (place.c), how they are
- * opened, and all their tokens (input.c).
- */
+/* Shards that `tokctl inspect`, `manifest` and `pack` read: where they are (place.c), how they are
+ * opened, and all their tokens (input.c). */
 #ifndef TOKEND_CTL_SHARDS_H
 #define TOKEND_CTL_SHARDS_H
 
@@ -26,6 +24,7 @@ enum {
 /* @config may be NULL: only the environment says where stores are. It outlives the stores. NULL:
  * @fault. */
 struct stores *ctl_stores_open(const struct config *config, struct fault *fault);
+
 /* ---- a place: the shards at one path of the command line ---- */
 
 /*
@@ -51,10 +50,9 @@ struct ctl_place {
 
 /*
  * Lists the shards. @p stays where it is. @masks: NULL, or another place in a store, which is kept.
- * @names: NULL, or the sorted names of shards and side files that should be at a URL of a server
- * without listings, some of them repeated: it is asked for each, and those that are not there are
- * left out. Shows how many
- * keys were found. False: @fault, which names URL and key but not a file; nothing is to be closed.
+ * @names: NULL, or for a server without listings the sorted names of shards and side files to ask
+ * for, some of them repeated; those that are not there are left out. False: @fault, which names URL
+ * and key but not a file; nothing is to be closed.
  */
 bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path,
 	const struct shard_list *names, const struct ctl_place *masks, struct fault *fault);
