@@ -205,4 +205,56 @@ void records_free(struct records *r);
 /* The order in which @position should have been served. */
 const struct record_force *records_in_force(const struct record_peer *p, uint64_t position);
 
+/* ---- the proof ---- */
+
+enum finding_kind { REPEATED, LOST, ALTERED, FINDINGS };
+
+enum {
+	PROOF_SHOWN = 10, /* findings of each kind that are kept */
+};
+
+struct finding {
+	uint64_t position, count; /* a range of positions; only LOST has more than 1 */
+	uint32_t file;		  /* of the row; not for LOST */
+};
+
+struct stretch {
+	uint64_t from, to;
+};
+
+struct proof_served {
+	uint64_t samples;
+	uint64_t epochs; /* the last that was reached + 1; 0: none */
+};
+
+/*
+ * The proof for one peer and one pass: over a range of positions, the rows that its ranks recorded
+ * must be exactly the order. It needs a bit of memory per position.
+ */
+struct proof {
+	/* set by the caller */
+	const struct records *records;
+	const struct record_peer *peer;
+	uint64_t from, to;
+
+	/* the result */
+	uint64_t *taken; /* one bit per position */
+	uint64_t samples, skipped, voided, outside, sum;
+	struct proof_served *served; /* [records->datasets] */
+	uint64_t found[FINDINGS];    /* number of positions */
+	struct finding finding[FINDINGS][PROOF_SHOWN];
+	unsigned shown[FINDINGS];
+	/* Two files whose orders differ at that row; files[0] is NULL if there are none. */
+	const char *files[2];
+	uint64_t differ_at;
+	struct stretch *skip; /* skipped by request: ascending, disjoint, within the range */
+	size_t skips;
+};
+
+/* Fills in the result. False after an error was printed. Call proof_free() either way. */
+bool proof_run(struct proof *p);
+void proof_free(struct proof *p);
+/* Prints the result: a line of JSON; otherwise the verdict, then its numbers and faults. */
+void proof_put(struct emit *e, const struct proof *p);
+
 #endif

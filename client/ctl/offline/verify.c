@@ -17,50 +17,6 @@
 
 /* ---- the proof ---- */
 
-enum finding_kind { REPEATED, LOST, ALTERED, FINDINGS };
-
-enum {
-	PROOF_SHOWN = 10, /* findings of each kind that are kept */
-};
-
-struct finding {
-	uint64_t position, count; /* a range of positions; only LOST has more than 1 */
-	uint32_t file;		  /* of the row; not for LOST */
-};
-
-struct stretch {
-	uint64_t from, to;
-};
-
-struct proof_served {
-	uint64_t samples;
-	uint64_t epochs; /* the last that was reached + 1; 0: none */
-};
-
-/*
- * The proof for one peer and one pass: over a range of positions, the rows that its ranks recorded
- * must be exactly the order. It needs a bit of memory per position.
- */
-struct proof {
-	/* set by the caller */
-	const struct records *records;
-	const struct record_peer *peer;
-	uint64_t from, to;
-
-	/* the result */
-	uint64_t *taken; /* one bit per position */
-	uint64_t samples, skipped, voided, outside, sum;
-	struct proof_served *served; /* [records->datasets] */
-	uint64_t found[FINDINGS];    /* number of positions */
-	struct finding finding[FINDINGS][PROOF_SHOWN];
-	unsigned shown[FINDINGS];
-	/* Two files whose orders differ at that row; files[0] is NULL if there are none. */
-	const char *files[2];
-	uint64_t differ_at;
-	struct stretch *skip; /* skipped by request: ascending, disjoint, within the range */
-	size_t skips;
-};
-
 struct row {
 	const struct record_section *section;
 	uint64_t position, checksum;
@@ -313,8 +269,7 @@ static bool run_work(struct work *w)
 	return true;
 }
 
-/* Fills in the result. False after an error was printed. Call proof_free() either way. */
-static bool proof_run(struct proof *p)
+bool proof_run(struct proof *p)
 {
 	struct work w = {.p = p};
 	bool done = run_work(&w);
@@ -324,7 +279,7 @@ static bool proof_run(struct proof *p)
 	return done;
 }
 
-static void proof_free(struct proof *p)
+void proof_free(struct proof *p)
 {
 	free(p->taken);
 	free(p->served);
@@ -749,8 +704,7 @@ static void put_lives(struct emit *e, const struct proof *p)
 	emit_close(e, ']');
 }
 
-/* Prints the result: a line of JSON; otherwise the verdict, then its numbers and faults. */
-static void proof_put(struct emit *e, const struct proof *p)
+void proof_put(struct emit *e, const struct proof *p)
 {
 	struct text v = {.n = 0};
 
