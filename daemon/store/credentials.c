@@ -103,8 +103,7 @@ static void *help(void *argument)
 	return NULL;
 }
 
-/* Searches now, but less and less often if that does not help. */
-static void hurry(struct wallet *wallet)
+void wallet_hurry(struct wallet *wallet)
 {
 	int64_t soon = stores_now_ms() + (wallet->failures ? retry_ms(wallet->failures) : 0);
 
@@ -140,25 +139,4 @@ bool wallet_open(struct store_bucket *bucket, struct fault *fault)
 			"https://, or set anonymous: true",
 			place->name, place->host);
 	return stores_thread(&bucket->wallet.thread, help, bucket, fault);
-}
-
-enum wallet_state wallet_look(struct wallet *wallet, struct fault *fault)
-{
-	bool any = wallet->now.serial > 0;
-
-	if (any && wallet_left_s(wallet) > 0)
-		return WALLET_READY;
-	if (any)
-		hurry(wallet); /* a clock was set, so they are not due yet */
-	if (wallet->last == PROVIDED_LATER || wallet->last == PROVIDED_WRONG)
-		*fault = wallet->fault;
-	else
-		fault_set(fault, FAULT_IO, "", "credentials%s", any ? ", which have expired" : "");
-	return !any && wallet->last == PROVIDED_WRONG ? WALLET_NONE : WALLET_LATER;
-}
-
-void wallet_refused(struct wallet *wallet, uint64_t serial)
-{
-	if (serial == wallet->now.serial)
-		hurry(wallet);
 }

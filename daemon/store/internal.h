@@ -154,18 +154,9 @@ struct wallet {
 /* Starts the helper thread, which searches until stores.closing. False: @fault. */
 bool wallet_open(struct store_bucket *bucket, struct fault *fault);
 
-enum wallet_state {
-	WALLET_READY,
-	WALLET_LATER, /* none yet, or they have expired; @fault: what is waited for */
-	WALLET_NONE,  /* @fault: there are none, or the config is wrong */
-};
-
-/* Whether there are credentials. Readings that wait for others are woken when they are there. This
- * and the functions below: with the lock. */
-enum wallet_state wallet_look(struct wallet *wallet, struct fault *fault);
-/* A store rejected the credentials with this serial (expired, or unknown): they are found anew,
- * unless newer ones are there. */
-void wallet_refused(struct wallet *wallet, uint64_t serial);
+/* Searches now, but less and less often if that does not help. Readings that wait are woken when
+ * there are others. This and the next one: with the lock. */
+void wallet_hurry(struct wallet *wallet);
 /* The seconds until the credentials expire, by the server's clock. INT64_MAX: never. */
 int64_t wallet_left_s(const struct wallet *wallet);
 

@@ -140,8 +140,10 @@ static void failed(struct store_bucket *bucket, const char *key, const struct ge
 		bucket->fails_since_ms = now;
 	if (get->verdict.overload)
 		limit_overload(&bucket->limit, now);
-	if (kind == VERDICT_EXPIRED || kind == VERDICT_DENIED)
-		wallet_refused(&bucket->wallet, get->serial);
+	/* There may be others since. */
+	if ((kind == VERDICT_EXPIRED || kind == VERDICT_DENIED) &&
+		get->serial == bucket->wallet.now.serial)
+		wallet_hurry(&bucket->wallet);
 	bool clock = read_clock(bucket, get);
 	int64_t offset_s = bucket->wallet.clock_offset_s;
 
@@ -162,26 +164,32 @@ static void failed(struct store_bucket *bucket, const char *key, const struct ge
 /* Waits for credentials. False: @fault. */
 static bool wait_for_credentials(struct reading *r, struct fault *fault)
 {
-	for (;;) {
-		struct fault cause;
-		enum wallet_state state = wallet_look(&r->bucket->wallet, &cause);
-		int64_t now = stores_now_ms(), patience = r->stores->options.patience_ms;
+	struct wallet *wallet = &r->bucket->wallet;
+	int64_t patience = r->stores->options.patience_ms;
+
+	while (wallet->now.serial == 0 || wallet_left_s(wallet) <= 0) {
+		bool any = wallet->now.serial > 0, said = wallet->last >= PROVIDED_LATER;
 
 		if (reading_cancelled(r))
 			return cancel(fault);
-		if (state == WALLET_NONE)
-			*fault = cause;
-		if (state != WALLET_LATER)
-			return state == WALLET_READY;
-		snprintf(r->reason, sizeof(r->reason), "%.159s", cause.text);
-		if (patience > 0 && now - r->since_ms > patience)
+		*fault = wallet->fault;
+		if (!any && wallet->last == PROVIDED_WRONG)
+			return false;
+		if (any)
+			wallet_hurry(wallet); /* a clock was set, so they are not due yet */
+		snprintf(r->reason, sizeof(r->reason), "%.159s",
+			said  ? fault->text
+			: any ? "credentials, which have expired"
+			      : "credentials");
+		if (patience > 0 && stores_now_ms() - r->since_ms > patience)
 			return fault_errno(fault, EREMOTEIO, "", "%s: waited %d s for %s",
 				r->bucket->place.name, (int)(patience / 1000), r->reason);
 		r->hasty = HASTY_CREDENTIALS;
-		r->due_ms = now + TICK_MS;
+		r->due_ms = stores_now_ms() + TICK_MS;
 		reading_pause(r);
 		r->reason[0] = 0;
 	}
+	return true;
 }
 
 /* Waits until a GET may begin, of which r->bytes are kept in memory. False: @fault. */
