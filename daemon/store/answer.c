@@ -316,11 +316,3 @@ void verdict_answer(
 	if (n != right)
 		judge(v, VERDICT_TORN, "", "%" PRIu64 " bytes instead of %" PRIu64, n, right);
 }
-
-enum fault_code verdict_code(const struct verdict *v)
-{
-	return v->kind == VERDICT_DENIED || v->kind == VERDICT_EXPIRED ? FAULT_PERMISSION
-	       : v->kind == VERDICT_OTHER			       ? FAULT_CHANGED
-	       : v->kind == VERDICT_TOO_LARGE			       ? FAULT_DATA
-								       : FAULT_IO;
-}

@@ -115,25 +115,12 @@ static void succeeded(struct store_bucket *bucket, const struct get *get)
 			failed_ms / 1000);
 }
 
-/* Reads the server's clock minus ours. Returns whether that is news: GETs that were signed before
- * bring the same. */
-static bool read_clock(struct store_bucket *bucket, const struct get *get)
-{
-	int64_t offset = get->answer.date - (int64_t)time(NULL);
-
-	if (get->verdict.kind != VERDICT_CLOCK || !get->answer.date)
-		return false;
-	bool news = llabs(offset - bucket->wallet.clock_offset_s) > CLOCK_NEWS_S;
-
-	bucket->wallet.clock_offset_s = offset;
-	return news;
-}
-
 /* @key NULL: nothing is logged, because the fault is final. */
 static void failed(struct store_bucket *bucket, const char *key, const struct get *get)
 {
 	int64_t now = stores_now_ms();
 	enum verdict_kind kind = get->verdict.kind;
+	int64_t *offset = &bucket->wallet.clock_offset_s; /* the server's clock minus ours */
 
 	bucket->status.retries += key != NULL;
 	if (key && bucket->fails_since_ms == 0)
@@ -144,10 +131,12 @@ static void failed(struct store_bucket *bucket, const char *key, const struct ge
 	if ((kind == VERDICT_EXPIRED || kind == VERDICT_DENIED) &&
 		get->serial == bucket->wallet.now.serial)
 		wallet_hurry(&bucket->wallet);
-	bool clock = read_clock(bucket, get);
-	int64_t offset_s = bucket->wallet.clock_offset_s;
+	int64_t offset_s = get->answer.date - (int64_t)time(NULL), was_s = *offset;
 
-	if (clock) {
+	if (kind == VERDICT_CLOCK && get->answer.date)
+		*offset = offset_s;
+	/* GETs that were signed before bring the same. */
+	if (llabs(*offset - was_s) > CLOCK_NEWS_S) {
 		SAY(bucket,
 			"%s: the clocks differ by %" PRId64
 			" s; requests are signed with the store's time; set this machine's clock",
@@ -208,6 +197,15 @@ static bool wait_for_turn(struct reading *r, struct fault *fault)
 	return cancel(fault);
 }
 
+/* Of a fault that is final. */
+static enum fault_code code_of(const struct verdict *v)
+{
+	return v->kind == VERDICT_DENIED || v->kind == VERDICT_EXPIRED ? FAULT_PERMISSION
+	       : v->kind == VERDICT_OTHER			       ? FAULT_CHANGED
+	       : v->kind == VERDICT_TOO_LARGE			       ? FAULT_DATA
+								       : FAULT_IO;
+}
+
 /* A fault that is final: "s3://corpus/x.bin: REASON; REMEDY". @others: other objects are readable.
  * @waited_ms: how long it was waited for; 0: not at all. */
 static void fail(const struct reading *r, const struct get *get, bool others, int64_t waited_ms,
@@ -229,7 +227,7 @@ static void fail(const struct reading *r, const struct get *get, bool others, in
 			"; the manifest has %" PRIu64 " bytes with the ETag \"%.128s\"",
 			r->asked.size, r->asked.etag);
 	}
-	fault_set(fault, verdict_code(v), "", "%s/%s: %s%s%s%s", r->bucket->place.name, r->key,
+	fault_set(fault, code_of(v), "", "%s/%s: %s%s%s%s", r->bucket->place.name, r->key,
 		v->reason, more, v->remedy[0] ? "; " : "", v->remedy);
 	if (fault->code == FAULT_IO)
 		fault->error = EREMOTEIO;

@@ -183,8 +183,6 @@ void verdict_headers(
 /* Judges the whole answer, which brought @n bytes of body. */
 void verdict_answer(const struct verdict_asked *asked, const struct answer *answer, uint64_t n,
 	struct verdict *verdict);
-/* If it is or becomes final. */
-enum fault_code verdict_code(const struct verdict *verdict);
 
 /* ---- list.c: a page of ListObjectsV2 ---- */
 

@@ -100,13 +100,9 @@ void reading_end(struct reading *reading)
 
 void reading_wait(struct reading *reading, int64_t due_ms)
 {
-	struct stores *stores = reading->stores;
-	struct timespec due = {due_ms / 1000, due_ms % 1000 * 1000000};
+	const struct timespec due = {due_ms / 1000, due_ms % 1000 * 1000000};
 
-	if (due_ms == INT64_MAX)
-		pthread_cond_wait(&reading->wake, &stores->lock);
-	else
-		pthread_cond_clockwait(&reading->wake, &stores->lock, CLOCK_MONOTONIC, &due);
+	pthread_cond_clockwait(&reading->wake, &reading->stores->lock, CLOCK_MONOTONIC, &due);
 }
 
 void reading_pause(struct reading *reading)
