@@ -379,58 +379,43 @@ static bool read_footer(const struct bytes *file, uint8_t footer[FOOTER_BYTES], 
 	return true;
 }
 
-/*
- * Finds the entries of the table, and where the frames before it end. Bits 2 to 6 of the descriptor
- * are reserved.
- */
-static bool find_table(const struct source *s, const uint8_t *footer, struct bytes_array *table,
-	uint64_t *end, struct fault *fault)
-{
-	uint8_t head[SKIPPABLE_BYTES] = {0};
-	uint64_t size = s->file->size;
-
-	table->b = s->file;
-	table->count = bytes_u32(footer);
-	table->width = footer[4] & 0x80 ? 12 : 8;
-	uint64_t content = table->count * table->width + FOOTER_BYTES;
-	bool fits = content + SKIPPABLE_BYTES <= size && !(footer[4] & 0x7c);
-
-	*end = fits ? size - content - SKIPPABLE_BYTES : 0;
-	table->at = *end + SKIPPABLE_BYTES;
-	if (fits && !bytes_read(s->file, *end, head, sizeof(head), fault))
-		return false;
-	return (bytes_u32(head) == table_magic && bytes_u32(head + 4) == content &&
-		       table->count <= *end / SKIPPABLE_BYTES) ||
-	       fault_data(fault,
-		       "seek table: number of frames is %" PRIu64
-		       " and descriptor 0x%02x, but no such table, after that many frames, is at "
-		       "the end of the file's %" PRIu64 " bytes",
-		       table->count, footer[4], size);
-}
-
+/* Reads the table that ends with @footer. Bits 2 to 6 of its descriptor are reserved. */
 static bool read_table(struct source *s, const uint8_t *footer, struct fault *fault)
 {
-	struct bytes_array table;
-	uint64_t from = 0, end;
+	struct bytes_array table = {
+		.b = s->file, .count = bytes_u32(footer), .width = footer[4] & 0x80 ? 12 : 8};
+	uint64_t content = table.count * table.width + FOOTER_BYTES, size = s->file->size, from = 0,
+		 end = content + SKIPPABLE_BYTES <= size ? size - content - SKIPPABLE_BYTES : 0;
+	uint8_t head[SKIPPABLE_BYTES];
 	char none;
 
-	if (!find_table(s, footer, &table, &end, fault) || !make_frames(s, table.count, fault))
+	if (!bytes_read(s->file, end, head, sizeof(head), fault))
 		return false;
+	if (bytes_u32(head) != table_magic || bytes_u32(head + 4) != content ||
+		table.count > end / SKIPPABLE_BYTES || (footer[4] & 0x7c))
+		return fault_data(fault,
+			"seek table: number of frames is %" PRIu64
+			" and descriptor 0x%02x, but no such table, after that many frames, is at "
+			"the end of the file's %" PRIu64 " bytes",
+			table.count, footer[4], size);
+	if (!make_frames(s, table.count, fault))
+		return false;
+	table.at = end + SKIPPABLE_BYTES;
 	s->has_checksums = table.width == 12;
 	for (uint64_t i = 0; i < table.count; i++) {
 		const uint8_t *entry = bytes_item(&table, i, fault);
 
 		if (!entry)
 			return false;
-		uint32_t length = bytes_u32(entry), size = bytes_u32(entry + 4);
+		uint32_t length = bytes_u32(entry), decoded = bytes_u32(entry + 4);
 
 		if (length > end - from)
 			break;
-		if (!add_frame(s, from, length, size, s->has_checksums ? bytes_u32(entry + 8) : 0,
-			    fault))
+		if (!add_frame(s, from, length, decoded,
+			    s->has_checksums ? bytes_u32(entry + 8) : 0, fault))
 			return false;
 		/* It is never read, so it must be empty: otherwise tokens would be lost. */
-		if (size == 0 && !decode(s, &s->frame[i], &none, fault))
+		if (decoded == 0 && !decode(s, &s->frame[i], &none, fault))
 			return false;
 		from += length;
 	}

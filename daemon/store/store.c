@@ -67,11 +67,6 @@ void store_on_behalf(uint32_t session)
 	behalf = session < LIMIT_SESSIONS ? session : LIMIT_SESSIONS;
 }
 
-bool store_is_cancelled(struct stores *stores)
-{
-	return stores->stopped || stores->cancelled[behalf];
-}
-
 bool reading_cancelled(const struct reading *reading)
 {
 	return reading->stores->stopped || reading->stores->cancelled[reading->session];

@@ -90,8 +90,6 @@ void store_cancel(struct stores *stores, uint32_t session);
 
 /* Until the next call, the calling thread's reads belong to @session, or to none. */
 void store_on_behalf(uint32_t session);
-/* Whether reads of the calling thread are cancelled now. For threads that wait for other reads. */
-bool store_is_cancelled(struct stores *stores);
 /* Reads bytes [at, at + n) of @object to @to; in piece mode through the cache. Any thread. */
 bool store_read(struct stores *stores, const struct object *object, uint64_t at, void *to, size_t n,
 	struct fault *fault);
