@@ -50,10 +50,8 @@ struct slot {
 
 /* Of a file. The slots are the cache's, and used with its lock. */
 struct frame {
-	uint64_t from;	/* offset in the file */
-	uint64_t begin; /* offset in the contents */
-	uint32_t length;
-	uint32_t checksum;
+	uint64_t from;	   /* offset in the file */
+	uint64_t begin;	   /* offset in the contents */
 	struct slot *slot; /* NULL: it is not in the cache */
 };
 
@@ -62,10 +60,10 @@ struct source {
 	struct bytes *file;
 	struct frames *frames; /* the cache, or a share of it */
 	bool own;	       /* the cache is the source's */
-	bool has_checksums;
 	uint64_t budget;
 	uint64_t count;
-	struct frame *frame; /* [count + 1]: the last has the end of the contents */
+	struct frame *frame; /* [count + 1]: the last is the end */
+	uint32_t *checksum;  /* [count], or NULL */
 };
 
 static uint64_t size_of(const struct frame *frame)
@@ -73,40 +71,46 @@ static uint64_t size_of(const struct frame *frame)
 	return frame[1].begin - frame->begin;
 }
 
+static uint64_t length_of(const struct frame *frame)
+{
+	return frame[1].from - frame->from;
+}
+
 /* ---- decoding ---- */
 
 /* Reads and decodes a frame. */
 static bool decode(const struct source *s, const struct frame *f, char *to, struct fault *fault)
 {
-	uint8_t *input = malloc((size_t)f->length + 1);
-	size_t size = size_of(f);
+	size_t size = size_of(f), packed = length_of(f);
+	uint8_t *input = malloc(packed + 1);
 
 	if (!input)
 		return fault_memory(fault);
-	bool fine = bytes_read(s->file, f->from, input, f->length, fault);
-	size_t length = fine ? ZSTD_findFrameCompressedSize(input, f->length) : 0,
-	       got = fine ? ZSTD_decompress(to, size, input, f->length) : 0;
+	bool fine = bytes_read(s->file, f->from, input, packed, fault);
+	size_t length = fine ? ZSTD_findFrameCompressedSize(input, packed) : 0,
+	       got = fine ? ZSTD_decompress(to, size, input, packed) : 0;
 
 	free(input);
 	if (!fine)
 		return false;
-	if (!ZSTD_isError(length) && length != f->length)
+	if (!ZSTD_isError(length) && length != packed)
 		return fault_data(fault,
-			"zstd frame %td: is %zu bytes long, and %" PRIu32
-			" are there: it has several frames, but no seek table that lists them; "
+			"zstd frame %td: is %zu bytes long, and %zu are there: it has several "
+			"frames, but no seek table that lists them; "
 			"decompress it, and use `tokctl pack --format zstd`",
-			f - s->frame, length, f->length);
+			f - s->frame, length, packed);
 	if (ZSTD_getErrorCode(got) == ZSTD_error_memory_allocation)
 		return fault_memory(fault);
-	const char *wrong = ZSTD_isError(got) ? ZSTD_getErrorName(got)
-			    : got != size     ? "it has another size than the seek table says"
-			    : s->has_checksums && (uint32_t)XXH64(to, size, 0) != f->checksum
-				    ? "it has another checksum than the seek table says"
-				    : NULL;
+	const char *wrong =
+		ZSTD_isError(got) ? ZSTD_getErrorName(got)
+		: got != size	  ? "it has another size than the seek table says"
+		: s->checksum && (uint32_t)XXH64(to, size, 0) != s->checksum[f - s->frame]
+			? "it has another checksum than the seek table says"
+			: NULL;
 
 	return !wrong ||
 	       fault_data(fault, "zstd frame %td is damaged: %s (bytes %" PRIu64 " to %" PRIu64 ")",
-		       f - s->frame, wrong, f->from, f->from + f->length);
+		       f - s->frame, wrong, f->from, f[1].from);
 }
 
 reread_receiver *reread_told;
@@ -134,11 +138,11 @@ static bool decode_twice(
 		return false;
 	const struct fault first = *fault;
 
-	forget(s->file, f->from, f->length);
+	forget(s->file, f->from, length_of(f));
 	if (!decode(s, f, to, fault))
 		return false;
 	if (reread_told)
-		reread_told(s->file->fd, f->from, f->length, first.text);
+		reread_told(s->file->fd, f->from, length_of(f), first.text);
 	return true;
 }
 
@@ -290,7 +294,7 @@ static struct slot *fill(
 static struct slot *get(const struct source *s, struct frame *f, struct fault *fault)
 {
 	struct frames *cache = s->frames->cache;
-	uint64_t more = f->length + DECODER_BYTES;
+	uint64_t more = length_of(f) + DECODER_BYTES;
 
 	while (!f->slot || !f->slot->ready) {
 		if (!fault)
@@ -339,9 +343,8 @@ static bool frames_read(const struct source *s, struct frame *f, uint64_t from, 
 
 /* ---- finding the frames ---- */
 
-/* Appends the next frame: [from, from + length) of the file, @size bytes decoded. */
-static bool add_frame(struct source *s, uint64_t from, uint64_t length, uint64_t size,
-	uint32_t checksum, struct fault *fault)
+/* Appends the next frame: @length bytes of the file, @size decoded. */
+static bool add_frame(struct source *s, uint64_t length, uint64_t size, struct fault *fault)
 {
 	struct frame *last = &s->frame[s->count];
 
@@ -352,7 +355,7 @@ static bool add_frame(struct source *s, uint64_t from, uint64_t length, uint64_t
 			", a quarter of `memory`: compress the file in frames of 256 KiB (`tokctl "
 			"pack --format zstd`), or raise `memory`",
 			s->count, size > s->budget ? size : length, s->budget);
-	*last = (struct frame){from, last->begin, (uint32_t)length, checksum, NULL};
+	last[1].from = last->from + length;
 	last[1].begin = last->begin + size;
 	s->count++;
 	if (size > s->bytes.frame_bytes)
@@ -360,11 +363,14 @@ static bool add_frame(struct source *s, uint64_t from, uint64_t length, uint64_t
 	return true;
 }
 
-static bool make_frames(struct source *s, uint64_t most, struct fault *fault)
+static bool make_frames(struct source *s, uint64_t most, bool checksums, struct fault *fault)
 {
-	s->frame = calloc(most + 1, sizeof(*s->frame));
-	s->bytes.index_bytes = sizeof(*s) + (most + 1) * sizeof(*s->frame);
-	return s->frame || fault_memory(fault);
+	uint64_t frames = (most + 1) * sizeof(*s->frame), sums = most * sizeof(*s->checksum);
+
+	s->frame = calloc(1, frames);
+	s->checksum = checksums ? malloc(sums + 1) : NULL;
+	s->bytes.index_bytes = sizeof(*s) + frames + (checksums ? sums : 0);
+	return (s->frame && (s->checksum || !checksums)) || fault_memory(fault);
 }
 
 /* Reads the last bytes of a file, where a seek table ends. Zeros: there is none. */
@@ -398,10 +404,9 @@ static bool read_table(struct source *s, const uint8_t *footer, struct fault *fa
 			" and descriptor 0x%02x, but no such table, after that many frames, is at "
 			"the end of the file's %" PRIu64 " bytes",
 			table.count, footer[4], size);
-	if (!make_frames(s, table.count, fault))
+	if (!make_frames(s, table.count, table.width == 12, fault))
 		return false;
 	table.at = end + SKIPPABLE_BYTES;
-	s->has_checksums = table.width == 12;
 	for (uint64_t i = 0; i < table.count; i++) {
 		const uint8_t *entry = bytes_item(&table, i, fault);
 
@@ -411,8 +416,9 @@ static bool read_table(struct source *s, const uint8_t *footer, struct fault *fa
 
 		if (length > end - from)
 			break;
-		if (!add_frame(s, from, length, decoded,
-			    s->has_checksums ? bytes_u32(entry + 8) : 0, fault))
+		if (s->checksum)
+			s->checksum[i] = bytes_u32(entry + 8);
+		if (!add_frame(s, length, decoded, fault))
 			return false;
 		/* It is never read, so it must be empty: otherwise tokens would be lost. */
 		if (decoded == 0 && !decode(s, &s->frame[i], &none, fault))
@@ -432,7 +438,7 @@ static bool read_header(struct source *s, struct fault *fault)
 	uint8_t head[HEADER_MOST];
 	uint64_t n = s->file->size < sizeof(head) ? s->file->size : sizeof(head);
 
-	if (!bytes_read(s->file, 0, head, n, fault) || !make_frames(s, 1, fault))
+	if (!bytes_read(s->file, 0, head, n, fault) || !make_frames(s, 1, false, fault))
 		return false;
 	unsigned long long size = ZSTD_getFrameContentSize(head, n);
 
@@ -446,7 +452,7 @@ static bool read_header(struct source *s, struct fault *fault)
 		return fault_data(fault,
 			"has no seek table, and its frame does not state its size, as when zstd "
 			"reads a pipe; decompress it, and use `tokctl pack --format zstd`");
-	return add_frame(s, 0, s->file->size, size, 0, fault);
+	return add_frame(s, s->file->size, size, fault);
 }
 
 /* ---- the source ---- */
@@ -501,6 +507,7 @@ void zstd_close(struct bytes *b)
 		frames_free(s->frames);
 	bytes_close(s->file);
 	free(s->frame);
+	free(s->checksum);
 	free(s);
 }
 
@@ -519,7 +526,7 @@ bool zstd_head(const struct bytes *b, void *to, size_t n)
 	bool fine = zstd;
 
 	for (uint64_t at = 0; fine && out.pos < n; at += sizeof(input)) {
-		uint64_t left = at < f->length ? f->length - at : 0;
+		uint64_t left = at < length_of(f) ? length_of(f) - at : 0;
 		ZSTD_inBuffer in = {input, left < sizeof(input) ? left : sizeof(input), 0};
 
 		fine = left > 0 && bytes_read(s->file, f->from + at, input, in.size, &fault);
