@@ -113,23 +113,23 @@ class Session:
 
     def take(self, tokens=0):
         found = self.look(tokens)
-        self.client.takes = (found[1],)
+        self.client.take(found[1])
 
     def slot(self):
         """The next batch's slot, as a tensor over the ring."""
         import torch
 
         self.look()
-        address, size, _ = self.client.slot()
-        memory = (ctypes.c_char * size).from_address(address)
-        return torch.frombuffer(memory, dtype=torch.int16).view(self.micro, WINDOW)
+        address, rows, window, width, _ = self.client.slot()
+        memory = (ctypes.c_char * (rows * window * width)).from_address(address)
+        return torch.frombuffer(memory, dtype=torch.int16).view(rows, window)
 
     def fed(self, source):
         """The next batch of a feed, on the GPU."""
         import torch
 
-        tokens, found = source.next(self.look)
-        self.client.takes = (found[1], True)
+        tokens, found = source.next(self.look, SEQ, 2)
+        self.client.take(found[1], True)
         return torch.cat((tokens[0], tokens[1, :, -1:]), 1)
 
     def close(self):
@@ -159,12 +159,20 @@ def unsigned(torch, slots):
     return [tokens.to(torch.int64) & 0xFFFF for tokens in slots]
 
 
+def cuda(torch):
+    from tokend import device
+
+    return device.Cuda(torch, torch.device("cuda", 0))
+
+
 def feed(session):
+    import torch
     from tokend import device
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a ring that is not registered is a failure here
-        return device.Feed(session.client, "cuda", {"input_ids": "int64", "labels": "int64"})
+        types = {"input_ids": "int64", "labels": "int64"}
+        return device.Feed(session.client, cuda(torch), types)
 
 
 def slow(torch, ms):

@@ -2,19 +2,16 @@
 
 from pathlib import Path
 
-from check_common import Session, feed, ok, slow, unsigned, want, wrong
+from check_common import Session, cuda, feed, ok, slow, unsigned, want, wrong
 
 LATE = 60  # batches whose copies are late
 
 
 def check_is_pinned(torch, daemon):
-    from tokend import device
-
-    session = Session(daemon)
+    session, gpu = Session(daemon), cuda(torch)
     slot = session.slot()
     ok("is_pinned: false before registering", not slot.is_pinned())
-    rings = device.Rings(device.Cuda("cuda"))
-    why = rings.register(*session.client.memory(rings.gone))
+    why = gpu.register(*session.client.memory(gpu.gone))
     ok("is_pinned: the ring is registered", not why, why)
     ok("is_pinned: a tensor over a slot", slot.is_pinned())
     ok("is_pinned: at interior pointers", all(slot[row:, 7:].is_pinned() for row in range(8)))
@@ -26,10 +23,8 @@ def check_is_pinned(torch, daemon):
 
 def check_refused(torch, daemon):
     """The runtime remembers an error, which must not appear in a later kernel."""
-    from tokend import device
-
-    session, gpu = Session(daemon), device.Cuda("cuda")
-    base, size = session.client.memory(lambda *ring: gpu.unregister(base))
+    session, gpu = Session(daemon), cuda(torch)
+    base, size = session.client.memory(gpu.gone)
     ok("refused: registering once works", not gpu.register(base, size))
     why = gpu.register(base, size)
     ok("refused: registering twice does not", why, why)

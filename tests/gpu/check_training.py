@@ -1,10 +1,9 @@
-"""Training on the GPU: step time, results and CUDA graphs."""
+"""Training on the GPU: step time and results."""
 
-import threading
 import time
 from statistics import median
 
-from check_common import SEQ, WINDOW, Session, feed, info, ok, want, wrong
+from check_common import SEQ, WINDOW, Session, feed, info, ok
 
 
 def check_step_time(torch, daemon):
@@ -79,41 +78,3 @@ def same(a, b):
 
 def backwards(tokens, position, rng):
     return tokens[::-1].copy()
-
-
-def check_capture(torch, daemon):
-    """One thread captures graphs in global mode while another takes batches. The batches are large
-    enough that torch sometimes allocates memory from the driver.
-    """
-    right = want(daemon, 100, 128)
-    session = Session(daemon, 128)
-    source, graphs, stop = feed(session), [], threading.Event()
-
-    def capture():
-        side, x = torch.cuda.Stream(), torch.ones(1024, device="cuda")
-        while not stop.is_set() and len(graphs) < 200:
-            graph = torch.cuda.CUDAGraph()
-            try:
-                with torch.cuda.graph(graph, stream=side, capture_error_mode="global"):
-                    y = x * 2
-                    time.sleep(0.002)
-                    y += 1
-                graphs.append("good")
-            except RuntimeError as error:
-                graphs.append(str(error).splitlines()[0])
-
-    session.fed(source)  # one-time initialization
-    thread = threading.Thread(target=capture)
-    thread.start()
-    try:
-        seen = [session.fed(source) for _ in right[1:]]
-    finally:
-        stop.set()
-        thread.join()
-    torch.cuda.synchronize()
-    spoiled = [graph for graph in graphs if graph != "good"]
-    said = f"capture in another thread: {len(graphs)} graphs, all valid"
-    ok(said, graphs and not spoiled, spoiled[:1])
-    bad = wrong(seen, right[1:])
-    ok("capture in another thread: batches arrive unchanged", not bad, bad)
-    session.close()

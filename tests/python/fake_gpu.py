@@ -5,6 +5,7 @@ torch has no tensors on the fake GPU, so they are in its "device memory", and wo
 stream is queued there as calls.
 """
 
+import contextlib
 import ctypes as c
 import json
 import math
@@ -13,6 +14,7 @@ import warnings
 
 import tokend
 import torch
+from tokend import batch as batches
 from tokend import device
 
 ENOUGH = 12
@@ -31,26 +33,34 @@ class Event:
         assert self.cu.cudaEventSynchronize(self.at) == 0
 
 
-class Fake:
-    """Replaces device.Cuda."""
+class Runtime:
+    """torch's cudart."""
 
-    int64, int32, int16 = torch.int64, torch.int32, torch.int16
-    over = device.Cuda.over
+    def __init__(self, cu):
+        self.cu = cu
 
-    def __init__(self):
-        self.cu = c.CDLL("libcuda.so.1")
-        self.torch, self.calls, self.full = torch, [], False
-        self.caller_captures = self.broken = False
+    def cudaHostRegister(self, base, size, flags):
+        error = self.cu.cudaHostRegister(c.c_void_p(base), c.c_size_t(size), flags)
+        self.cu.cudaGetLastError()
+        return error
+
+    def cudaHostUnregister(self, base):
+        assert self.cu.cudaHostUnregister(c.c_void_p(base)) == 0
+
+    def cudaGetErrorString(self, error):
+        return "out of memory"
+
+
+class Fake(device.Cuda):
+    def __init__(self, _torch, _device):
+        self.cu, self.torch, self.device = c.CDLL("libcuda.so.1"), torch, torch.device("cpu")
+        self.runtime, self.side, self._pieces = Runtime(self.cu), self, []
+        self.calls, self.full, self.broken = [], False, False
         self.stream = c.c_void_p()
         assert self.cu.cudaStreamCreateWithFlags(c.byref(self.stream), 1) == 0
 
-    def register(self, base, size):
-        error = self.cu.cudaHostRegister(c.c_void_p(base), c.c_size_t(size), device.PORTABLE)
-        self.cu.cudaGetLastError()
-        return "out of memory" if error else ""
-
-    def unregister(self, base):
-        assert self.cu.cudaHostUnregister(c.c_void_p(base)) == 0
+    def synchronize(self):
+        assert self.cu.cudaStreamSynchronize(self.stream) == 0
 
     def empty(self, shape, dtype):
         if self.full:
@@ -59,33 +69,32 @@ class Fake:
         assert self.cu.cudaMalloc(c.byref(at), c.c_size_t(size)) == 0
         return torch.frombuffer((c.c_char * size).from_address(at.value), dtype=dtype).view(shape)
 
-    def copy(self, to, slot):
-        pointers = c.c_void_p(to.data_ptr()), c.c_void_p(slot.data_ptr())
+    def fetch(self, slot, shape, dtype, mask):
+        stored = self.empty(slot.shape, slot.dtype)
+        pointers = c.c_void_p(stored.data_ptr()), c.c_void_p(slot.data_ptr())
         assert self.cu.cudaMemcpyAsync(*pointers, c.c_size_t(slot.nbytes), 1, self.stream) == 0
-        return Event(self.cu, self.stream)
-
-    def run(self, work):
+        copied, wide = Event(self.cu, self.stream), self.empty(shape, dtype)
         if self.broken:
             raise RuntimeError("no kernel")
-        call = c.CFUNCTYPE(None, c.c_void_p)(lambda _: work())
-        self.calls.append(call)
-        assert self.cu.cudaLaunchHostFunc(self.stream, call, None) == 0
-        return True
+        seen = stored.as_strided(shape, (1, slot.shape[1], 1))
+        work = lambda _: wide.copy_(seen).bitwise_and_(mask) is None
+        self.calls.append(c.CFUNCTYPE(None, c.c_void_p)(work))
+        assert self.cu.cudaLaunchHostFunc(self.stream, self.calls[-1], None) == 0
+        if self.waits:
+            self.synchronize()
+        return wide, copied
 
-    def capturing(self):
-        return self.caller_captures
-
-    def hand_over(self, tensor, event):
-        pass
-
-    def finish(self):
-        assert self.cu.cudaStreamSynchronize(self.stream) == 0
+    waits = False  # as the caller's stream does, on which torch would make the labels
 
 
 class Trainer:
+    capturing = False
+
     def __init__(self, socket, stream="train", **more):
-        self.gpu, self.batches, self.seen = Fake(), [], {}
-        device.Cuda, device.named = lambda name: self.gpu, lambda *_: torch.device("cpu")
+        self.gpu, self.batches, self.seen = Fake(None, None), [], {}
+        batches.Cuda, device.cuda = lambda *_: self.gpu, lambda *_: torch.device("cpu")
+        torch.cuda.is_current_stream_capturing = lambda: self.capturing
+        torch.cuda.device = lambda _: contextlib.nullcontext()
         more = {"micro_batch": 4, "slots": 4, "device": "cuda", **more}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -97,7 +106,7 @@ class Trainer:
             self.batches.append(batch)
 
     def end(self, **seen):
-        self.gpu.finish()
+        self.gpu.synchronize()
         self.loader.close()
         rows = [
             dict(zip(("position", "input_ids", "labels"), row, strict=True))
@@ -113,10 +122,8 @@ class Trainer:
 
 
 def rows(socket, waits=True, **more):
-    """@waits: the fake has no stream of the caller's, on which torch would make the labels."""
     trainer = Trainer(socket, **more)
-    if waits:
-        trainer.gpu.hand_over = lambda *_: trainer.gpu.finish()
+    trainer.gpu.waits = waits
     trainer.steps()
     return trainer.end()
 
@@ -148,34 +155,18 @@ def late(socket):
     return trainer.end(pending=pending)
 
 
-def capture(socket):
-    """Another thread captures a graph, in the mode that forbids calls in all threads."""
-    trainer = Trainer(socket)
-    trainer.steps(1)
-    other, mode, at = c.c_void_p(), c.c_int(0), c.c_void_p()
-    cu = trainer.gpu.cu
-    assert cu.cudaStreamCreateWithFlags(c.byref(other), 1) == 0
-    cu.fakeCapture(other, 1)
-    trainer.steps(5)
-    spoiled = cu.fakeCaptureSpoiled()
-    cu.cuThreadExchangeStreamCaptureMode(c.byref(mode))
-    refused = cu.cudaMalloc(c.byref(at), c.c_size_t(64))
-    cu.fakeCapture(other, 0)
-    return trainer.end(seen=[spoiled, mode.value, refused])
-
-
 def full(socket):
     """The device has no memory left for a while. Nothing is lost, whenever that begins."""
     trainer, raised = Trainer(socket), []
     for _ in range(3):
         trainer.steps(2)
-        for name in ("full", "full", "broken", "caller_captures"):
-            setattr(trainer.gpu, name, True)
+        for where, name in ((trainer.gpu, "full"), (trainer.gpu, "broken"), (trainer, "capturing")):
+            setattr(where, name, True)
             try:
                 trainer.steps(1)
             except (RuntimeError, tokend.Error) as error:
                 raised.append(str(error))
-            setattr(trainer.gpu, name, False)
+            setattr(where, name, False)
     trainer.steps(3)
     return trainer.end(raised=raised)
 

@@ -289,7 +289,7 @@ Y, ARGUMENT, REFUSED = transforms.in_place, tokend.ArgumentError, tokend.Refused
         ({"config": "y"}, ValueError, "socket, config"),
         ({"dtype": numpy.uint16}, ARGUMENT, "dtype: .* cannot hold all tokens"),
         ({"documents": True}, ARGUMENT, ".*documents: true and eos"),
-        ({"loss_mask": True}, ARGUMENT, "loss_mask: the stream carries no loss mask"),
+        ({"loss_mask": True}, ARGUMENT, "loss_mask: the stream has none; set loss_mask: true"),
         ({"cp": (0, 3, "zigzag")}, ARGUMENT, "cp: seq_len 64"),
         ({"transform": 3}, TypeError, "transform: 3"),
         ({"workers": 2}, ValueError, "workers: 2 without a transform"),

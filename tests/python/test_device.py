@@ -72,12 +72,6 @@ def test_the_step_never_waits_for_the_device(served):
     assert report["pending"] > 0 and wrong(served, report["rows"]) == []
 
 
-def test_a_graph_captured_in_another_thread_is_not_spoiled(served):
-    report = finish(start(served, "capture", FAKE_CUDA_DELAY_MS=2))
-    assert report["seen"] == [0, 0, 900], "the control: other calls are refused meanwhile"
-    assert wrong(served, report["rows"]) == []
-
-
 def test_nothing_is_lost_when_the_device_is_out_of_memory(served):
     report = finish(start(served, "full", FAKE_CUDA_DELAY_MS=1))
     assert wrong(served, report["rows"]) == []

@@ -1,4 +1,4 @@
-"""Passes over a loader: their ends, beginnings and warnings. The record of a run proves them, also
+"""Passes over a loader: their ends and beginnings. The record of a run proves them, also
 of loops that take batches ahead of their step.
 """
 
@@ -6,7 +6,6 @@ import resource
 import signal
 
 import pytest
-import torch
 import transforms
 from lib.forks import run_together
 from loading import WINDOWS, make, positions, python, verify, warned
@@ -144,19 +143,6 @@ def test_all_processes_reset_together(served):
     ways = (served.directory / "meet", served.socket)
     said = [out.split("\n") for out in run_together(TOGETHER, [[r, *ways] for r in range(2)])]
     assert said == [["0 8", "0 8", "disagree", ""], ["4 12", "4 12", "disagree", ""]]
-
-
-# ---- warnings ----
-
-
-def test_a_batch_of_padding_only_under_gradients_warns(served):
-    def taken(rank=1, **more):
-        with make(served, "finite", 8, rank=rank, world=2, **more) as loader:
-            return warned(lambda: list(loader))
-
-    (text,) = taken()
-    assert "padding only on rank 1 of 2" in text and "samples: 464 in the config" in text
-    assert taken(rank=0) == taken(framework="numpy") == torch.no_grad()(taken)() == []
 
 
 # ---- records ----

@@ -95,9 +95,8 @@ def test_a_transform_that_raises_names_the_row_and_stops(served, workers):
     with make(served, transform=transforms.raises_at_42, workers=workers) as loader:
         check(served, loader, lambda tokens, *_: tokens, 10)
         for _ in range(2):
-            with pytest.raises(tokend.TransformError, match=f"^transform: {text} {place}") as error:
+            with pytest.raises(tokend.TransformError, match=f"^transform: {text} {place}"):
                 next(loader)
-            assert (error.value.position, error.value.offset) == (42, row["offset"])
             assert loader.position == loader.taken == loader.cursor.position == 40
         loader.seek(position=44)
         check(served, loader, lambda tokens, *_: tokens, 3, start=44)
@@ -135,7 +134,7 @@ def test_a_batch_whose_transform_was_interrupted_comes_again(served):
 def test_a_killed_worker_is_one_error(served):
     with make(served, transform=transforms.kills_itself, workers=2) as loader:
         for _ in range(2):
-            with pytest.raises(tokend.Error, match=r"^workers: .*\(pid.* \d+\) .*new loader"):
+            with pytest.raises(tokend.Error, match="^workers: a process ended, .*new loader"):
                 for _ in range(20):
                     next(loader)
         place = loader.position

@@ -1,7 +1,6 @@
 /* Copies batches to arrays: tokens and labels as int64 or int32, rows, documents. */
 #include "client/python/src/client.h"
 
-#include <limits.h>
 #include <stdio.h>
 
 #define IGNORE (-100) /* torch's label for tokens without a loss */
@@ -9,8 +8,7 @@
 /* The fields of rows, as int64 [rows] each; -1 in padding rows. */
 enum { POSITION, DATASET, EPOCH, WINDOW, SHARD, OFFSET, FIELDS };
 
-/* The arguments of look_into() before the fields' addresses. */
-enum { TOKENS, TOKEN_BYTES, WIDTH, LABELS, LABEL_BYTES, IDS, STARTS, FIRST_FIELD };
+enum { FIRST_FIELD = 7 }; /* arguments of look_into() before the fields' addresses */
 
 /* Destinations of look_into(). NULL: not wanted. */
 struct into {
@@ -150,31 +148,24 @@ static bool copy_rows(struct client *c, const struct tokend_batch *b, const stru
 	return true;
 }
 
-/* ---- look_into() and takes ---- */
+/* ---- look_into() and take() ---- */
 
-static bool read_into(struct into *into, PyObject *const *args, Py_ssize_t n)
+static bool read_into(struct into *into, PyObject *args)
 {
-	unsigned long long number[FIRST_FIELD + FIELDS];
+	unsigned long long tokens, labels, ids, starts, f[FIELDS];
 
-	if (n < FIRST_FIELD || n > FIRST_FIELD + FIELDS) {
-		PyErr_SetString(PyExc_TypeError, "look_into: 7 numbers, and up to 6 fields");
+	*into = (struct into){0};
+	if (!PyArg_ParseTuple(args, "KIIKIKK|KKKKKK", &tokens, &into->token_bytes, &into->width,
+		    &labels, &into->label_bytes, &ids, &starts, &f[POSITION], &f[DATASET],
+		    &f[EPOCH], &f[WINDOW], &f[SHARD], &f[OFFSET]))
 		return false;
-	}
-	for (Py_ssize_t i = 0; i < n; i++) {
-		number[i] = PyLong_AsUnsignedLongLong(args[i]);
-		if (number[i] == ULLONG_MAX && PyErr_Occurred())
-			return false;
-	}
-	*into = (struct into){.tokens = (char *)(uintptr_t)number[TOKENS],
-		.token_bytes = (unsigned)number[TOKEN_BYTES],
-		.width = (uint32_t)number[WIDTH],
-		.labels = (char *)(uintptr_t)number[LABELS],
-		.label_bytes = (unsigned)number[LABEL_BYTES],
-		.ids = (int64_t *)(uintptr_t)number[IDS],
-		.starts = (int32_t *)(uintptr_t)number[STARTS],
-		.fields = (unsigned)n - FIRST_FIELD};
-	for (unsigned f = 0; f < into->fields; f++)
-		into->field[f] = (int64_t *)(uintptr_t)number[FIRST_FIELD + f];
+	into->tokens = (char *)(uintptr_t)tokens;
+	into->labels = (char *)(uintptr_t)labels;
+	into->ids = (int64_t *)(uintptr_t)ids;
+	into->starts = (int32_t *)(uintptr_t)starts;
+	into->fields = (unsigned)PyTuple_Size(args) - FIRST_FIELD;
+	for (unsigned i = 0; i < into->fields; i++)
+		into->field[i] = (int64_t *)(uintptr_t)f[i];
 	return true;
 }
 
@@ -190,7 +181,7 @@ static int await_batch(struct client *c, struct tokend_batch *b)
 
 	if (r == TOKEND_EAGAIN) {
 		c->yields = true;
-		WAITING(c, r = tokend_peek(c->t, b, 1));
+		WAITING(r = tokend_peek(c->t, b, 1));
 		c->yields = false;
 	}
 	if (r < 0)
@@ -219,53 +210,44 @@ static PyObject *copy_batch(struct client *c, struct into *into)
 		into->longest, tokend_annotations(c->t));
 }
 
-PyObject *client_look_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
+PyObject *client_look_into(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
 	struct into into;
 
-	if (!read_into(&into, args, n) || !enter(c, true))
+	if (!read_into(&into, args) || !enter(c, true))
 		return NULL;
-
-	PyObject *result = copy_batch(c, &into);
-
-	leave(c, true);
-	/* Python may turn a warning into an exception. */
-	if (result && !say_notice(c))
-		Py_CLEAR(result);
-	return result;
+	return leave(c, true, copy_batch(c, &into));
 }
 
-/*
- * A setter, because Python calls signal handlers after a function returns, but not after an
- * assignment. So no handler's exception comes between it and a `return batch` that follows.
- */
-int client_set_takes(PyObject *self, PyObject *value, void *none)
+/* Takes the batch that the last look_into() copied. */
+static PyObject *take(struct client *c, uint64_t next, bool keep)
+{
+	struct tokend_batch b;
+	int r = await_batch(c, &b);
+
+	if (r < 0 || PyErr_Occurred())
+		return NULL;
+	if (r == 0 || b.next != next)
+		return Py_NewRef(Py_False);
+	r = tokend_try_next(c->t, &b);
+	if (r != 1)
+		return raise_last(c, r);
+	PyErr_Clear(); /* of a warning: the batch is taken */
+	if (!keep)
+		tokend_release(c->t, &b);
+	c->batches++;
+	c->tokens += (uint64_t)b.rows_valid * b.window_tokens;
+	return Py_NewRef(Py_True);
+}
+
+PyObject *client_take(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
 	unsigned long long next;
-	struct tokend_batch b;
-	bool taken = false;
 	int keep = 0;
 
-	(void)none;
-	if (!PyArg_ParseTuple(value, "K|p", &next, &keep) || !enter(c, true))
-		return -1;
-
-	int r = await_batch(c, &b);
-
-	if (r == 1 && b.next == next) {
-		r = tokend_try_next(c->t, &b);
-		taken = r == 1;
-		if (!taken)
-			raise_last(c, r);
-		if (taken && !keep)
-			tokend_release(c->t, &b);
-		c->batches += taken;
-		c->tokens += taken ? (uint64_t)b.rows_valid * b.window_tokens : 0;
-	} else if (r >= 0) {
-		PyErr_SetString(PyExc_LookupError, "another thread took this batch");
-	}
-	leave(c, true);
-	return taken ? 0 : -1;
+	if (!PyArg_ParseTuple(args, "K|p", &next, &keep) || !enter(c, true))
+		return NULL;
+	return leave(c, true, take(c, next, keep));
 }

@@ -5,31 +5,18 @@
  */
 #include "client/python/src/client.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* Unlocks after a call. Returns None, or NULL with the exception of @r < 0. */
 static PyObject *done(struct client *c, bool waits, int r)
 {
-	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
-
-	leave(c, waits);
-	return result;
-}
-
-/* The same for a call that succeeded, with its result. */
-static PyObject *gives(struct client *c, bool waits, PyObject *result)
-{
-	leave(c, waits);
-	return result;
+	return leave(c, waits, r < 0 ? raise_last(c, r) : Py_NewRef(Py_None));
 }
 
 /* ---- members ---- */
 
 static uint64_t (*const numbers[])(const struct tokend *t) = {
 	tokend_position, tokend_taken, tokend_contents, tokend_fingerprint, tokend_request_number};
-static const char *(*const texts[])(const struct tokend *t) = {
-	tokend_run, tokend_socket, tokend_config};
 
 static PyObject *get_number(PyObject *self, void *member)
 {
@@ -38,20 +25,7 @@ static PyObject *get_number(PyObject *self, void *member)
 
 	if (!enter(c, false))
 		return NULL;
-	return gives(c, false, PyLong_FromUnsignedLongLong((*of)(c->t)));
-}
-
-static PyObject *get_text(PyObject *self, void *member)
-{
-	const char *(*const *of)(const struct tokend *t) = member;
-	struct client *c = (struct client *)self;
-
-	if (!enter(c, false))
-		return NULL;
-
-	const char *text = (*of)(c->t);
-
-	return gives(c, false, text ? PyUnicode_DecodeFSDefault(text) : Py_NewRef(Py_None));
+	return leave(c, false, PyLong_FromUnsignedLongLong((*of)(c->t)));
 }
 
 static PyObject *get_cursor(PyObject *self, void *none)
@@ -66,12 +40,18 @@ static PyObject *get_cursor(PyObject *self, void *none)
 	if (enter(c, false)) {
 		int64_t n = tokend_cursor(c->t, bytes, TOKEND_CURSOR_BYTES);
 
-		result = n < 0 ? raise_last(c, (int)n)
-			       : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)n);
-		leave(c, false);
+		result = leave(c, false,
+			n < 0 ? raise_last(c, (int)n)
+			      : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)n));
 	}
 	PyMem_Free(bytes);
 	return result;
+}
+
+/* An "O&" converter of Py_BuildValue(): a text that may be a path. NULL: None. */
+static PyObject *from_path(void *text)
+{
+	return text ? PyUnicode_DecodeFSDefault(text) : Py_NewRef(Py_None);
 }
 
 static PyObject *client_shape(PyObject *self, PyObject *none)
@@ -84,15 +64,17 @@ static PyObject *client_shape(PyObject *self, PyObject *none)
 		return NULL;
 	tokend_shape(c->t, &s);
 
-	return gives(c, false,
-		Py_BuildValue("{sIsIsIsIsKsKsKsKsKsdsKsKsI}", "rows", s.rows, "window_tokens",
-			s.window_tokens, "token_bytes", s.token_bytes, "slots", s.slots, "seq_len",
-			(unsigned long long)s.seq_len, "rank", (unsigned long long)s.rank, "world",
-			(unsigned long long)s.world, "lost_wakes", (unsigned long long)s.lost_wakes,
-			"reattached", (unsigned long long)s.reattached, "waited_s",
-			(double)s.waited_ns / 1e9, "batches", (unsigned long long)c->batches,
-			"tokens", (unsigned long long)c->tokens, "annotations",
-			tokend_annotations(c->t)));
+	return leave(c, false,
+		Py_BuildValue("{sIsIsIsIsKsKsKsKsKsdsKsKsIsO&sO&sO&}", "rows", s.rows,
+			"window_tokens", s.window_tokens, "token_bytes", s.token_bytes, "slots",
+			s.slots, "seq_len", (unsigned long long)s.seq_len, "rank",
+			(unsigned long long)s.rank, "world", (unsigned long long)s.world,
+			"lost_wakes", (unsigned long long)s.lost_wakes, "reattached",
+			(unsigned long long)s.reattached, "waited_s", (double)s.waited_ns / 1e9,
+			"batches", (unsigned long long)c->batches, "tokens",
+			(unsigned long long)c->tokens, "annotations", tokend_annotations(c->t),
+			"run", from_path, tokend_run(c->t), "socket", from_path,
+			tokend_socket(c->t), "config", from_path, tokend_config(c->t)));
 }
 
 /* ---- position ---- */
@@ -119,15 +101,9 @@ static PyObject *client_seek(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "z#KKI|p", &cursor, &n, &rank, &world, &rows, &again) ||
 		!enter(c, true))
 		return NULL;
-	WAITING(c, r = (again ? tokend_seek_pass : tokend_seek)(
-			   c->t, cursor, (size_t)n, rank, world, rows));
-
-	PyObject *result = done(c, true, r);
-
-	/* Python may turn a warning into an exception. */
-	if (result && !say_notice(c))
-		Py_CLEAR(result);
-	return result;
+	WAITING(r = (again ? tokend_seek_pass : tokend_seek)(
+			c->t, cursor, (size_t)n, rank, world, rows));
+	return done(c, true, r);
 }
 
 static PyObject *client_set_mix(PyObject *self, PyObject *by_name)
@@ -139,9 +115,9 @@ static PyObject *client_set_mix(PyObject *self, PyObject *by_name)
 	int r;
 
 	if (read_weights(&w, by_name) && enter(c, true)) {
-		WAITING(c, r = tokend_set_mix(c->t, w.name, w.weight, w.n, &acts_from));
-		result = r < 0 ? raise_last(c, r) : PyLong_FromUnsignedLongLong(acts_from);
-		leave(c, true);
+		WAITING(r = tokend_set_mix(c->t, w.name, w.weight, w.n, &acts_from));
+		result = leave(
+			c, true, r < 0 ? raise_last(c, r) : PyLong_FromUnsignedLongLong(acts_from));
 	}
 	free_weights(&w);
 	return result;
@@ -156,8 +132,8 @@ static PyObject *client_checkpoint(PyObject *self, PyObject *args)
 
 	if (!PyArg_ParseTuple(args, "s", &tag) || !enter(c, true))
 		return NULL;
-	WAITING(c, r = tokend_checkpoint(c->t, tag, path, sizeof(path)));
-	return r < 0 ? done(c, true, r) : gives(c, true, PyUnicode_DecodeFSDefault(path));
+	WAITING(r = tokend_checkpoint(c->t, tag, path, sizeof(path)));
+	return leave(c, true, r < 0 ? raise_last(c, r) : PyUnicode_DecodeFSDefault(path));
 }
 
 static PyObject *client_record(PyObject *self, PyObject *args)
@@ -182,10 +158,9 @@ static PyObject *client_attend(PyObject *self, PyObject *none)
 	(void)none;
 	if (!enter(c, true))
 		return NULL;
-	WAITING(c, (void)tokend_attend(c->t));
-	leave(c, true);
+	WAITING((void)tokend_attend(c->t));
 	/* The call that takes the next batch raises the library's errors. */
-	return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+	return done(c, true, 0);
 }
 
 static PyObject *client_request(PyObject *self, PyObject *none)
@@ -197,12 +172,11 @@ static PyObject *client_request(PyObject *self, PyObject *none)
 	(void)none;
 	if (!enter(c, true))
 		return NULL;
-	WAITING(c, r = tokend_request(c->t, &request));
-	if (r < 0)
-		return done(c, true, r);
-	return gives(c, true,
-		Py_BuildValue(
-			"Kss", (unsigned long long)request.number, request.kind, request.args));
+	WAITING(r = tokend_request(c->t, &request));
+	return leave(c, true,
+		r < 0 ? raise_last(c, r)
+		      : Py_BuildValue("Kss", (unsigned long long)request.number, request.kind,
+				request.args));
 }
 
 static PyObject *client_obey(PyObject *self, PyObject *args)
@@ -214,8 +188,8 @@ static PyObject *client_obey(PyObject *self, PyObject *args)
 
 	if (!PyArg_ParseTuple(args, "ss", &kind, &text) || !enter(c, true))
 		return NULL;
-	WAITING(c, r = tokend_obey(c->t, kind, text, &acts_from));
-	return r < 0 ? done(c, true, r) : gives(c, true, PyLong_FromUnsignedLongLong(acts_from));
+	WAITING(r = tokend_obey(c->t, kind, text, &acts_from));
+	return leave(c, true, r < 0 ? raise_last(c, r) : PyLong_FromUnsignedLongLong(acts_from));
 }
 
 static PyObject *client_undo(PyObject *self, PyObject *none)
@@ -225,7 +199,7 @@ static PyObject *client_undo(PyObject *self, PyObject *none)
 	(void)none;
 	if (!enter(c, true))
 		return NULL;
-	WAITING(c, (void)tokend_undo(c->t));
+	WAITING((void)tokend_undo(c->t));
 	return done(c, true, 0);
 }
 
@@ -238,7 +212,7 @@ static PyObject *client_answer(PyObject *self, PyObject *args)
 
 	if (!PyArg_ParseTuple(args, "Kis", &number, &outcome, &text) || !enter(c, true))
 		return NULL;
-	WAITING(c, r = tokend_answer(c->t, number, (enum tokend_outcome)outcome, text));
+	WAITING(r = tokend_answer(c->t, number, (enum tokend_outcome)outcome, text));
 	return done(c, true, r);
 }
 
@@ -284,7 +258,7 @@ static PyObject *client_memory(PyObject *self, PyObject *gone)
 	if (r != 1)
 		return done(c, false, r);
 	Py_INCREF(gone);
-	return gives(c, false,
+	return leave(c, false,
 		Py_BuildValue(
 			"KK", (unsigned long long)(uintptr_t)base, (unsigned long long)bytes));
 }
@@ -298,13 +272,12 @@ static PyObject *client_slot(PyObject *self, PyObject *none)
 	(void)none;
 	if (!enter(c, true))
 		return NULL;
-	WAITING(c, r = tokend_peek(c->t, &b, 0));
+	WAITING(r = tokend_peek(c->t, &b, 0));
 	if (r != 1) /* the call that takes the batch raises the error */
 		return done(c, true, 0);
-	return gives(c, true,
-		Py_BuildValue("KKK", (unsigned long long)(uintptr_t)b.tokens,
-			(unsigned long long)b.rows * b.window_tokens * b.token_bytes,
-			(unsigned long long)b.handle));
+	return leave(c, true,
+		Py_BuildValue("KIIIK", (unsigned long long)(uintptr_t)b.tokens, b.rows,
+			b.window_tokens, b.token_bytes, (unsigned long long)b.handle));
 }
 
 static PyObject *client_release(PyObject *self, PyObject *args)
@@ -317,7 +290,7 @@ static PyObject *client_release(PyObject *self, PyObject *args)
 
 	struct tokend_batch b = {.handle = handle};
 
-	WAITING(c, tokend_release(c->t, &b)); /* may call on_gone() */
+	WAITING(tokend_release(c->t, &b)); /* may call on_gone() */
 	return done(c, true, 0);
 }
 
@@ -354,10 +327,6 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	char why[1400];
 	int r;
 
-	if (c->t) {
-		raise_error(self, 0, "client: already attached; make a new one");
-		return -1;
-	}
 	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sI|zzKKIIIIz#zOppO&K", names, &o.stream,
 		    &o.micro_batch, &o.socket, &o.run, &rank, &world, &o.peer, &o.slots,
 		    &o.deadline_ms, &o.connect_ms, &o.cursor, &cursor_bytes, &o.tag, &position,
@@ -370,15 +339,13 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	o.position = o.start_at_position ? PyLong_AsUnsignedLongLong(position) : 0;
 	o.max_wait_ms = max_wait;
 	o.config = config ? PyBytes_AsString(config) : NULL;
-	WAITING(c, r = tokend_attach(&c->t, &o, why, sizeof(why)));
+	WAITING(r = tokend_attach(&c->t, &o, why, sizeof(why)));
 	Py_XDECREF(config);
-	if (r == 0 && say_notice(c))
-		return 0;
-	if (r == 0)
-		WAITING(c, client_detach(c)); /* a warning that the user made an error */
-	else
+	if (r < 0)
 		raise_error(self, r, why);
-	return -1;
+	else if (PyErr_Occurred())
+		WAITING(client_detach(c)); /* a warning that the user made an error */
+	return c->t ? 0 : -1;
 }
 
 static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -406,7 +373,6 @@ static void client_dealloc(PyObject *self)
 	freefunc release = PyType_GetSlot(type, Py_tp_free);
 
 	client_detach(c);
-	free(atomic_load(&c->notice));
 	pthread_mutex_destroy(&c->turn);
 	pthread_mutex_destroy(&c->state);
 	release(self);
@@ -427,7 +393,7 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 		Py_RETURN_NONE;
 	}
 	/* Waits for copies, which may wait for a thread that needs the interpreter's lock. */
-	WAITING(c, client_detach(c));
+	WAITING(client_detach(c));
 	return done(c, true, 0);
 }
 
@@ -435,7 +401,7 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 
 /* Without a description: as the function of tokend.h with this name. */
 static PyMethodDef client_methods[] = {
-	{"look_into", (PyCFunction)(void (*)(void))client_look_into, METH_FASTCALL,
+	{"look_into", client_look_into, METH_VARARGS,
 		"look_into(tokens, token_bytes, width, labels, label_bytes, position_ids, "
 		"cu_seqlens, *fields)\n\n"
 		"Waits for the next batch and copies it to these addresses (0: not wanted):\n"
@@ -446,8 +412,12 @@ static PyMethodDef client_methods[] = {
 		"fields        int64 [rows] each: position, dataset, epoch, window, shard, "
 		"offset\n\n"
 		"Returns (rows_valid, next, documents, longest, annotations), or None at the end "
-		"of the stream. Does not take the batch: set `takes` then."},
-	{"shape", client_shape, METH_NOARGS, "Sizes and counters, as a dict."},
+		"of the stream. Does not take the batch: call take() then."},
+	{"take", client_take, METH_VARARGS,
+		"take(next, keep=False)\n\n"
+		"Takes the batch with the next of look_into(). Returns False if another thread was "
+		"faster. keep: release() releases it."},
+	{"shape", client_shape, METH_NOARGS, "Sizes, counters and names, as a dict."},
 	{"commit", client_commit, METH_VARARGS, NULL},
 	{"seek", client_seek, METH_VARARGS,
 		"seek(cursor or None, rank, world, micro_batch, again=False)\n\n"
@@ -467,7 +437,8 @@ static PyMethodDef client_methods[] = {
 		"memory(gone)\n\nAddress and bytes of the ring's slots; None: the same ring as in "
 		"the former call. gone(address, bytes) is called before it is unmapped."},
 	{"slot", client_slot, METH_NOARGS,
-		"Address, bytes and handle of the next batch's tokens; None: it is not ready."},
+		"(address, rows, window, token_bytes, handle) of the next batch's tokens; None: it "
+		"is not ready."},
 	{"release", client_release, METH_VARARGS,
 		"release(handle)\n\nReleases a batch that was taken with keep."},
 	{"close", client_close, METH_NOARGS, "Ends the session and frees everything."},
@@ -476,19 +447,12 @@ static PyMethodDef client_methods[] = {
 
 /* The same. */
 static PyGetSetDef client_members[] = {
-	{"takes", NULL, client_set_takes,
-		"Set it to a tuple (next, keep=False), with the next of look_into(): takes that "
-		"batch. keep: release() releases it. LookupError if another thread was faster.",
-		NULL},
 	{"cursor", get_cursor, NULL, "Bytes.", NULL},
 	{"position", get_number, NULL, NULL, (void *)&numbers[0]},
 	{"taken", get_number, NULL, NULL, (void *)&numbers[1]},
 	{"contents", get_number, NULL, NULL, (void *)&numbers[2]},
 	{"fingerprint", get_number, NULL, NULL, (void *)&numbers[3]},
 	{"request_number", get_number, NULL, NULL, (void *)&numbers[4]},
-	{"run", get_text, NULL, NULL, (void *)&texts[0]},
-	{"socket", get_text, NULL, NULL, (void *)&texts[1]},
-	{"config", get_text, NULL, NULL, (void *)&texts[2]},
 	{0},
 };
 

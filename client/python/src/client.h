@@ -16,16 +16,12 @@
 #include "client/lib/tokend.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 
 struct client {
 	PyObject_HEAD struct tokend *t; /* NULL: closed */
 	pthread_mutex_t turn, state;
-	atomic_int wanting;	/* number of threads that wait for `state` */
-	PyThreadState *thread;	/* of the call that waits */
-	bool yields;		/* that call unlocks `state` while it waits */
-	_Atomic(char *) notice; /* the daemon's warnings, a line each, until say_notice() */
+	bool yields; /* the call that waits unlocks `state` meanwhile */
 	uint64_t batches, tokens;
 };
 
@@ -47,14 +43,10 @@ PyObject *raise_last(struct client *c, int code);
 /*
  * Locks the handle before any use, and unlocks it after. @waits: the call may wait for the daemon.
  * enter() returns false, with the exception set and nothing locked, if the handle was closed or
- * belongs to the parent process.
+ * belongs to the parent process. leave() returns @result, or NULL if a callback has raised.
  */
 bool enter(struct client *c, bool waits);
-void leave(struct client *c, bool waits);
-
-/* Warns with the daemon's warnings, before a call changes anything. Returns false if Python turns
- * one into an exception. */
-bool say_notice(struct client *c);
+PyObject *leave(struct client *c, bool waits, PyObject *result);
 
 /* Callbacks of struct tokend_options; @context is a struct client. */
 int on_idle(void *context);
@@ -62,17 +54,17 @@ int on_warn(void *context, const char *line);
 void on_notice(void *context, const char *line);
 
 /* Releases the interpreter's lock during @call, which may wait. */
-#define WAITING(c, call)                                                                           \
+#define WAITING(call)                                                                              \
 	do {                                                                                       \
-		(c)->thread = PyEval_SaveThread();                                                 \
+		PyThreadState *thread = PyEval_SaveThread();                                       \
 		call;                                                                              \
-		PyEval_RestoreThread((c)->thread);                                                 \
+		PyEval_RestoreThread(thread);                                                      \
 	} while (0)
 
 /* ---- batch.c ---- */
 
-PyObject *client_look_into(PyObject *self, PyObject *const *args, Py_ssize_t n);
-int client_set_takes(PyObject *self, PyObject *value, void *none);
+PyObject *client_look_into(PyObject *self, PyObject *args);
+PyObject *client_take(PyObject *self, PyObject *args);
 
 /* ---- client.c ---- */
 

@@ -9,7 +9,6 @@
 #include "client/python/src/client.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -75,11 +74,9 @@ bool enter(struct client *c, bool waits)
 	}
 	if (waits && !lock(&c->turn))
 		return busy(c);
-	atomic_fetch_add(&c->wanting, 1);
 
 	bool locked = lock(&c->state);
 
-	atomic_fetch_sub(&c->wanting, 1);
 	if (locked && c->t)
 		return true;
 	if (locked)
@@ -92,75 +89,69 @@ bool enter(struct client *c, bool waits)
 	return false;
 }
 
-void leave(struct client *c, bool waits)
+PyObject *leave(struct client *c, bool waits, PyObject *result)
 {
 	pthread_mutex_unlock(&c->state);
 	if (waits)
 		pthread_mutex_unlock(&c->turn);
+	if (result && PyErr_Occurred())
+		Py_CLEAR(result);
+	return result;
 }
 
 /* ---- callbacks ---- */
 
-/* Warns, with the line of the user's code that called this package. */
-static int warn_user(const char *line)
+/* Warns with @line, at the line of the user's code that called this package; NULL: runs signal
+ * handlers. Returns false if that raised, now or before in this call. */
+static bool ask_python(const char *line)
 {
-	PyObject *module = PyImport_ImportModule("tokend.phrases");
-	PyObject *done = module ? PyObject_CallMethod(module, "warn", "s", line) : NULL;
+	PyGILState_STATE state = PyGILState_Ensure();
+	bool raised = PyErr_Occurred();
 
-	Py_XDECREF(module);
-	Py_XDECREF(done);
-	return done ? 0 : -1;
+	if (!raised && line) {
+		PyObject *module = PyImport_ImportModule("tokend.phrases");
+		PyObject *done = module ? PyObject_CallMethod(module, "warn", "s", line) : NULL;
+
+		Py_XDECREF(module);
+		Py_XDECREF(done);
+		raised = !done;
+	} else if (!raised) {
+		raised = PyErr_CheckSignals() < 0;
+	}
+	PyGILState_Release(state);
+	return !raised;
 }
 
-/* From the call that waits: warns with @line; NULL: runs signal handlers. */
-static int ask_python(struct client *c, const char *line)
+/* From a call that waits. */
+static int ask_waiting(struct client *c, const char *line)
 {
 	if (c->yields)
 		pthread_mutex_unlock(&c->state);
-	PyEval_RestoreThread(c->thread);
 
-	int interrupted = line ? warn_user(line) : PyErr_CheckSignals();
+	bool goes_on = ask_python(line);
 
-	c->thread = PyEval_SaveThread();
 	if (c->yields) {
-		/* Let threads that wait for `state` go first: this thread would get the mutex back
+		/* Threads that wait for `state` go first: this thread would get the mutex back
 		 * before they woke. */
-		for (int i = 0; i < 1000 && atomic_load(&c->wanting) > 0; i++)
-			usleep(50);
+		usleep(1000);
 		pthread_mutex_lock(&c->state);
 	}
-	return interrupted;
+	return goes_on ? 0 : -1;
 }
 
 int on_idle(void *context)
 {
-	return ask_python(context, NULL);
+	return ask_waiting(context, NULL);
 }
 
 int on_warn(void *context, const char *line)
 {
-	return ask_python(context, line);
+	return ask_waiting(context, line);
 }
 
+/* Within any call, in the middle of its work: `state` stays locked. */
 void on_notice(void *context, const char *line)
 {
-	struct client *c = context;
-	char *before = atomic_exchange(&c->notice, NULL), *both = NULL;
-
-	if (before && asprintf(&both, "%s\n%s", before, line) < 0)
-		both = NULL;
-	free(atomic_exchange(&c->notice, before ? both : strdup(line)));
-	free(before);
-}
-
-bool say_notice(struct client *c)
-{
-	char *lines = atomic_load(&c->notice) ? atomic_exchange(&c->notice, NULL) : NULL;
-	char *next = lines, *line;
-	int error = 0;
-
-	while (error == 0 && (line = strsep(&next, "\n")))
-		error = warn_user(line);
-	free(lines);
-	return error == 0;
+	(void)context;
+	(void)ask_python(line);
 }

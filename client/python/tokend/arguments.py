@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from . import _tokend, phrases
-from .cursor import cursor_of, integer, is_cursor
+from .cursor import SEEK, cursor_of, edited, integer, is_cursor
 
 DEADLINE_S = 300.0
 # how long a first attach without deadline= waits if nobody listens: the daemon may be started
 # together with its trainers
 NOBODY_S = 5.0
-MOST_MS = (1 << 32) - 1
+MOST_32 = (1 << 32) - 1
 
 
 def micro_batch(value: Any) -> int:
@@ -26,7 +27,7 @@ def check_seconds(deadline: Any) -> None:
 
 
 def milliseconds(seconds: float) -> int:
-    return max(1, round(min(1000 * seconds, MOST_MS)))
+    return max(1, round(min(1000 * seconds, MOST_32)))
 
 
 def reach(socket: Any, config: Any, deadline: float | None) -> dict[str, Any]:
@@ -54,3 +55,29 @@ def where(start: Any) -> dict[str, Any]:
         what = "'begin', a position, the tag of a checkpoint, a cursor or a state_dict()"
         raise TypeError(phrases.kind_is_not("start", start, what))
     return {"position": integer("start", start)}
+
+
+def target(now: bytes, cursor: Any, position: int | None) -> bytes | None:
+    """The cursor to which seek() goes from @now; None: it stays."""
+    if cursor is not None and position is not None:
+        raise ValueError("cursor, position: pass one of them")
+    if position is not None:
+        return edited(SEEK, now, position)
+    if cursor is None or is_cursor(cursor):
+        return None if cursor is None else bytes(cursor)
+    raise TypeError(
+        f"cursor: a {type(cursor).__name__} is not a Cursor or its bytes; pass a position as "
+        "seek(position=N), a state to load_state_dict()"
+    )
+
+
+def record_path(directory: Any, run: str, rank: int, peer: int) -> str:
+    """The file of this process in record=."""
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise _tokend.ArgumentError(
+            f"record: {directory}: {error.strerror}; pass a directory that you can write to"
+        ) from None
+    name = f"{run}.{rank}-{peer}.{os.getpid()}-{time.time_ns()}.record"
+    return os.path.join(directory, name)

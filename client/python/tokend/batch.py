@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 from . import phrases
 from ._tokend import DOCUMENTS, LOSS_MASK, ArgumentError
 from .cursor import Cursor
+from .device import Cuda, Feed
 
 IGNORE = -100  # a label that losses ignore
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in the extension's order
@@ -93,9 +94,6 @@ class Framework:
         kind, more = getattr(self.module, dtype), {"pin_memory": True} if pinned else {}
         like = self.module.empty(shape, dtype=kind, **self.cpu)
         return functools.partial(self.module.empty_like, like, **more)  # faster than empty()
-
-    def has_gradients(self) -> bool:
-        return self.name == "torch" and self.module.is_grad_enabled()
 
 
 def _torch() -> Any:
@@ -192,14 +190,17 @@ class Batches:
     """Makes batches.
 
     A signal's handler may raise wherever Python calls a function. So look() may be called again,
-    and the batch is taken by an assignment, the last thing before next() returns it.
+    and the batch is taken last, before next() returns it.
 
-    The tokens come from the extension; from @source, which transforms them; or from @feed, which
+    The tokens come from the extension; from @source, which transforms them; or from a feed, which
     copies them to a GPU.
     """
 
-    def __init__(self, client: Any, wanted: Wanted, source: Any, feed: Any) -> None:
-        self._client, self.wanted, self._source, self._feed = client, wanted, source, feed
+    def __init__(self, client: Any, wanted: Wanted, source: Any) -> None:
+        self._client, self.wanted, self._source = client, wanted, source
+        self.feed: Feed | None = None
+        if wanted.device is not None and source is None:
+            self.feed = Feed(client, Cuda(wanted.make.module, wanted.device), wanted.types)
         self._shown = FIELDS if wanted.provenance else FIELDS[:2]
         self.begin()
 
@@ -207,25 +208,23 @@ class Batches:
         """Adapts to the shape of the batches, after an attach or a seek; and when a restarted
         daemon's config differs. If it fails, look() tries again.
         """
-        self.stale = True
+        self.stale = True  # the owner sets it, too, to have look() begin again
         shape, wanted, make = self._client.shape(), self.wanted, self.wanted.make
         # pinned, if it is copied to a device: otherwise the copy could wait for the step
         new = functools.partial(make.maker, pinned=wanted.device is not None)
         self.micro, self.seq, window = shape["rows"], shape["seq_len"], shape["window_tokens"]
-        self.first = self._client.taken
         self.end = Cursor(self._client.cursor).end  # of the stream
         self._cut = chunks(self.seq, wanted.cp) if wanted.cp else None
         self._annotations = shape["annotations"]
-        if wanted.documents and not self._annotations & DOCUMENTS:
-            raise ArgumentError(
-                "documents: the stream carries no document starts; set documents: true and eos in "
-                "the daemon's config, or omit documents="
-            )
-        if wanted.loss_mask and not self._annotations & LOSS_MASK:
-            raise ArgumentError(
-                "loss_mask: the stream carries no loss mask; set loss_mask: true in the daemon's "
-                "config, or omit loss_mask="
-            )
+        for asked, bit, keys in (
+            (wanted.documents, DOCUMENTS, "documents: true and eos"),
+            (wanted.loss_mask, LOSS_MASK, "loss_mask: true"),
+        ):
+            if asked and not self._annotations & bit:
+                key = keys.partition(":")[0]
+                raise ArgumentError(
+                    f"{key}: the stream has none; set {keys} in the daemon's config, or omit {key}="
+                )
         # a transform gets all tokens of a window, as int64, and the origin of each row
         ids, labels = wanted.types["input_ids"], wanted.types["labels"]
         kind, width = (ids, self.seq) if self._source is None else ("int64", window)
@@ -233,9 +232,9 @@ class Batches:
         # On a device labels are the tokens that follow, unless they depend on more: on a loss
         # mask, or on the window's end. Those the extension writes.
         masked = self._annotations & LOSS_MASK
-        self._writes_labels = self._feed is None or masked or window <= self.seq
+        self._writes_labels = self.feed is None or masked or window <= self.seq
         self._fields = self._shown if self._source is None else FIELDS
-        if self._feed is None:
+        if self.feed is None:
             self._new_tokens = new((self.micro, width), kind)
         if self._writes_labels:
             self._new_labels = new((self.micro, self.seq), labels)
@@ -246,18 +245,14 @@ class Batches:
         if self._source is not None:
             self._new_ids = new((self.micro, self.seq), ids)
             self._source.begin()
-        if self._feed is not None:
-            self._feed.begin()
         self.stale = False
 
-    def look(self) -> tuple[Any, int, tuple[int, bool]] | None:
-        """The next batch, how many of its rows are not padding, and what to set `client.takes` to.
-        None at the end.
-        """
+    def look(self) -> tuple[Any, int] | None:
+        """The next batch, not yet taken, and the position after it. None at the end."""
         if self.stale:
             self.begin()
         wanted, address = self.wanted, self.wanted.make.address
-        tokens = self._new_tokens() if self._feed is None else None
+        tokens = self._new_tokens() if self.feed is None else None
         labels = self._new_labels() if self._writes_labels else None
         fields = [self._new_field() for _ in self._fields]
         ids, starts, packs = None, None, (0, 0)
@@ -274,8 +269,10 @@ class Batches:
             *packs,
             *map(address, fields),
         )
-        if self._feed is not None:
-            tokens, found = self._feed.next(lambda: self._client.look_into(*into))
+        if self.feed is not None:
+            parts = 1 if self._writes_labels else 2
+            look = functools.partial(self._client.look_into, *into)
+            tokens, found = self.feed.next(look, self.seq, parts)
         elif self._source is not None:
             found = self._source.look(tokens, fields, into)
         else:
@@ -293,7 +290,7 @@ class Batches:
             batch["cu_seqlens"] = self._there(starts[: documents + 1])  # type: ignore[index]
         if self._cut is not None:
             self._share(batch)
-        return batch, valid, (after, self._feed is not None)
+        return batch, after
 
     def _there(self, array: Any) -> Any:
         """On the device, if there is one. The copy is queued, and not waited for."""
@@ -305,7 +302,7 @@ class Batches:
         wanted, module = self.wanted, self.wanted.make.module
         if self._source is not None:
             tokens = self._transformed(tokens, labels)
-        elif self._feed is not None:
+        elif self.feed is not None:
             tokens, *following = tokens.unbind()
             if labels is None:
                 labels = following[0].to(getattr(module, wanted.types["labels"]))

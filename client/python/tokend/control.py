@@ -107,7 +107,7 @@ class Control:
     def __init__(self, client: Any, group: Any) -> None:
         self.client = client
         # names this process's daemon, also before a private one is started again
-        self._daemon = f"{os.uname().nodename} {os.path.realpath(client.socket)}"
+        self._daemon = [os.uname().nodename, os.path.realpath(client.shape()["socket"])]
         self._noted = self._handled = 0  # numbers of requests
         self._open: Request | None = None  # the trainer has not answered it yet
         self._attend = 0.0  # time of the next attend()
@@ -116,8 +116,7 @@ class Control:
     def begin(self, group: Any) -> None:
         """Begins with another group, or anew after a drain."""
         self.group = group
-        self.stopping = False
-        self._goes_on = 0  # the call that shows that the loop does not stop
+        self.stopping = self._goes_on = False  # although it is stopping
         self._calls = self._next = 0  # equal in all processes; the call of the next round
         self._round = 0, time.monotonic()  # call and time of the last round
         self._apart_before = False  # has warned that positions differ
@@ -156,12 +155,13 @@ class Control:
         if number and number != self._noted:
             self._noted = number
             self.tell(number, NOTED, "")
-        if self.stopping and self._calls == self._goes_on:
+        if self.stopping and not self._goes_on:
+            self._goes_on = True
             phrases.warn(
-                "the loop goes on after a drain or rescale, so requests are taken again; save, and "
-                "leave the loop, when loader.should_stop is true"
+                "the loop goes on after a drain or rescale; save, and leave the loop, when "
+                "loader.should_stop is true"
             )
-        greatest = self._ask(number) if self._calls >= max(self._next, self._goes_on) else 0
+        greatest = self._ask(number) if self._calls >= self._next else 0
         self._calls += 1
         return self._act(greatest, number) if greatest else None
 
@@ -258,27 +258,22 @@ class Control:
         client, group = self.client, self.group
         acts_from, error = self._obey(kind, args)
         table = group.gather([error, client.fingerprint, acts_from])
-        failed = [i for i, row in enumerate(table) if row[0] is not None]
-        differ = [i for i, row in enumerate(table) if row != table[0]]
-        if not failed and not differ:
-            return table[0][2], None
-        first = failed[0] if failed else differ[0]
-        why = table[first][0] or (
+        wrong = [i for i, row in enumerate(table) if row[0] is not None or row != table[0]]
+        if not wrong:
+            return acts_from, None
+        if error is None and kind not in SAVES:
+            client.undo()
+        why = table[wrong[0]][0] or (
             "its edited cursor differs from that of process 0; compare the configs of the daemons"
         )
-        if len(failed) < len(table):
-            why = f"process {first} of {group.size}: {why}"
-            if error is None and kind not in SAVES:
-                client.undo()
-        return None, why
+        return None, f"process {wrong[0]} of {group.size}: {why}"
 
     def _carried_out(self, request: Request) -> Request:
         if request.error is not None:
             request._answer(FAILED, request.error)
         elif request.save:
             self._open = request
-            if request.stop:
-                self.stopping, self._goes_on = True, self._calls + EVERY_CALLS
+            self.stopping |= request.stop
         else:
             request._answer(DONE, f"acts from {request.acts_from}")
         return request

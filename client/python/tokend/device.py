@@ -1,241 +1,130 @@
 """Batches on a GPU.
 
 The ring is registered with torch's CUDA runtime. A whole slot is copied as stored, 2 or 4 bytes a
-token, on a stream of its own, and widened on the device: while the GPU still works on the step
-before. The slot goes back to the daemon when the event that follows its copy has passed.
+token, on a stream of its own, and widened there: while the GPU still works on the step before. The
+slot goes back to the daemon when the event that follows its copy has passed.
+
+While another thread captures a CUDA graph, take no batch, or capture in mode "thread_local": torch
+may allocate memory here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from . import phrases
-from ._tokend import LOSS_MASK, ArgumentError, Error
+from ._tokend import ArgumentError, Error
 
-RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 PORTABLE = 1  # cudaHostRegisterPortable
 DEVICES = "'cpu', 'cuda' or 'cuda:N'"
 PIECE = 1 << 30  # registered at once; no slot crosses a multiple of it
 
 
-@functools.cache
-def _exchange() -> Any:
-    """The driver's function. PyDLL: the call is shorter than releasing the interpreter's lock."""
-    try:
-        return ctypes.PyDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
-    except (OSError, AttributeError):  # no driver, or one older than graphs
-        return None
-
-
-@contextlib.contextmanager
-def relaxed() -> Iterator[None]:
-    """Lets torch allocate memory and use events in this block while another thread captures a
-    graph. Otherwise the driver refuses it and spoils that graph.
-    """
-    exchange, mode = _exchange(), ctypes.c_int(RELAXED)
-    changed = exchange is not None and exchange(ctypes.byref(mode)) == 0
-    try:
-        yield
-    finally:
-        if changed:
-            exchange(ctypes.byref(mode))
-
-
 def cuda(device: Any, make: Any) -> Any:
-    """device= as torch's, or None if it is the CPU. @make: batch.Framework."""
+    """device= as torch's, with its number ("cuda" is the current one); None if it is the CPU.
+    @make: batch.Framework.
+    """
     name = "cpu" if device is None else str(device)
-    kind = name.split(":")[0]  # accelerate's is cpu:0
-    if kind not in ("cpu", "cuda"):
-        raise ArgumentError(
-            f"{phrases.is_not('device', name, DEVICES)}; move batches elsewhere with .to()"
-        )
+    kind, _, number = name.partition(":")  # accelerate's is cpu:0
+    if kind not in ("cpu", "cuda") or not (number or "0").isdigit():
+        what = f"{DEVICES}; move batches elsewhere with .to()"
+        raise ArgumentError(phrases.is_not("device", name, what))
     if kind == "cpu":
         return None
     if make.name != "torch":
         raise ValueError(f"device: {device} needs torch; pass framework='torch'")
-    return named(device, make.module)
-
-
-def named(device: Any, torch: Any) -> Any:
-    """The torch.device with its number. "cuda" is the device that is current now."""
+    torch = make.module
     if not torch.cuda.is_available():
         raise ArgumentError(
             f"device: {device}, but torch {torch.__version__} sees no GPU; pass 'cpu', or install "
             "a torch with CUDA"
         )
-    try:
-        number = torch.device(device).index
-    except RuntimeError:
-        raise ArgumentError(phrases.is_not("device", device, DEVICES)) from None
-    number = torch.cuda.current_device() if number is None else number
-    devices = torch.cuda.device_count()
-    if number >= devices:
+    index = int(number) if number else torch.cuda.current_device()
+    if index >= torch.cuda.device_count():
+        devices = torch.cuda.device_count()
         raise ArgumentError(f"device: {device} does not exist; pass a number below {devices}")
-    return torch.device("cuda", number)
+    return torch.device("cuda", index)
 
 
 class Cuda:
-    """The calls of torch.cuda that Feed needs."""
+    """What Feed needs of torch.cuda. It does not refer to the client, which refers to gone(): a
+    loader that is dropped detaches.
+    """
 
-    def __init__(self, device: Any) -> None:
-        import torch
-
-        self.torch: Any = torch
-        self.device = named(device, torch)
+    def __init__(self, torch: Any, device: Any) -> None:
+        self.torch, self.device = torch, device
+        self.runtime: Any = torch.cuda.cudart()
         # Torch hands out the same 32 streams of a priority again and again. Programs hardly use
         # this priority, so no graph is captured on our stream, and our copies wait for no other
         # work.
-        self.side = torch.cuda.Stream(self.device, priority=-1)
-        self.int64, self.int32, self.int16 = torch.int64, torch.int32, torch.int16
-
-    def register(self, base: int, size: int) -> str:
-        """Returns "", or why memory cannot be registered."""
-        cudart = self.torch.cuda.cudart()
-        with self.torch.cuda.device(self.device):
-            error = cudart.cudaHostRegister(base, size, PORTABLE)
-            if int(error) == 0:
-                return ""
-            # The runtime remembers the error, and the next kernel would raise it.
-            with contextlib.suppress(RuntimeError):
-                self.torch.ones(1, device=self.device)
-            return str(cudart.cudaGetErrorString(error))
-
-    def unregister(self, base: int) -> None:
-        self.torch.cuda.cudart().cudaHostUnregister(base)
-
-    def over(self, address: int, size: int, dtype: Any) -> Any:
-        """The ring's memory as a tensor."""
-        return self.torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=dtype)
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Memory allocated on the side stream."""
-        with self.torch.cuda.stream(self.side):
-            return self.torch.empty(shape, dtype=dtype, device=self.device)
-
-    def copy(self, to: Any, slot: Any) -> Any:
-        """Queues a copy on the side stream. Returns the event that follows it."""
-        with self.torch.cuda.stream(self.side):
-            to.copy_(slot, non_blocking=True)
-            return self.side.record_event()
-
-    def run(self, work: Callable[[], None]) -> Any:
-        """Queues work() on the side stream. Returns the event that follows it."""
-        with self.torch.cuda.stream(self.side):
-            work()
-            return self.side.record_event()
-
-    def finish(self) -> None:
-        """Waits for the side stream."""
-        self.side.synchronize()
-
-    def capturing(self) -> bool:
-        """Is the caller's stream being captured into a graph?"""
-        return self.torch.cuda.is_current_stream_capturing()
-
-    def hand_over(self, tensor: Any, event: Any) -> None:
-        """Passes @tensor to the caller's stream, which waits for @event on the device."""
-        current = self.torch.cuda.current_stream(self.device)
-        current.wait_event(event)
-        # the side stream reuses its memory only after current is done with it
-        tensor.record_stream(current)
-
-
-class Rings:
-    """The client's rings that are registered. It does not refer to the client, which refers to it:
-    a loader that is dropped detaches.
-    """
-
-    def __init__(self, gpu: Any) -> None:
-        self._gpu = gpu
-        self._pieces: list[int] = []  # addresses
+        self.side: Any = torch.cuda.Stream(device, priority=-1)
+        self._pieces: list[int] = []  # addresses that are registered
 
     def register(self, base: int, size: int) -> str:
         """Registers a ring: all of it, or nothing. Returns "", or why it cannot be registered."""
         for at in range(base, base + size, PIECE):
-            why = self._gpu.register(at, min(PIECE, base + size - at))
-            if why:
-                self._unregister(base, size)
-                return why  # type: ignore[no-any-return]
+            with self.torch.cuda.device(self.device):
+                error = self.runtime.cudaHostRegister(at, min(PIECE, base + size - at), PORTABLE)
+            if int(error) != 0:
+                self.gone(base, size)
+                # the runtime remembers the error, and the next kernel would raise it
+                with contextlib.suppress(RuntimeError):
+                    self.torch.ones(1, device=self.device)
+                return str(self.runtime.cudaGetErrorString(error))
             self._pieces.append(at)
         return ""
 
-    def _unregister(self, base: int, size: int) -> None:
-        for at in [at for at in self._pieces if base <= at < base + size]:
-            self._gpu.unregister(at)
-            self._pieces.remove(at)
-
     def gone(self, base: int, size: int) -> None:
         """The client unmaps a ring after this."""
-        with relaxed():
-            self._gpu.finish()
-            self._unregister(base, size)
+        self.side.synchronize()
+        for at in [at for at in self._pieces if base <= at < base + size]:
+            self.runtime.cudaHostUnregister(at)
+            self._pieces.remove(at)
+
+    def fetch(self, slot: Any, shape: tuple[int, ...], dtype: Any, mask: int) -> tuple[Any, Any]:
+        """Queues on the side stream the copy of @slot [b, window], and its widening to @shape
+        (1 or 2, b, s): input_ids, and the tokens that follow. Returns the tensor, for the caller's
+        current stream, which waits for it on the device; and the event after the copy.
+        """
+        with self.torch.cuda.stream(self.side):
+            stored = slot.to(self.device, non_blocking=True)
+            copied = self.side.record_event()
+            # tokens are unsigned, torch's 16 and 32 bits are signed
+            wide = stored.as_strided(shape, (1, slot.shape[1], 1)).to(dtype).bitwise_and_(mask)
+        current = self.torch.cuda.current_stream(self.device)
+        current.wait_stream(self.side)
+        wide.record_stream(current)  # its memory is reused only after current is done with it
+        return wide, copied
 
 
 class Feed:
-    """Copies the batches of a _tokend.Client to the device.
-
-    next() raises Error while the caller's stream is being captured into a graph. Captures on other
-    streams are not disturbed.
+    """Copies the batches of a _tokend.Client to the device. @types: "int64" or "int32", of
+    input_ids and labels. If a ring cannot be registered, a RuntimeWarning says why, once, and
+    copies are slower.
     """
 
-    def __init__(self, client: Any, device: Any, types: dict[str, str], gpu: Any = None) -> None:
-        """Registers the ring. If that fails, a RuntimeWarning says why, once, and copies are
-        slower.
-
-        @types: "int64" or "int32", of input_ids and labels. ArgumentError: no such device, or a
-        type that cannot hold the tokens.
-        """
-        self._client, self._gpu, self._types = client, gpu or Cuda(device), types
-        self._shape: tuple[int, ...] = ()
-        # the slot as stored in the ring; copies and widenings alternate on the side stream
-        self._stored: Any = None
-        self._seen: Any = None  # the parts of it that are widened
+    def __init__(self, client: Any, gpu: Cuda, types: dict[str, str]) -> None:
+        self._client, self._gpu, self._types = client, gpu, types
         self._copies: dict[int, Any] = {}  # handles of batches, and the events after their copies
-        self._rings = Rings(self._gpu)
         self._warned = False
         self.pinned_bytes = 0  # of the current ring
-        self.begin()
-        with relaxed():
-            self._register()
-
-    def begin(self) -> None:
-        """Called when the client's shape may have changed: after a seek, or when a restarted daemon
-        serves the stream in another width.
-        """
-        shape = self._client.shape()
-        rows, window, seq = shape["rows"], shape["window_tokens"], shape["seq_len"]
-        width = shape["token_bytes"]
-        parts = 1 if shape["annotations"] & LOSS_MASK or window <= seq else 2
-        if (rows, window, width, seq, parts) == self._shape:
-            return
-        if width == 4 and "int32" in self._types.values():
-            raise ArgumentError(
-                "dtype: int32 cannot hold every token of 4 bytes, and tokens are not checked on a "
-                "GPU; pass int64"
-            )
-        kind = self._gpu.int16 if width == 2 else self._gpu.int32
-        with relaxed():
-            self._stored = self._gpu.empty((rows, window), kind)
-        self._shape, self._kind = (rows, window, width, seq, parts), kind
-        self._seen = self._stored.as_strided((parts, rows, seq), (1, window, 1))
+        self._register()
 
     def _register(self) -> None:
         """Registers the ring if it is a new one."""
-        ring = self._client.memory(self._rings.gone)
+        ring = self._client.memory(self._gpu.gone)
         if ring is None:
             return
         self._slots = self._client.shape()["slots"]
-        base, size = ring
-        why = self._rings.register(base, size)
-        self.pinned_bytes = 0 if why else size
+        why = self._gpu.register(*ring)
+        self.pinned_bytes = 0 if why else ring[1]
         if why and not self._warned:
             self._warned = True
             phrases.warn(
-                f"the ring of {size} bytes cannot be registered with CUDA: {why}; copies are "
+                f"the ring of {ring[1]} bytes cannot be registered with CUDA: {why}; copies are "
                 "slower; allow this machine or container to pin memory"
             )
 
@@ -251,20 +140,16 @@ class Feed:
             self._client.release(handle)
             del self._copies[handle]
 
-    def next(self, look: Callable[[], Any]) -> tuple[Any, Any]:
+    def next(self, look: Callable[[], Any], seq: int, parts: int) -> tuple[Any, Any]:
         """Returns (tokens, result of look()), or (None, None) at the end. Until the batch is taken,
         it returns the same one.
 
-        tokens: contiguous input_ids and the tokens that follow, [2, b, seq_len], on the device, new
-        for each batch, in order with the caller's current stream; only input_ids, [1, b, seq_len],
-        if those do not give the labels: the stream has a loss mask or extra: 0. @look calls the
-        client's look_into(0, …), with addresses for what stays in the CPU's memory.
+        tokens: new ones on the device, [parts, b, seq], in order with the caller's current stream:
+        input_ids and, if @parts is 2, the tokens that follow. @look calls the client's
+        look_into(0, …), with addresses for what stays in the CPU's memory.
         """
-        with relaxed():
-            return self._next(look)
-
-    def _next(self, look: Callable[[], Any]) -> tuple[Any, Any]:
-        if self._gpu.capturing():
+        torch = self._gpu.torch
+        if torch.cuda.is_current_stream_capturing():
             raise Error(
                 "next: this stream is being captured into a graph; take the batch before the "
                 "capture, and copy it to a tensor that the graph reads"
@@ -277,20 +162,17 @@ class Feed:
                 return None, None
             self._register()
             slot = self._client.slot()
-        address, size, handle = slot
-        if size != self._stored.nbytes:  # a restarted daemon serves it in another width
-            self.begin()
-        wide = self._gpu.empty(
-            tuple(self._seen.shape), getattr(self._gpu, self._types["input_ids"])
-        )
-        stored, seen, mask = self._stored, self._seen, (1 << 8 * self._shape[2]) - 1
-        source = self._gpu.over(address, size, self._kind).view(stored.shape)
+        address, rows, window, width, handle = slot
+        if width == 4 and "int32" in self._types.values():
+            raise ArgumentError(
+                "dtype: int32 cannot hold every token of 4 bytes, and tokens are not checked on a "
+                "GPU; pass int64"
+            )
+        memory = (ctypes.c_char * (rows * window * width)).from_address(address)
+        kind = torch.int16 if width == 2 else torch.int32
+        stored = torch.frombuffer(memory, dtype=kind).view(rows, window)
+        dtype, mask = getattr(torch, self._types["input_ids"]), (1 << 8 * width) - 1
         self._copies.pop(handle, None)
-        self._copies[handle] = self._gpu.copy(stored, source)
-
-        def work() -> None:
-            wide.copy_(seen)  # tokens are unsigned, torch's 16 and 32 bits are signed
-            wide.bitwise_and_(mask)
-
-        self._gpu.hand_over(wide, self._gpu.run(work))
-        return wide, looked
+        tokens, copied = self._gpu.fetch(stored, (parts, rows, seq), dtype, mask)
+        self._copies[handle] = copied
+        return tokens, looked

@@ -1,7 +1,7 @@
 """The processes of a job: they wait for each other, exchange values, and compare their places.
 
 A group has `size`, `index`, meet(), gather(), greatest() and gone(). Group is that of
-torch.distributed; integrations/jax.py has that of jax.distributed.
+torch.distributed; without it pass an object with these members, as tokend's example for JAX does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from ._tokend import Error, cursor_show
 PATIENCE_S = 1800.0  # gloo's default
 WARN_S = 5.0
 LONGEST_PAUSE_S = 0.25  # between two looks at the store
-NAMED = 8  # ranks in a message
 REMEDY = (
     "make loaders, seek and load states in all processes together; "
     "for a loader of this process alone pass group=False, rank=0, world=1"
@@ -55,20 +54,14 @@ def processes() -> int:
 
 
 def of_all(patience: float = PATIENCE_S) -> Any:
-    """Returns a gloo group of all processes, or jax.distributed's; None if there is only one. All
-    of them call this. All loaders of a process share the group.
+    """Returns a gloo group of all processes of torch.distributed; None if there is only one. All of
+    them call this. All loaders of a process share the group.
 
     Raises Error if the others do not come within @patience seconds.
     """
     global _own
     distributed = torch_distributed()
-    if distributed is None:
-        if "jax._src.distributed" not in sys.modules:
-            return None
-        from .integrations import jax
-
-        return jax.group()
-    if distributed.get_world_size() == 1:
+    if distributed is None or distributed.get_world_size() == 1:
         return None
     everyone = distributed.group.WORLD
     made = _own[1]() if _own is not None and _own[0]() is everyone else None
@@ -85,7 +78,7 @@ def over(group: Any) -> Any:
     """
     if group is None or group is False:
         return None
-    if hasattr(group, "greatest"):  # jax.distributed's
+    if hasattr(group, "greatest"):  # not torch's
         return group
     if not hasattr(group, "allreduce"):  # new_group() returns a number outside of the group
         what = "a torch.distributed process group that contains this process"
@@ -168,22 +161,17 @@ def meet_in(store: Any, ranks: list[int], mine: int, seconds: float) -> None:
     prefix = f"tokend/{len(ranks)}.{zlib.crc32(repr(ranks).encode()):08x}"
     number = store.add(f"{prefix}/{mine}", 1)
     store.add(f"{prefix}/all/{number}", 1)
-
-    def missing() -> str:
-        late = [rank for rank in ranks if store.add(f"{prefix}/{rank}", 0) < number]
-        more = f" and {len(late) - NAMED} more" if len(late) > NAMED else ""
-        named = ", ".join(map(str, late[:NAMED])) + more
-        return f"rank{'s' if len(late) != 1 else ''} {named} of {len(ranks)}"
-
     begin, pause, warned = time.monotonic(), 0.001, False
     try:
         while store.add(f"{prefix}/all/{number}", 0) < len(ranks):
             waited = time.monotonic() - begin
-            if waited >= seconds:
-                raise Error(f"group: {missing()} did not come within {seconds:g} s; {REMEDY}")
-            if waited >= WARN_S and not warned:
+            if waited >= (seconds if warned else min(seconds, WARN_S)):
+                late = [rank for rank in ranks if store.add(f"{prefix}/{rank}", 0) < number]
+                who = f"rank {phrases.few(late)} of {len(ranks)}"
+                if waited >= seconds:
+                    raise Error(f"group: {who} did not come within {seconds:g} s; {REMEDY}")
+                phrases.warn(f"group: has waited {WARN_S:g} s for {who}; {REMEDY}")
                 warned = True
-                phrases.warn(f"group: has waited {WARN_S:g} s for {missing()}; {REMEDY}")
             time.sleep(pause)
             pause = min(LONGEST_PAUSE_S, 1.5 * pause)
     except BaseException:

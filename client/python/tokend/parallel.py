@@ -2,31 +2,18 @@
 
 Launchers start each other: mpirun in a Slurm allocation, torchrun in each task of srun. The ranks
 of the inner one are the job's, but they inherit the environment of the outer one. So the first of
-these that has both numbers counts:
+these that has both numbers counts: torch.distributed and jax.distributed if they are initialised;
+JAX's number of processes, if its devices are in use (a TPU's runtime knows it); torchrun, Open MPI,
+PMI, Slurm, by their variables in ENVIRONMENTS. SLURM_NTASKS is not used: it is also set in a batch
+script, where one process runs.
 
-    torch.distributed  if it is initialised
-    jax.distributed    if it is initialised; otherwise JAX's number of processes, if its devices
-                       are in use: a TPU's runtime knows it
-    torchrun, Open MPI, PMI, Slurm    by their variables in ENVIRONMENTS. SLURM_NTASKS is not used:
-                       it is also set in a batch script, where one process runs
-
-In a mesh of torch or JAX, the names of the dims decide:
-
-    mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))
-    loader = Loader("train", micro_batch=8, mesh=mesh)  # rank 0 to 3 of 4, two peers each
-
-A name is split at "_", "-" and "."; its parts are in DATA (ranks read different rows), in PEER
-(ranks read the same rows), or unknown: the same rows, with a RuntimeWarning, unless the dim has one
-rank. A name with parts of both (dp_cp) is refused, and so is a mesh in which no dim is known.
-
-The data rank counts through the data dims in the mesh's order, the last one fastest. The peer
-number counts through the others. A slice of all data dims (mesh["dp"], also a flattened one) gives
-the same ranks as the mesh. Peers outside of the slice have slices of their own, which differ in
-their least global rank. Pass no slice that leaves a data dim out (mesh["ep"]): the processes along
-that dim would read the same rows.
-
-In a jax.sharding.Mesh a process has several devices. Processes whose devices have the same
-coordinates in the data dims are peers: JAX takes the same rows from each of them, unchecked.
+In a mesh of torch or JAX the names of the dims decide: a part of a name, split at "_", "-" and ".",
+is in DATA (ranks read different rows) or in PEER (ranks read the same rows). The data rank counts
+through the data dims in the mesh's order, the last one fastest; the peer number through the others.
+A slice of all data dims (mesh["dp"], also a flattened one) gives the same ranks as the mesh; one
+that leaves a data dim out (mesh["ep"]) would have the processes along it read the same rows. In a
+jax.sharding.Mesh a process has several devices, and processes whose devices have the same
+coordinates in the data dims are peers.
 
 Names do not show everything: torchtitan's "fsdp" of its dense mesh and "efsdp" and "ep" of its
 sparse mesh contain cp and tp. With cp or tp pass its mesh "batch", or rank= and world=.
@@ -163,10 +150,10 @@ class Made:
     """How a loader was made, to be checked before its first batch: a loader that is made before
     torch.distributed or jax.distributed is initialised reads every row, in every process. And in
     JAX a process has several devices, so a world of devices has ranks that no process reads.
+    @assumed: nobody passed rank, world or mesh.
     """
 
     def __init__(self, assumed: bool, stream: str, run: str, rank: int, world: int) -> None:
-        """@assumed: nobody passed rank, world or mesh."""
         self._assumed, self._place = assumed, (rank, world)
         self._ranks = _ranks_here.setdefault((stream, run, world), set())
         self._ranks.add(rank)
@@ -228,36 +215,29 @@ def _kind(name: str, names: tuple[str, ...]) -> str | None:
 def _kinds(
     names: tuple[str, ...], sizes: tuple[int, ...]
 ) -> tuple[tuple[str, ...], list[str | None]]:
-    if not names:
-        if len(sizes) != 1:
-            raise ArgumentError(
-                f"mesh: its {len(sizes)} dims have no names; name them (mesh_dim_names=), or "
-                f"pass rank= and world="
-            )
-        return ("dp",), ["data"]
+    if not names and len(sizes) == 1:
+        names = ("dp",)
     kinds = [_kind(name, names) for name in names]
-    if not any(kinds):
+    known = [kind or size == 1 for kind, size in zip(kinds, sizes, strict=False)]
+    if not any(kinds) or not all(known):
         raise ArgumentError(
-            f"mesh: none of its dims {names} is known; name those whose ranks read different rows "
-            f"dp, dp_replicate, dp_shard, fsdp, …, or pass rank= and world="
+            f"mesh: {names or 'dims without names'}: not all are known; begin the names of those "
+            "whose ranks read different rows with dp_, and of those whose ranks read the same rows "
+            "with mp_; or pass rank= and world="
         )
-    for name, kind, size in zip(names, kinds, sizes, strict=True):
-        if kind is None and size > 1:
-            phrases.warn(
-                f"mesh: dim {name!r} of {names} is unknown, so its {size} ranks read the same "
-                f"rows; name it mp_{name} if they are to do so, dp_{name} if not, or "
-                f"pass rank= and world="
-            )
     return names, kinds
 
 
-def place(mesh: Any) -> Place:
-    """Returns the place of this process.
+def locate(mesh: Any, rank: int | None, world: int | None, peer: int) -> Place:
+    """Returns the place of this process, from a Loader's arguments.
 
-    Raises:
-        TypeError: this is not a DeviceMesh or a jax.sharding.Mesh.
-        ArgumentError: the process is not in the mesh, or the dims' names do not decide.
+    TypeError: this is not a mesh. ArgumentError: the process is not in it, or the dims' names do
+    not decide.
     """
+    if mesh is None:
+        return Place(*coordinate(rank, world), peer, None)
+    if rank is not None or world is not None or peer != 0:
+        raise ValueError("mesh, rank, world, peer: the mesh has them; pass mesh= alone")
     if hasattr(mesh, "axis_names") and hasattr(mesh, "devices"):
         return _in_jax(mesh)
     if not all(hasattr(mesh, name) for name in ("get_coordinate", "mesh_dim_names", "mesh")):
@@ -265,15 +245,15 @@ def place(mesh: Any) -> Place:
             phrases.is_not("mesh", mesh, "a torch.distributed DeviceMesh or a JAX Mesh")
         )
     names, kinds = _kinds(tuple(mesh.mesh_dim_names or ()), tuple(mesh.mesh.shape))
-    coordinate = mesh.get_coordinate()
-    if coordinate is None:
+    place = mesh.get_coordinate()
+    if place is None:
         distributed: Any = sys.modules["torch.distributed"]
         raise ArgumentError(
             f"mesh: does not contain this process, global rank {distributed.get_rank()} (its "
-            f"ranks: {_few(sorted(mesh.mesh.flatten().tolist()))}); pass a mesh that does"
+            f"ranks: {phrases.few(sorted(mesh.mesh.flatten().tolist()))}); pass a mesh that does"
         )
     rank, world, peer, peers, cp = 0, 1, 0, 1, None
-    for name, kind, at, size in zip(names, kinds, coordinate, mesh.mesh.shape, strict=True):
+    for name, kind, at, size in zip(names, kinds, place, mesh.mesh.shape, strict=True):
         if kind == "data":
             rank, world = rank * size + at, world * size
         else:
@@ -294,7 +274,7 @@ def _in_jax(mesh: Any) -> Place:
     if mine not in coordinates:
         raise ArgumentError(
             f"mesh: has no device of this process, {mine} (it has devices of processes "
-            f"{_few(sorted(coordinates))}); pass a mesh that does"
+            f"{phrases.few(sorted(coordinates))}); pass a mesh that does"
         )
     shares = sorted({tuple(sorted(part)) for part in coordinates.values()})
     joined = {at for share in shares for at in share}
@@ -306,7 +286,3 @@ def _in_jax(mesh: Any) -> Place:
     share = tuple(sorted(coordinates[mine]))
     peers = sorted(i for i, part in coordinates.items() if tuple(sorted(part)) == share)
     return Place(shares.index(share), len(shares), peers.index(mine), None)
-
-
-def _few(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")

@@ -29,3 +29,8 @@ def is_not(name: str, value: object, what: str) -> str:
 def kind_is_not(name: str, value: object, what: str) -> str:
     """As is_not(), for values that are too long to show."""
     return f"{name}: a {type(value).__name__} is not {what}"
+
+
+def few(ranks: list[int]) -> str:
+    """The first eight."""
+    return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")

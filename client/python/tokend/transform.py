@@ -33,24 +33,15 @@ TAG = 7  # of derive()
 class TransformError(_tokend.Error):
     """A transform raised an exception, or did not return a row. The cursor is before the batch."""
 
-    position: int
-    """Number of the row in the run."""
-    dataset: str
-    """Name of its dataset."""
-    shard: int
-    """Number of its shard in the dataset's sorted list."""
-    offset: int
-    """Its first token in the shard."""
-
 
 class NotARow(Exception):
     """The result of a transform is not a row."""
 
 
 class Transform:
-    """Applies @function. @greatest: the largest token that may come out."""
+    """Applies @function. @types: of input_ids and labels, which the tokens must fit."""
 
-    def __init__(self, function: Any, seed: int, greatest: int) -> None:
+    def __init__(self, function: Any, seed: int, types: dict[str, str]) -> None:
         try:
             import numpy
         except ImportError:
@@ -60,7 +51,8 @@ class Transform:
                 phrases.is_not("transform", function, "a function of (tokens, position, rng)")
             )
         self.numpy: Any = numpy
-        self._function, self._seed, self._greatest = function, seed, greatest
+        self._function, self._seed = function, seed
+        self._greatest = (1 << (31 if "int32" in types.values() else 63)) - 1
         self._bits = numpy.random.Philox(key=0)
         self._rng = numpy.random.Generator(self._bits)
         self._state = self._bits.state
@@ -96,19 +88,11 @@ class Transform:
             except (Exception, SystemExit) as error:
                 kind = "" if isinstance(error, NotARow) else f"{type(error).__name__}: "
                 why = (kind + " ".join(str(error).split())).removesuffix(": ")
-                dataset, shard, offset = names[datasets[i]], shards[i], offsets[i]
-                failed = TransformError(
-                    f"transform: {why} (position {position}, dataset {dataset}, shard {shard} of "
-                    f"its sorted list, offset {offset}); the cursor is before this batch"
-                )
-                failed.position, failed.dataset = position, dataset
-                failed.shard, failed.offset = shard, offset
-                raise failed from error
-
-
-def greatest(types: dict[str, str]) -> int:
-    """The largest token that fits."""
-    return (1 << (31 if "int32" in types.values() else 63)) - 1
+                raise TransformError(
+                    f"transform: {why} (position {position}, dataset {names[datasets[i]]}, shard "
+                    f"{shards[i]} of its sorted list, offset {offsets[i]}); the cursor is before "
+                    "this batch"
+                ) from error
 
 
 class InProcess:
