@@ -49,8 +49,8 @@ class Loader:
       mesh         a DeviceMesh or JAX's Mesh: gives rank, world and peer
       peer         number of this process among those that read the same rows; from 0
       run          name of the job. Default: the launcher's, otherwise "default". In a named run
-                   under a launcher, another process that reads for this rank and peer is waited
-                   for, up to `deadline`; otherwise, and with group=False, both are warned
+                   under a launcher a second process for this rank and peer waits for the first's
+                   end, up to `deadline`; otherwise, and with group=False, both are warned
       group        a gloo group of all processes that read this stream. They make loaders, seek,
                    load states and reset together, and compare cursors and ranks. Default: one
                    made here, if torch.distributed gives the ranks. False: none
@@ -66,9 +66,8 @@ class Loader:
     State and robustness
       record       a directory: each process records there what it takes, 16 bytes a row, from the
                    first commit() on what is committed, for `tokctl verify`
-      deadline     seconds to wait for a daemon (default: 300; for the first attach 5 while nobody
-                   listens), for a batch (default: no limit), and in the constructor for the group
-                   (default: 300; in a seek it has 1800). math.inf: no limit
+      deadline     seconds to wait for a daemon and, in the constructor, for the group (default:
+                   300; 5 if nobody listens at first), and for a batch (default: math.inf)
       slots        batches to read ahead. 0 (default): the daemon chooses
 
     `for batch in loader` ends where a finite stream ends, and the next `for` begins again at
@@ -401,12 +400,10 @@ class Loader:
 
     @property
     def stream(self) -> str:
-        """The stream's name."""
         return self._stream
 
     @property
     def micro_batch(self) -> int:
-        """The rows of a batch."""
         return self._place["micro_batch"]
 
     batch_size = micro_batch  # PyTorch's name
@@ -418,12 +415,10 @@ class Loader:
 
     @property
     def rank(self) -> int:
-        """This process's data-parallel rank."""
         return self._place["rank"]
 
     @property
     def world(self) -> int:
-        """The number of data-parallel ranks."""
         return self._place["world"]
 
     @property
@@ -462,10 +457,10 @@ class Loader:
     def control(self) -> Request | None:
         """Carries out an operator's request (tokctl mix, skip, checkpoint, drain, rescale).
 
-        Every process of the job calls it after every step. About once a second, and at least every
-        64 steps, the processes look for a request together, by an all-reduce of 32 bytes. Returns a
-        Request, or None. If it is true, save the model, then call its done(), in all processes.
-        ArgumentError: the job has several processes, and the loader has no group of them.
+        All processes of the job call it after every step. About once a second, or every 64 steps,
+        they look for a request together, by an all-reduce of 32 bytes. Returns a Request, or None.
+        If it is true, save the model, then call its done(), in all processes. ArgumentError: the
+        job has several processes, and the loader has no group of them.
         """
         processes = max(self.world, groups.processes())
         if self._control.group is None and not self._alone and processes > 1:
@@ -485,13 +480,10 @@ class Loader:
         return self._control.stopping
 
     def stats(self) -> dict[str, float]:
-        """Counters of this process since the loader was made; tokend.throughput makes rates.
-
-        batches, tokens  taken so far; a row counts with its whole window
-        next_s           seconds spent in next(); waited_s: for the daemon or for workers
-        reattached       how often the daemon was lost and found again
-        lost_wakes       wake-ups that never came; more than 0 is a bug of tokend
-        pinned_bytes     bytes of the ring registered with CUDA
+        """Counters of this process since the loader was made: batches and tokens taken (a row
+        counts with its whole window); next_s, seconds in next(), of which waited_s for the daemon
+        or workers; reattached, how often the daemon was lost and found; lost_wakes, 0 but for bugs
+        of tokend; pinned_bytes, of the ring registered with CUDA. See tokend.throughput.
         """
         shape = self._client.shape()
         stats = {name: shape[name] for name in COUNTERS}
