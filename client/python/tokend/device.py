@@ -50,8 +50,8 @@ def cuda(device: Any, make: Any) -> Any:
 
 
 class Cuda:
-    """What Feed needs of torch.cuda. It does not refer to the client, which refers to gone(): a
-    loader that is dropped detaches.
+    """The calls of torch.cuda for a Feed. It does not refer to the client, which refers to gone():
+    a loader that is dropped detaches.
     """
 
     def __init__(self, torch: Any, device: Any) -> None:

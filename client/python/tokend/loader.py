@@ -185,8 +185,8 @@ class Loader:
 
     @contextlib.contextmanager
     def _agreed(self, together: Any, patience: float = groups.PATIENCE_S) -> Iterator[None]:
-        """What all processes of the group do, and then compare. A process that fails reports to
-        the others before it raises.
+        """A block that all processes of the group run, and then compare. A process that fails
+        reports to the others before it raises.
         """
         if together is None or together.gone():
             yield
@@ -336,8 +336,8 @@ class Loader:
         micro_batch: int | None = None,
         group: Any = SAME,
     ) -> None:
-        """Continues at another cursor or position, as another rank, or with other batches. What is
-        not passed stays; but if world changes, the group is none, because the loader cannot know
+        """Continues at another cursor or position, as another rank, or with other batches. The
+        rest stays; but if world changes, the group is none, because the loader cannot know
         which processes stay. All processes of a group call this together.
 
         Raises ArgumentError: the position is outside of the stream; RefusedError: the cursor
@@ -384,7 +384,7 @@ class Loader:
         self._ended, self._pass_begin = False, self.taken
 
     def set_mix(self, weights: Mapping[str, float]) -> int:
-        """Sets new weights by dataset name, of others 0; returns the position from which they act,
+        """Sets new weights by dataset name, otherwise 0; returns the position from which they act,
         the next multiple of 1024. All ranks make the same call at the same step. Raises
         ArgumentError: an unknown dataset, an impossible weight, or a stream with epochs.
         """
