@@ -1,7 +1,7 @@
 /* The module _tokend: its exceptions, and edits of cursors, which are bytes. */
 #include "client/python/src/client.h"
 
-#include <stdio.h>
+#include <string.h>
 
 /* ---- cursors ---- */
 
@@ -136,33 +136,22 @@ static PyMethodDef functions[] = {
 static const struct {
 	int code;
 	const char *name, *doc;
-	const char *builtin; /* second base class, or NULL */
+	PyObject **also; /* second base class */
 } errors[] = {
-	{TOKEND_EARGUMENT, "ArgumentError", "An invalid value. Nothing was changed.", "ValueError"},
-	{TOKEND_ECONNECT, "ConnectError", "No daemon answered at the socket within the deadline.",
-		"ConnectionError"},
-	{TOKEND_EREFUSED, "RefusedError",
-		"The daemon refused. The message begins with the option or config key.", NULL},
-	{TOKEND_EDATA, "DataError",
-		"The stream stopped: a shard is unreadable, truncated or replaced.", NULL},
-	{TOKEND_EMEMORY, "ResourceError", "Out of memory or file descriptors.", "MemoryError"},
-	{TOKEND_EWAIT, "WaitError", "No batch came within deadline.", "TimeoutError"},
+	{TOKEND_EARGUMENT, "tokend.ArgumentError", "An invalid value. Nothing was changed.",
+		&PyExc_ValueError},
+	{TOKEND_ECONNECT, "tokend.ConnectError",
+		"No daemon answered at the socket within the deadline.", &PyExc_ConnectionError},
+	{TOKEND_EREFUSED, "tokend.RefusedError",
+		"The daemon refused. The message begins with the option or config key.",
+		&PyExc_Exception},
+	{TOKEND_EDATA, "tokend.DataError",
+		"The stream stopped: a shard is unreadable, truncated or replaced.",
+		&PyExc_Exception},
+	{TOKEND_EMEMORY, "tokend.ResourceError", "Out of memory or file descriptors.",
+		&PyExc_MemoryError},
+	{TOKEND_EWAIT, "tokend.WaitError", "No batch came within deadline.", &PyExc_TimeoutError},
 };
-
-static PyObject *new_error(struct module *m, const char *name, const char *doc, const char *builtin)
-{
-	PyObject *builtins = PyEval_GetBuiltins(); /* borrowed */
-	PyObject *other = builtin ? PyDict_GetItemString(builtins, builtin) : NULL;
-	PyObject *bases = other ? PyTuple_Pack(2, m->error, other) : PyTuple_Pack(1, m->error);
-	char full[64];
-
-	snprintf(full, sizeof(full), "tokend.%s", name);
-
-	PyObject *error = bases ? PyErr_NewExceptionWithDoc(full, doc, bases, NULL) : NULL;
-
-	Py_XDECREF(bases);
-	return error;
-}
 
 /* ---- the module ---- */
 
@@ -175,10 +164,13 @@ static int execute(PyObject *module)
 	if (!m->error || PyModule_AddObjectRef(module, "Error", m->error) < 0)
 		return -1;
 	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
-		PyObject *error = new_error(m, errors[i].name, errors[i].doc, errors[i].builtin);
+		const char *name = errors[i].name;
+		PyObject *bases = PyTuple_Pack(2, m->error, *errors[i].also);
+		PyObject *error = PyErr_NewExceptionWithDoc(name, errors[i].doc, bases, NULL);
 
+		Py_XDECREF(bases);
 		m->kind[-errors[i].code] = error;
-		if (!error || PyModule_AddObjectRef(module, errors[i].name, error) < 0)
+		if (!error || PyModule_AddObjectRef(module, strchr(name, '.') + 1, error) < 0)
 			return -1;
 	}
 	m->client = PyType_FromModuleAndSpec(module, &client_spec, NULL);
