@@ -206,7 +206,7 @@ def test_listings_that_cannot_be_trusted(scene, page, words):
     scene.proxy.inject("listing", Fault(status=200, body=page.encode()), times=99)
     code, out, err = scene.tokctl("inspect", "s3://corpus/web/")
     scene.proxy.clear()
-    assert code == 1 and len(out) == 1 and words in out[0] and not err, (out, err)
+    assert code == 1 and len(out) == 2 and words in out[1] and not err, (out, err)
 
 
 def test_listings_of_other_servers(scene):
@@ -299,8 +299,8 @@ def test_stores_that_refuse(scene):
         # Without its '/', a prefix is refused before the whole bucket is listed.
         asked = [r.query for r in scene.proxy.requests[since:]]
         assert url != "s3://corpus/flat" or ["prefix=flat%2F" in q for q in asked] == [True]
-        assert code == 1 and len(out) == 1 and not err, (url, out, err)
-        assert url in out[0] and out[0].count(url) == 1 and secret not in out[0], out
+        assert code == 1 and len(out) == 2 and not err, (url, out, err)
+        assert out[1].count(url) == 1 and secret not in out[1], out
 
 
 def test_urls_that_cannot_be_used(scene):
@@ -377,7 +377,7 @@ def test_a_pack_of_a_store_heals_continues_and_sees_changes(scene):
     scene.store.fill("corpus", {"again/0.bin": body})
     scene.proxy.inject("503", Fault(status=503, code="SlowDown"), times=3, match=lambda r: r.range)
     code, lines, err = scene.tokctl(*command, **environment)
-    assert code == 0 and len(lines) == 3, err
+    assert code == 0 and len(lines) == 4, err
     assert list(packed(out).values()) == list(packed(scene.file("again-data")).values())
     # An object that is replaced while it is read is named once.
     scene.proxy.inject("412", Fault(status=412, code="PreconditionFailed"), times=99,
