@@ -4,6 +4,7 @@ python train_jax.py ADDRESS:PORT HOSTS HOST, one process a host; HOST is from 0,
 of host 0. Started again, on any number of hosts, it resumes.
 """
 
+import json
 import os
 import sys
 
@@ -47,10 +48,30 @@ def save(state, cursor):  # tokend: cursor
     multihost_utils.sync_global_devices("saved")  # tokend: other hosts report it
 
 
+class Processes:  # tokend: of the job, which compare their cursors and agree on tokctl's requests
+    index, size = jax.process_index(), jax.process_count()
+
+    def gather(self, value):
+        mine = json.dumps(value).encode()
+        longest = multihost_utils.process_allgather(np.int32(len(mine))).max()
+        padded = np.frombuffer(mine.ljust(longest), np.uint8)
+        return [json.loads(row.tobytes()) for row in multihost_utils.process_allgather(padded)]
+
+    def greatest(self, *numbers):
+        return [max(column) for column in zip(*self.gather(numbers), strict=True)]
+
+    def meet(self, patience):
+        """gather() waits for all processes itself."""
+
+    def gone(self):
+        return False
+
+
 data = Loader(  # tokend
     "train",  # tokend
     micro_batch=jax.local_device_count(),  # tokend: rows of this host
     mesh=mesh,  # tokend: hosts that share rows of the global batch get the same ones
+    group=Processes() if Processes.size > 1 else None,  # tokend
     framework="numpy",  # tokend
     dtype={"input_ids": np.int32, "labels": np.int32},  # tokend: JAX would copy int64 to int32
 )  # tokend

@@ -1,1 +1,1 @@
-"""Adapters: one module per trainer; shared.py; and jax.py, a group of processes."""
+"""Adapters: one module per trainer; shared.py."""
