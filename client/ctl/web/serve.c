@@ -163,8 +163,7 @@ static unsigned put_document(struct served *s, const char *path, FILE *to, const
 	while (i < n && strcmp(path, routes[i].path) != 0)
 		i++;
 	if (i == n)
-		return refuse(to, 404,
-			"not found; served here: / /status.json /metrics /healthz /readyz");
+		return refuse(to, 404, "not found; try / /status.json /metrics /healthz /readyz");
 	if (routes[i].put) {
 		refresh(s);
 		done = routes[i].put(s, to);
