@@ -33,8 +33,7 @@ ROOMS = {
     "client/ctl/offline": f"client/ctl/common {FILES}",
     "client/ctl/online": "client/ctl/common daemon/config client/lib/link.h "
     "client/lib/tokend.h proto",
-    "client/ctl/doctor": "client/ctl/common client/ctl/online client/lib/link.h "
-    f"daemon/control/cgroup.h {FILES}",
+    "client/ctl/doctor": f"client/ctl/common client/ctl/online client/lib/link.h {FILES}",
     "client/ctl/web": "client/ctl/common client/ctl/online client/lib/connect.h proto",
     "client/ctl/man": "client/ctl/common daemon/config proto",
     "client/ctl/main.c": "client/ctl/common client/ctl/doctor client/ctl/man client/ctl/offline "

@@ -4,7 +4,6 @@ import json
 import os
 
 import pytest
-from test_cgroup import group  # noqa: F401
 from test_faults import forbid_uring
 
 from lib import REPO, TOKCTL, Daemon, datasets, run
@@ -71,12 +70,6 @@ def test_forbidden_io_uring(config):
     found = doctor("-c", config, preexec_fn=forbid_uring(1))["io_uring"]
     assert found[0] == ["fix"] and "io_uring_disabled" in found[2][0]
     injected(38)
-
-
-def test_a_cgroup_with_little_memory(config, group):  # noqa: F811
-    memory = doctor("-c", config, preexec_fn=group.enter)["memory"]
-    assert memory[0] == ["fix"] and "memory: is 1024 MiB" in memory[1][0]
-    injected(47)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to act as another user")

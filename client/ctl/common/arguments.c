@@ -321,6 +321,8 @@ int ctl_run(const struct ctl_command *command, int argc, char **argv)
 
 /* ---- synopses and help ---- */
 
+enum { HELP_COLUMN = 24 }; /* of what an option does */
+
 /* " FILE", "[=SECONDS]" or "". */
 static const char *value_of(const struct ctl_option *o, char text[64])
 {
@@ -393,20 +395,9 @@ static void put_wrapped(FILE *to, const char *text, int indent)
 	}
 }
 
-/* "  -c, --config FILE" */
-static int write_left(char *left, size_t bytes, const struct ctl_option *o)
-{
-	char letter[8] = "    ", value[64];
-
-	if (o->letter)
-		snprintf(letter, sizeof(letter), "-%c, ", o->letter);
-	return snprintf(left, bytes, "  %s--%s%s", letter, o->name, value_of(o, value));
-}
-
 void ctl_help(FILE *to, const struct ctl_command *command)
 {
-	char left[80], range[128], text[512], *synopsis = synopsis_of(command);
-	int column = (int)strlen("  -h, --help");
+	char range[128], text[512], value[64], *synopsis = synopsis_of(command);
 
 	fputs("usage: ", to);
 	put_wrapped(to, synopsis ? synopsis : "", (int)strlen("usage: "));
@@ -429,21 +420,21 @@ void ctl_help(FILE *to, const struct ctl_command *command)
 	}
 	for (unsigned i = 0; i < command->count; i++) {
 		const struct ctl_option *o = &command->options[i];
-		int n = o->name ? write_left(left, sizeof(left), o) : 0;
-
-		column = n > column ? n : column;
-	}
-	column += 2;
-	for (unsigned i = 0; i < command->count; i++) {
-		const struct ctl_option *o = &command->options[i];
+		const char letter[] = {'-', o->letter, ',', 0};
 
 		if (!o->name)
 			continue;
-		write_left(left, sizeof(left), o);
 		write_range(o, range, sizeof(range));
 		snprintf(text, sizeof(text), range[0] ? "%s (%s)" : "%s", o->help, range);
-		fprintf(to, "%-*s", column, left);
-		put_wrapped(to, text, column);
+		int n = fprintf(
+			to, "  %3s --%s%s", o->letter ? letter : "", o->name, value_of(o, value));
+
+		if (n > HELP_COLUMN - 2) {
+			fputc('\n', to);
+			n = 0;
+		}
+		fprintf(to, "%*s", HELP_COLUMN - n, "");
+		put_wrapped(to, text, HELP_COLUMN);
 	}
-	fprintf(to, "%-*sprint this text\n", column, "  -h, --help");
+	fprintf(to, "%-*sprint this text\n", HELP_COLUMN, "  -h, --help");
 }

@@ -7,7 +7,6 @@
 #include "client/ctl/online/talk.h"
 #include "daemon/catalog/catalog.h"
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/control/cgroup.h"
 #include "proto/order.h"
 
 #include <dlfcn.h>
@@ -88,24 +87,6 @@ static void check_io_uring(struct doctor *d)
 			strerror(errno));
 	if (fd >= 0)
 		close(fd);
-}
-
-/* The groups of this process: a service has its own limit, which the daemon checks. */
-static void check_memory(struct doctor *d)
-{
-	struct cgroup *cgroup = cgroup_find("");
-	struct cgroup_room room;
-	uint64_t wanted = d->config ? d->config->memory_bytes : 0;
-
-	if (!cgroup || !cgroup_room(cgroup, &room))
-		ok(d, "memory", "no cgroup limits this process");
-	else if (room.left < wanted)
-		fix(d, "memory", "raise the cgroup's limit, or lower memory:",
-			"cgroup %s leaves %" PRIu64 " MiB; memory: is %" PRIu64 " MiB", room.path,
-			room.left >> 20, wanted >> 20);
-	else
-		ok(d, "memory", "cgroup %s leaves %" PRIu64 " MiB", room.path, room.left >> 20);
-	free(cgroup);
 }
 
 /* Records have the time of day: `tokctl verify` orders restarts by it. */
@@ -377,7 +358,6 @@ static int doctor(const struct ctl_arguments *a)
 	d.config = config;
 	take_user(&d, geteuid());
 	check_io_uring(&d);
-	check_memory(&d);
 	check_clock(&d);
 	if (file && !config)
 		fix(&d, "config", "mend it: a daemon cannot start with it", "%s", fault.text);

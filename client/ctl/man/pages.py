@@ -51,7 +51,7 @@ def example(lines):
 
 
 def options(help_text):
-    for term, phrase in re.findall(r"^ +(-.*?)  +(.*(?:\n {8,}.*)*)", help_text, re.M):
+    for term, phrase in re.findall(r"^ +(-.*?)(?:  +|\n +)(.*(?:\n {8,}.*)*)", help_text, re.M):
         if term != "-h, --help":
             yield from item(term, sentence(" ".join(phrase.split())))
 

@@ -18,7 +18,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -29,7 +28,7 @@ enum { SOCKET, CONFIG, JSON, FROM, TO };
 enum {
 	ROWS = 16,
 	LOOK_MS = 250,
-	LOOK_SHARE = 10, /* of the time at most, if the cache has many files */
+	LOOK_SHARE = 10, /* of the time, if the cache has many files */
 	FULL_PERCENT = 95,
 };
 
@@ -44,7 +43,7 @@ struct cache {
 	const struct ctl_arguments *a;
 	struct ctl_link link;
 	struct emit e;
-	const char *drop;   /* the dataset to remove; NULL: none */
+	const char *drop;   /* the dataset to remove, or NULL */
 	const char *stream; /* of `warm`, or NULL */
 
 	json_t *status;
@@ -54,9 +53,6 @@ struct cache {
 	uint64_t bytes;	   /* of all files */
 	uint64_t dropped;  /* pieces */
 	uint64_t next_ms;  /* when `warm` looks again */
-
-	int signals; /* of `warm` */
-	bool interrupted;
 	struct ctl_progress progress;
 };
 
@@ -154,7 +150,7 @@ static bool is_meant(const struct cache *c, const struct held *h)
  * connection that is silent for long. False after an error. */
 static bool look(struct cache *c)
 {
-	uint64_t begun_ms = ctl_clock_ms(), took_ms;
+	uint64_t begun_ms = ctl_clock_ms();
 	json_t *datasets, *row;
 	const char *dir;
 	size_t i;
@@ -187,9 +183,7 @@ static bool look(struct cache *c)
 			c->sum.pieces += h->pieces;
 			c->sum.bytes += h->bytes;
 		}
-	took_ms = ctl_clock_ms() - begun_ms;
-	c->next_ms = begun_ms + took_ms +
-		     (LOOK_MS < took_ms * LOOK_SHARE ? took_ms * LOOK_SHARE : LOOK_MS);
+	c->next_ms = ctl_clock_ms() + LOOK_MS + LOOK_SHARE * (ctl_clock_ms() - begun_ms);
 	return true;
 }
 
@@ -237,10 +231,9 @@ static const char *read_stream(struct cache *c, struct tokend *t, uint64_t evict
 {
 	uint64_t to = ctl_number(c->a, TO, UINT64_MAX), pieces;
 	struct tokend_batch batch;
+	int got;
 
 	for (;;) {
-		if (c->interrupted)
-			return "interrupted";
 		if (tokend_taken(t) >= to)
 			return "reached";
 		if (c->sum.pieces >= c->sum.all)
@@ -248,35 +241,21 @@ static const char *read_stream(struct cache *c, struct tokend *t, uint64_t evict
 		if (count(c, "evictions") > evictions ||
 			c->bytes > count(c, "size_bytes") / 100 * FULL_PERCENT)
 			return "the cache is full";
-
-		int got = tokend_next(t, &batch);
-
+		got = tokend_next(t, &batch);
 		if (got == 0)
 			return "the stream ends there";
-		if (got < 0 && got != TOKEND_EAGAIN) {
+		if (got < 0) {
 			ctl_fail("%s", tokend_why(t));
 			return NULL;
 		}
-		if (got > 0)
-			tokend_release(t, &batch);
+		tokend_release(t, &batch);
 		if (ctl_clock_ms() < c->next_ms)
 			continue;
 		pieces = c->sum.pieces;
 		if (!look(c))
 			return NULL;
-		if (c->sum.pieces > pieces)
-			ctl_progress_add(&c->progress, c->sum.pieces - pieces);
+		ctl_progress_add(&c->progress, c->sum.pieces > pieces ? c->sum.pieces - pieces : 0);
 	}
-}
-
-/* Ends a wait of tokend_next() after a signal. */
-static int idle(void *context)
-{
-	struct cache *c = context;
-	struct pollfd p = {.fd = c->signals, .events = POLLIN};
-
-	c->interrupted |= poll(&p, 1, 0) > 0;
-	return c->interrupted;
 }
 
 static int warm(struct cache *c)
@@ -288,21 +267,18 @@ static int warm(struct cache *c)
 		.world = 1,
 		.micro_batch = ROWS,
 		.position = ctl_number(c->a, FROM, 0),
-		.start_at_position = 1,
-		.idle = idle,
-		.context = c};
+		.start_at_position = 1};
 	uint64_t misses, evictions, position;
 	const char *end = NULL;
 	struct tokend *t;
 	char why[1500];
 
-	c->signals = ctl_signals();
 	if (!look(c)) /* before its ring fetches anything */
 		return CTL_FAILED;
 	misses = count(c, "misses");
 	evictions = count(c, "evictions");
 	if (tokend_attach(&t, &session, why, sizeof(why)) < 0)
-		return c->interrupted ? CTL_FAILED : ctl_fail("%s", why);
+		return ctl_fail("%s", why);
 	ctl_progress_begin(&c->progress, "warming", "pieces", c->sum.all - c->sum.pieces);
 	if (c->sum.all == 0)
 		ctl_fail("stream %s: none of its datasets is read in pieces; `tokend --check` says "
@@ -328,7 +304,7 @@ static int warm(struct cache *c)
 		" of them fetched now; position %" PRIu64 ": %s",
 		c->sum.pieces, c->sum.all, si((double)c->sum.bytes, "B").text, misses, position,
 		end);
-	return c->interrupted ? CTL_FAILED : CTL_OK;
+	return CTL_OK;
 }
 
 /* ---- the commands ---- */

@@ -216,13 +216,7 @@ static void put_rescale(struct request *r)
 		"world %" PRIu64 " -> %" PRIu64 ", micro-batch %" PRIu64 " -> %" PRIu64
 		": the next job begins at position %" PRIu64,
 		r->world_before, r->world, r->micro_batch_before, micro_batch, r->cursor.next);
-	emit_line(e, "global batch %" PRIu64 " -> %" PRIu64 ": %s", before, after,
-		before == after	      ? "unchanged"
-		: after % before == 0 ? "a multiple of the old one"
-		: before % after == 0
-			? "a divisor of the old one"
-			: "neither a multiple nor a divisor of the old one, so steps no longer end "
-			  "at the same positions");
+	emit_line(e, "global batch %" PRIu64 " -> %" PRIu64, before, after);
 }
 
 static void put_result(struct request *r)
@@ -323,20 +317,18 @@ static bool list_unseen(struct request *r)
  * error was printed. */
 static int give_up(struct request *r, const char *reason)
 {
-	const struct wire *w = &r->link.packet.wire;
 	struct wire query = {.op = WIRE_CANCEL};
 	char names[NAMES_BYTES], others[NAMES_BYTES];
 
 	if (!list_unseen(r))
 		return CTL_FAILED;
 	wire_set(&query, WIRE_NUMBER, r->number);
-	if (!ctl_exchange(&r->link, &query, WIRE_CANCELLED, take_any, r))
-		return CTL_FAILED;
+	r->link.quiet = true; /* it is an error that all have answered */
+	if (!ctl_ask(&r->link, &query, WIRE_CANCELLED, take_any, r) && r->waiting > 0)
+		return ctl_fail("%s, and the request was not cancelled: %s", reason, r->link.why);
 	if (r->waiting == 0)
 		return CTL_OK;
-	if (w->op != WIRE_CANCELLED)
-		return ctl_fail("%s, and the daemon did not cancel the request", reason);
-	if (wire_number(w, WIRE_FETCHED)) {
+	if (wire_number(&r->link.packet.wire, WIRE_FETCHED)) {
 		name_all(r, UNSEEN | NOTED, NULL, names);
 		name_all(r, ANSWERED, NULL, others);
 		return ctl_fail("%s: the job has fetched the request and may still carry it out; "

@@ -27,8 +27,8 @@
 #include <unistd.h>
 
 enum {
-	BACKOFF_MS = 50, /* longest pause between two tries */
-	STARTS = 5,	 /* of daemons that end before they answer */
+	PAUSE_MS = 10, /* between two tries */
+	STARTS = 5,    /* of daemons that end before they answer */
 	LINE_BYTES = 4096,
 	STOP_MS = 20000, /* a daemon gives up on hung storage after 15 s */
 };
@@ -40,8 +40,7 @@ struct service {
 	char program[PATH_MAX];
 	pid_t pid; /* 0: none */
 	unsigned starts;
-	int log;     /* descriptor */
-	off_t begin; /* of its lines, after those of one that was killed */
+	int log; /* descriptor */
 	struct ctl_link link;
 };
 
@@ -148,7 +147,6 @@ static bool launch(struct service *s, bool become)
 	s->log = open(log, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (s->log < 0)
 		return ctl_error("config: cannot create %s: %s", log, strerror(errno));
-	s->begin = lseek(s->log, 0, SEEK_END);
 	error = process_start(&s->pid, argv, s->log);
 	s->starts++;
 	close(lock);
@@ -159,9 +157,8 @@ static bool launch(struct service *s, bool become)
 static void print_last(const struct service *s, int status)
 {
 	char text[LINE_BYTES + 1];
-	off_t end = lseek(s->log, 0, SEEK_END),
-	      from = end - s->begin > LINE_BYTES ? end - LINE_BYTES : s->begin;
-	ssize_t n = pread(s->log, text, LINE_BYTES, from);
+	off_t bytes = lseek(s->log, 0, SEEK_END);
+	ssize_t n = pread(s->log, text, LINE_BYTES, bytes > LINE_BYTES ? bytes - LINE_BYTES : 0);
 
 	while (n > 0 && text[n - 1] == '\n')
 		n--;
@@ -170,13 +167,13 @@ static void print_last(const struct service *s, int status)
 	const char *newline = strrchr(text, '\n'), *line = newline ? newline + 1 : text;
 
 	line += strncmp(line, "tokend: ", 8) == 0 ? 8 : 0;
-	if (*line && WIFEXITED(status) && WEXITSTATUS(status) != 0)
+	if (*line && WIFEXITED(status))
 		ctl_fail("%s", line);
 	else
 		ctl_fail("config: tokend %s %d at the last of %u starts, and its log ends with: %s",
 			WIFEXITED(status) ? "exited with status" : "was killed by signal",
 			WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), s->starts,
-			*line ? line : "nothing");
+			line);
 }
 
 /* False if the daemon has failed. One that was killed, or that nobody used, is replaced a few
@@ -206,8 +203,7 @@ static int serve(struct service *s)
 	struct pollfd reader = {STDOUT_FILENO, 0, 0};
 	struct fault fault;
 
-	for (int pause = 1; poll(&reader, 1, 0) == 0;
-		pause = pause * 2 < BACKOFF_MS ? pause * 2 : BACKOFF_MS) {
+	while (poll(&reader, 1, 0) == 0) {
 		enum ctl_heard heard = CTL_LOST;
 
 		s->link.fd = link_open(s->socket, LINK_OPERATOR, s->link.packet.bytes, &fault);
@@ -220,7 +216,7 @@ static int serve(struct service *s)
 			return CTL_OK;
 		if (!look_after(s) || (!s->pid && !launch(s, false)))
 			return CTL_FAILED;
-		poll(NULL, 0, pause);
+		poll(NULL, 0, PAUSE_MS);
 	}
 	return CTL_FAILED;
 }

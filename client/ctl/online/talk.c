@@ -93,7 +93,7 @@ static bool refused(struct ctl_link *l)
 	       !ctl_link_fail(l, "the daemon refused: %.*s", (int)text.n, text.at);
 }
 
-bool ctl_exchange(
+bool ctl_ask(
 	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context)
 {
 	const struct wire *w = &l->packet.wire;
@@ -110,16 +110,10 @@ bool ctl_exchange(
 		/* An error without a serial concerns the connection. */
 		if ((serial == l->serial && (w->op == reply || w->op == WIRE_ERROR)) ||
 			(serial == 0 && w->op == WIRE_ERROR))
-			return true;
+			return !refused(l);
 		if (each)
 			each(context, w);
 	}
-}
-
-bool ctl_ask(
-	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context)
-{
-	return ctl_exchange(l, query, reply, each, context) && !refused(l);
 }
 
 bool ctl_open(struct ctl_link *l, const char *path)

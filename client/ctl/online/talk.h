@@ -100,13 +100,10 @@ int ctl_signals(void);
  * events; POLLERR is always one of them. */
 enum ctl_heard ctl_hear(struct ctl_link *l, int ms, struct pollfd other);
 /*
- * Sends @query and receives messages up to its reply of kind @reply or the daemon's error, which is
- * then the last message. Each query has a serial, and its replies have the same one. @each gets the
- * messages before it: other replies, and answers to a request. False after an error.
+ * Sends @query and receives messages up to its reply of kind @reply, which is then the last one.
+ * Each query has a serial, and its replies have the same one. @each gets the messages before it:
+ * other replies, and answers to a request. False after an error, also one of the daemon.
  */
-bool ctl_exchange(
-	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context);
-/* Like ctl_exchange(), but the daemon's error is an error, too. */
 bool ctl_ask(
 	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context);
 /*

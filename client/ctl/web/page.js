@@ -60,14 +60,6 @@ const parts = (of) => sum(of) ? Object.entries(of).map(([name, part]) =>
 	name + " " + percent(part / sum(of))).join(", ") : "";
 const ago = (of) => of.last ? of.last + ", " + duration(1000 * of.last_ago_s) + " ago" : "";
 
-function fullness(s) {
-	const meter = document.createElement("meter"), cell = document.createElement("span");
-	meter.max = s.slots;
-	meter.value = s.ready;
-	cell.append(meter, " " + s.ready + " of " + s.slots);
-	return cell;
-}
-
 // ---- tables ----
 
 const STREAMS = [["stream", (s) => s.stream], ["sessions", (s) => s.sessions, "n"],
@@ -83,7 +75,7 @@ const SESSIONS = [["stream", (s) => s.stream], ["run", (s) => s.run],
 	["rank", (s) => s.rank + " of " + s.world, "n"], ["position", (s) => s.position, "n"],
 	["tokens/s", (s) => short(s.rate((t) => t.released) * s.micro * s.seq_len), "n"],
 	["waited", (s) => (s.waited_ms / 1000).toFixed(1) + " s", "n"],
-	["ready", fullness],
+	["ready", (s) => s.ready + " of " + s.slots, "n"],
 	["waits", (s) => (s.store_wait ? s.store_wait + ", " + duration(s.store_wait_ms) : s.ready === 0 ?
 		"trainer" : s.full_ms >= 1000 ? "tokend " + duration(s.full_ms) : "") +
 		(s.request ? ", request open" : ""), "", (s) => s.ready === 0]];
