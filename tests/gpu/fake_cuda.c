@@ -1,6 +1,6 @@
 /*
- * A stand-in for CUDA without a GPU: libcuda.so.1 with what tokctl doctor uses, and what trainers
- * use of the runtime. It is stricter than CUDA. It reports calls in a forked child, unaligned,
+ * A stand-in for CUDA without a GPU: libcuda.so.1 with what trainers use of the driver and of the
+ * runtime. It is stricter than CUDA. It reports calls in a forked child, unaligned,
  * large or overlapping regions, memory that is unmapped while registered, and calls that would
  * invalidate another thread's capture.
  *
@@ -438,57 +438,6 @@ API cudaError_t cudaEventSynchronize(struct fake_event *event)
 	if (!over(event))
 		advance(event->stream, event->until);
 	return leave(OK);
-}
-
-/* ---- the driver, as tokctl doctor uses it ---- */
-
-API int cuInit(unsigned flags)
-{
-	(void)flags;
-	return OK;
-}
-
-API int cuDeviceGetCount(int *count)
-{
-	*count = 2;
-	return OK;
-}
-
-API int cuDevicePrimaryCtxRetain(void **context, int device)
-{
-	(void)device;
-	*context = streams;
-	return OK;
-}
-
-API int cuDevicePrimaryCtxRelease_v2(int device)
-{
-	(void)device;
-	return OK;
-}
-
-API int cuCtxPushCurrent_v2(void *context)
-{
-	return context == streams ? OK : INVALID_VALUE;
-}
-
-API int cuCtxPopCurrent_v2(void **context)
-{
-	*context = streams;
-	return OK;
-}
-
-API int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
-{
-	int error = cudaHostRegister(at, bytes, flags);
-
-	last_error = OK; /* the driver remembers none */
-	return error;
-}
-
-API int cuMemHostUnregister(void *at)
-{
-	return cudaHostUnregister(at);
 }
 
 /* ---- for tests ---- */

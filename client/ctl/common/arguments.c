@@ -188,9 +188,9 @@ static int refuse_option(const struct ctl_command *c, const char *word)
 		return ctl_usage(c, "unknown option %s", word);
 	snprintf(typed, sizeof(typed), "%.*s", (int)strcspn(word + 2, "="), word + 2);
 	near = nearest(typed, names, n);
-	if (near)
-		return ctl_usage(c, "unknown option --%s (did you mean --%s?)", typed, near);
-	return ctl_usage(c, "unknown option --%s", typed);
+	return ctl_usage(c,
+		near ? "unknown option --%s (did you mean --%s?)" : "unknown option --%s", typed,
+		near);
 }
 
 /* Moves the arguments to the front of @argv. CTL_OK also if --help was found, which sets *@help. */
@@ -232,15 +232,13 @@ static int parse(struct ctl_arguments *a, int argc, char **argv, bool *help)
 /* The config that is used if none is named; NULL: there is none. */
 static const char *find_config(void)
 {
-	static const char *const places[] = {"tokend.yaml", "/etc/tokend/tokend.yaml"};
 	const char *named = getenv("TOKEND_CONFIG");
 
 	if (named && *named)
 		return named;
-	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
-		if (access(places[i], F_OK) == 0)
-			return places[i];
-	return NULL;
+	if (access("tokend.yaml", F_OK) == 0)
+		return "tokend.yaml";
+	return access("/etc/tokend/tokend.yaml", F_OK) == 0 ? "/etc/tokend/tokend.yaml" : NULL;
 }
 
 /* How many arguments the command's synopsis asks for. */
@@ -274,11 +272,8 @@ static int check(struct ctl_arguments *a)
 			return ctl_usage(c,
 				"needs -c FILE: $TOKEND_CONFIG is not set, and there is neither "
 				"tokend.yaml nor /etc/tokend/tokend.yaml");
-		if (!o->required)
-			continue;
-		if (o->letter)
-			return ctl_usage(c, "needs -%c %s", o->letter, o->value);
-		return ctl_usage(c, "needs --%s %s", o->name, o->value);
+		if (o->required)
+			return ctl_usage(c, "needs --%s %s", o->name, o->value);
 	}
 	count_arguments(c, &least, &most);
 	if (a->arguments < least)

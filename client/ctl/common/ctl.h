@@ -333,10 +333,6 @@ void ctl_progress_end(struct ctl_progress *p);
 
 /* ---- the share of the samples that a mix takes from a dataset ---- */
 
-struct share {
-	char text[32]; /* "70.000000 %" */
-};
-
 /* Weight of dataset @d in units; 0 if the segment is older than the dataset. */
 static inline uint64_t ctl_units(const struct order_segment *segment, uint32_t d)
 {
@@ -347,14 +343,6 @@ static inline uint64_t ctl_units(const struct order_segment *segment, uint32_t d
 static inline double ctl_fraction(const struct order_segment *s, uint32_t d)
 {
 	return (double)ctl_units(s, d) / (double)s->prefix[s->padded];
-}
-
-static inline struct share ctl_share(const struct order_segment *s, uint32_t d)
-{
-	struct share share;
-
-	snprintf(share.text, sizeof(share.text), "%.6f %%", 100.0 * ctl_fraction(s, d));
-	return share;
 }
 
 #endif

@@ -9,7 +9,6 @@
 #include "daemon/catalog/parallel_for.h"
 #include "proto/order.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -19,14 +18,12 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/timex.h>
 #include <unistd.h>
 
 enum {
-	RING_BYTES = 4 << 20,
 	THREADS = 8,
 	MEASURE_MS = 300,
 	BLOCK = 4096,		   /* O_DIRECT needs whole blocks */
@@ -102,50 +99,6 @@ static void check_clock(struct doctor *d)
 			"not synchronised; `tokctl verify` orders a job's restarts by it");
 	else
 		ok(d, "clock", "synchronised to within %ld ms", clock.maxerror / 1000);
-}
-
-/* Can the driver pin a ring? It is loaded with dlopen(): tokctl needs no CUDA. It keeps what it has
- * until the process ends. */
-static void check_gpu(struct doctor *d)
-{
-	enum { PORTABLE = 1, DEVICEMAP = 2 }; /* as cuda.h has them */
-	static int (*init)(unsigned flags), (*devices)(int *count), (*push)(void *context);
-	static int (*retain)(void **context, int device);
-	static int (*pin)(void *at, size_t bytes, unsigned flags);
-	static const struct {
-		const char *name;
-		void *to;
-	} symbols[] = {{"cuInit", &init}, {"cuDeviceGetCount", &devices},
-		{"cuDevicePrimaryCtxRetain", &retain}, {"cuCtxPushCurrent_v2", &push},
-		{"cuMemHostRegister_v2", &pin}};
-	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *context;
-	void *at = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE,
-		MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0); /* as that of a ring */
-	bool complete = true;
-	int count = 0, error;
-
-	for (size_t i = 0; library && i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-		void *symbol = dlsym(library, symbols[i].name);
-
-		memcpy(symbols[i].to, &symbol, sizeof(symbol));
-		complete &= symbol != NULL;
-	}
-	if (!library)
-		skip(d, "gpu", "no NVIDIA driver here (libcuda.so.1)");
-	else if (!complete)
-		fix(d, "gpu", "install a driver of CUDA 11 or newer",
-			"libcuda.so.1 lacks functions");
-	else if ((error = init(0)) != 0 || (error = devices(&count)) != 0 || count == 0)
-		fix(d, "gpu", "look at nvidia-smi, and at the permissions of /dev/nvidia*",
-			"the driver shows no GPU: error %d", error);
-	else if (at == MAP_FAILED)
-		skip(d, "gpu", "no shared memory can be made");
-	else if ((error = retain(&context, 0)) != 0 || (error = push(context)) != 0 ||
-		 (error = pin(at, RING_BYTES, PORTABLE | DEVICEMAP)) != 0)
-		fix(d, "gpu", "update the driver; until then copies to the GPU are slower",
-			"the driver does not pin shared memory: error %d", error);
-	else
-		ok(d, "gpu", "%d, and the driver pins shared memory", count);
 }
 
 /* ---- shards ---- */
@@ -364,7 +317,6 @@ static int doctor(const struct ctl_arguments *a)
 	theirs = check_daemon(&d, a);
 	if (entry)
 		take_user(&d, uid);
-	check_gpu(&d);
 	check_shards(&d);
 	config_free(config);
 	config_free(theirs);

@@ -115,8 +115,8 @@ static char *mix_text(const struct cursor *c, const struct order_segment *s, cha
 
 	for (uint32_t d = 0; d < s->datasets; d++)
 		if (s->units[d] > 0)
-			n += (size_t)snprintf(text + n, MIX_BYTES - n, "%s%s %s", n ? ", " : "",
-				c->dataset[d].name, ctl_share(s, d).text);
+			n += (size_t)snprintf(text + n, MIX_BYTES - n, "%s%s %.6f %%",
+				n ? ", " : "", c->dataset[d].name, 100 * ctl_fraction(s, d));
 	assert(n > 0 && n < MIX_BYTES);
 	return text;
 }

@@ -139,57 +139,45 @@ void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struc
 	add_all(found, PLACE_OWN, "/run/tokend-*/tokend.sock"); /* of the service tokend@USER */
 }
 
-void ctl_daemons_free(struct ctl_daemons *found)
-{
-	for (unsigned i = 0; i < found->n; i++)
-		json_decref(found->daemon[i].status);
-}
-
 /* ---- what they serve ---- */
 
-static const json_t *status_of(struct ctl_link *l, struct ctl_daemon *daemon)
+/* NULL: it does not answer. */
+static json_t *status_of(struct ctl_link *l, const struct ctl_daemon *daemon)
 {
 	bool quiet = l->quiet;
 
 	l->quiet = true;
-	if (!daemon->asked)
-		daemon->status = ctl_status_at(l, daemon->path, false);
-	daemon->asked = true;
+	json_t *status = ctl_status_at(l, daemon->path, false);
+
 	l->quiet = quiet;
-	return daemon->status;
+	return status;
 }
 
-static const char *config_of(const json_t *status)
+bool ctl_daemon_serves(struct ctl_link *l, const struct ctl_daemon *daemon, const char *whole)
 {
-	return status_text(json_object_get(status, "daemon"), "config");
-}
-
-bool ctl_daemon_serves(struct ctl_link *l, struct ctl_daemon *daemon, const char *whole)
-{
-	char *served = realpath(config_of(status_of(l, daemon)), NULL);
+	json_t *status = status_of(l, daemon);
+	char *served = realpath(status_text(json_object_get(status, "daemon"), "config"), NULL);
 	bool same = served && strcmp(served, whole) == 0;
 
 	free(served);
+	json_decref(status);
 	return same;
 }
 
-static bool is_of(const json_t *session, const char *stream, const char *run)
+static bool has_run(
+	struct ctl_link *l, const struct ctl_daemon *daemon, const struct wanted *wanted)
 {
-	return (!stream || strcmp(status_text(session, "stream"), stream) == 0) &&
-	       (!run || strcmp(status_text(session, "run"), run) == 0);
-}
-
-static bool has_run(const json_t *status, const struct wanted *wanted)
-{
-	const json_t *session;
+	json_t *status = status_of(l, daemon), *s;
+	bool found = false;
 	size_t i;
 
-	json_array_foreach(json_object_get(status, "sessions"), i, session)
+	json_array_foreach(json_object_get(status, "sessions"), i, s)
 	{
-		if (is_of(session, wanted->stream, wanted->run))
-			return true;
+		found |= strcmp(status_text(s, "stream"), wanted->stream) == 0 &&
+			 (!wanted->run || strcmp(status_text(s, "run"), wanted->run) == 0);
 	}
-	return false;
+	json_decref(status);
+	return found;
 }
 
 /* No daemon is the one that is meant, or too many are: @fit have the request's run. */
@@ -217,13 +205,12 @@ static bool refuse(struct ctl_link *l, const struct ctl_daemons *found, const st
 
 /* Of a file, a daemon that serves it. Otherwise the only daemon; of several, one with the request's
  * run. @whole NULL: the file does not exist. */
-static bool fits(struct ctl_link *l, struct ctl_daemons *found, unsigned i,
+static bool fits(struct ctl_link *l, const struct ctl_daemons *found, unsigned i,
 	const struct wanted *wanted, const char *whole)
 {
 	if (wanted->config)
 		return whole && ctl_daemon_serves(l, &found->daemon[i], whole);
-	return found->n == 1 ||
-	       (wanted->stream && has_run(status_of(l, &found->daemon[i]), wanted));
+	return found->n == 1 || (wanted->stream && has_run(l, &found->daemon[i], wanted));
 }
 
 /*
@@ -256,7 +243,6 @@ static bool find(struct ctl_link *l, const struct wanted *wanted)
 		refuse(l, &found, wanted, fit);
 	if (fit == 1 && file && !config && !l->quiet)
 		ctl_note("%s; its daemon still serves what it read before", fault.text);
-	ctl_daemons_free(&found);
 	config_free(config);
 	free(whole);
 	return fit == 1;

@@ -60,12 +60,12 @@ struct request {
 
 /* ---- the participants ---- */
 
-/* Finds or adds the participant that sent @w. NULL after an error. */
-static struct participant *take_participant(struct request *r, const struct wire *w)
+/* Finds or adds a participant. NULL after an error. */
+static struct participant *take_participant(
+	struct request *r, uint64_t rank, uint64_t peer, uint64_t pid, const char *host)
 {
-	uint64_t rank = wire_number(w, WIRE_RANK), peer = wire_number(w, WIRE_PEER);
 	struct participant *p = r->participant;
-	char host[LIMIT_NAME_BYTES + 1], of_rank[32] = "";
+	char of_rank[32] = "";
 	size_t i = 0;
 
 	while (i < r->participants && (p[i].rank != rank || p[i].peer != peer))
@@ -79,10 +79,8 @@ static struct participant *take_participant(struct request *r, const struct wire
 	}
 	if (peer)
 		snprintf(of_rank, sizeof(of_rank), ", peer %" PRIu64, peer);
-	if (!wire_text(w, WIRE_HOST, host, sizeof(host)) || !host[0])
-		strcpy(host, "?");
 	snprintf(p[i].name, sizeof(p[i].name), "rank %" PRIu64 "%s (pid %" PRIu64 " on %s)", rank,
-		of_rank, wire_number(w, WIRE_PID), host);
+		of_rank, pid, host);
 	return &p[i];
 }
 
@@ -118,11 +116,15 @@ static bool take_answer(struct request *r, const struct wire *w)
 	struct wire_bytes cursor = wire_bytes(w, WIRE_CURSOR);
 	uint64_t outcome = wire_number(w, WIRE_OUTCOME), world = wire_number(w, WIRE_WORLD),
 		 micro_batch = wire_number(w, WIRE_MICRO);
-	struct participant *p = take_participant(r, w);
 	char host[LIMIT_NAME_BYTES + 1];
+	struct participant *p;
 	struct emit *e = &r->e;
 	struct fault fault;
 
+	if (!wire_text(w, WIRE_HOST, host, sizeof(host)))
+		host[0] = 0;
+	p = take_participant(r, wire_number(w, WIRE_RANK), wire_number(w, WIRE_PEER),
+		wire_number(w, WIRE_PID), host);
 	if (!p)
 		return false;
 	if (wire_number(w, WIRE_SERIAL) != r->serial || wire_number(w, WIRE_NUMBER) != r->number ||
@@ -145,7 +147,7 @@ static bool take_answer(struct request *r, const struct wire *w)
 	emit_number(e, "peer", NULL, p->peer);
 	emit_number(e, "pid", NULL, wire_number(w, WIRE_PID));
 	emit_number(e, "waiting", NULL, r->waiting);
-	emit_text(e, "host", NULL, wire_text(w, WIRE_HOST, host, sizeof(host)) ? host : "");
+	emit_text(e, "host", NULL, host);
 	emit_text(e, "text", NULL, p->text);
 	if (outcome == WIRE_DONE)
 		emit_line(e, "%s: %s", p->name, p->text[0] ? p->text : "done");
@@ -194,8 +196,8 @@ static void put_mix(struct request *r)
 		emit_share(&r->e, "before", NULL, ctl_fraction(before, d));
 		emit_share(&r->e, "after", NULL, ctl_fraction(after, d));
 		emit_close(&r->e, '}');
-		emit_line(&r->e, "  %s %s -> %s", name, ctl_share(before, d).text,
-			ctl_share(after, d).text);
+		emit_line(&r->e, "  %s %.6f %% -> %.6f %%", name, 100 * ctl_fraction(before, d),
+			100 * ctl_fraction(after, d));
 	}
 	emit_close(&r->e, ']');
 }
@@ -300,14 +302,9 @@ static bool list_unseen(struct request *r)
 
 	json_array_foreach(json_object_get(status, "sessions"), i, s)
 	{
-		struct wire w = {.op = WIRE_ANSWER};
-
-		wire_set(&w, WIRE_RANK, status_number(s, "rank"));
-		wire_set(&w, WIRE_PEER, status_number(s, "peer"));
-		wire_set(&w, WIRE_PID, status_number(s, "pid"));
-		wire_set_text(&w, WIRE_HOST, status_text(s, "host"));
 		if (status_number(s, "request") == r->number)
-			take_participant(r, &w);
+			take_participant(r, status_number(s, "rank"), status_number(s, "peer"),
+				status_number(s, "pid"), status_text(s, "host"));
 	}
 	json_decref(status);
 	return status;

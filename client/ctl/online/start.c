@@ -267,7 +267,6 @@ static bool find_shared(struct service *s)
 			ctl_note("%s; until then a private daemon serves %s", s->link.why,
 				s->config);
 	}
-	ctl_daemons_free(&found);
 	config_free(config);
 	return serves;
 }

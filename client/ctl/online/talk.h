@@ -42,8 +42,6 @@ struct ctl_daemons {
 	struct ctl_daemon { /* it listens */
 		enum place_from from;
 		char path[WIRE_SOCKET_BYTES];
-		bool asked;
-		json_t *status; /* NULL: it does not answer */
 	} daemon[CTL_DAEMONS];
 	unsigned n, shared;  /* the first ones are not private, nor of tokend@USER */
 	bool usual;	     /* the first one is the one that a trainer finds */
@@ -55,13 +53,12 @@ struct ctl_daemons {
  */
 bool ctl_daemon_named(const struct ctl_arguments *a);
 /* Finds the daemons that may serve the file @whole, or, if it is NULL, all that this user's clients
- * may use, also private ones. @config: what the file says; NULL: it cannot be read. The caller
- * frees them before the config. */
+ * may use, also private ones. @config: what the file says, which must last as long as @found; NULL:
+ * it cannot be read. */
 void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struct config *config,
 	const char *whole);
-void ctl_daemons_free(struct ctl_daemons *found);
-/* Asks the daemon for its status, once. True if it serves the file @whole, an absolute path. */
-bool ctl_daemon_serves(struct ctl_link *l, struct ctl_daemon *daemon, const char *whole);
+/* Asks the daemon for its status. True if it serves the file @whole, an absolute path. */
+bool ctl_daemon_serves(struct ctl_link *l, const struct ctl_daemon *daemon, const char *whole);
 /*
  * Writes the socket of the private daemon of @config, an absolute path. Its name depends on the
  * file's text: readers of an edited config must not find the daemon of the old one. False with
