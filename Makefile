@@ -90,7 +90,7 @@ $(sort $(llhttp)): %.o: Makefile
 	$(Q)mkdir -p $(@D)
 	$(call say,CC,$@)$(if $(cross),$(CC),gcc) -O2 -fPIC $(INCLUDES) -c /usr/share/llhttp/$(*F).c -o $@
 
-$(call objects,client/ctl/web/serve.c): $(wildcard client/ctl/web/page.*) # .incbin is in no .d file
+$(call objects,client/ctl/web/cmd_serve.c): $(wildcard client/ctl/web/page.*) # .incbin is in no .d file
 
 # Loops over all tokens must be vectorised: they run in the trainer's thread, or over whole shards.
 $(call objects,client/lib/widen.c daemon/shard/tokens.c): FLAGS_$(VARIANT) += -O3
@@ -102,7 +102,7 @@ program = $(link) $(LIBS)
 shared  = $(link) $(if $(findstring wheel,$@),-s) -shared -lm -lpthread
 dynamic = $(link) -L$(O)/lib -ltokend -Wl,-rpath,'$$ORIGIN/../lib'
 
-$(O)/bin/tokend $(O)/wheel/tokend: $(call objects,daemon/main.c $(daemon) $(proto))
+$(O)/bin/tokend $(O)/wheel/tokend: $(call objects,daemon/tokend.c $(daemon) $(proto))
 $(O)/bin/tokctl $(O)/wheel/tokctl: $(call objects,$(ctl)) $(llhttp)
 $(O)/bin/bench-micro: $(call objects,bench/micro.c $(client) $(proto))
 $(addprefix $(O)/bin/,tokend tokctl bench-micro):
@@ -294,7 +294,7 @@ lint: deps-test ## check style, words, the layers of the code, pictures and shel
 	$(Q)shellcheck .ci/run $(wildcard tests/*.sh tests/system/*.sh tests/objects/*.sh)
 
 tidy: deps-test ## run clang-tidy over the product, which takes 20 minutes of CPU time
-	$(Q)printf '%s\n' $(proto) daemon/main.c $(daemon) $(client) $(call room,client/ctl client/ctl/*) bench/micro.c | \
+	$(Q)printf '%s\n' $(proto) daemon/tokend.c $(daemon) $(client) $(call room,client/ctl client/ctl/*) bench/micro.c | \
 		xargs -P $$(nproc) -n 1 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- -std=gnu11 -D_GNU_SOURCE $(INCLUDES)' tidy
 
 clean: ## remove build/

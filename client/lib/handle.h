@@ -3,8 +3,8 @@
  *
  *   handle.c    errors, attach and detach, shape      link.c      packets, sockets, trust (link.h)
  *   wait.c      waiting, and the warnings of that     start.c     the private daemon of a config
- *   attach.c    attach, also to a daemon that came back
- *   map.c       mapped rings, held batches            next.c      the next batch
+ *   search.c    attach, also to a daemon that came back
+ *   mapping.c   mapped rings, held batches            next.c      the next batch
  *   query.c     queries: a checkpoint, the stream     position.c  cursor, commit, seek
  *   edit.c      edits of cursors, their reversal      operator.c  an operator's requests
  *   widen.c     conversion of tokens                  recording.c the record of batches taken
@@ -261,7 +261,7 @@ int start_finish(struct tokend *t);
 /* Ends the process of tokctl, if there is one. The daemon lives on. */
 void start_end(struct tokend *t);
 
-/* ---- attach.c ---- */
+/* ---- search.c ---- */
 
 /* Checks rank, world and micro_batch. Returns 0 or EARGUMENT. */
 int attach_check(struct tokend *t, const struct target *target);
@@ -278,7 +278,7 @@ void attach_adopt(struct tokend *t, struct mapping *m, int fd);
  * Returns 1; 0 if !@wait and none was found yet; or an error, latched unless it is EAGAIN. */
 int revive(struct tokend *t, bool wait);
 
-/* ---- map.c ---- */
+/* ---- mapping.c ---- */
 
 /* True if the counters are consistent: released ≤ taken ≤ published ≤ released + slots. */
 bool mapping_sound(const struct mapping *m);

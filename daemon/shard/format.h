@@ -16,7 +16,7 @@
  * 4. Copy llmc's tests (`git grep llmc tests`).
  *
  * Compression, widths, the config, `inspect` and the input of `pack` then work. `pack` writes the
- * formats in the table of client/ctl/offline/pack.c.
+ * formats in the table of client/ctl/offline/cmd_pack.c.
  */
 #ifndef TOKEND_SHARD_FORMAT_H
 #define TOKEND_SHARD_FORMAT_H

@@ -71,7 +71,7 @@ uint64_t shard_boundary(const struct shard *shard, uint64_t token);
 bool shard_loss_mask(
 	const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault);
 
-/* ---- samples (sample.c) ---- */
+/* ---- samples (guess.c) ---- */
 
 /*
  * Looks at 64 KiB of a shard: eight places spread over it, all of a smaller shard, or the beginning

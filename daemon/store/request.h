@@ -184,7 +184,7 @@ void verdict_headers(
 void verdict_answer(const struct verdict_asked *asked, const struct answer *answer, uint64_t n,
 	struct verdict *verdict);
 
-/* ---- list.c: a page of ListObjectsV2 ---- */
+/* ---- listing.c: a page of ListObjectsV2 ---- */
 
 enum {
 	LIST_PAGE_BYTES = 16 << 20, /* the most: 1,000 keys take 4 MiB */

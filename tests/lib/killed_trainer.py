@@ -17,7 +17,7 @@ import time
 import numpy
 import torch
 import torch.distributed as distributed
-from tokend import control
+from tokend import requests
 from torch.nn import functional
 
 from .elastic_trainer import Trainer
@@ -129,7 +129,7 @@ def warm_up():
 
 def main(plan, rank, life, listener):
     torch.set_num_threads(1)
-    control.EVERY_S = 0.1  # requests meet more steps and more kills
+    requests.EVERY_S = 0.1  # requests meet more steps and more kills
     trainer = Trained(plan, rank, life, listener)
     trainer.run()
     trainer.save()

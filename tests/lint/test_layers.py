@@ -25,7 +25,7 @@ ROOMS = {
     "daemon/reader": f"daemon/io {FILES}",
     "daemon/control": f"daemon/control/cgroup.h daemon/reader daemon/io daemon/engine {FILES}",
     "daemon/control/cgroup.h": "",
-    "daemon/main.c": f"daemon/control daemon/reader daemon/io {FILES}",
+    "daemon/tokend.c": f"daemon/control daemon/reader daemon/io {FILES}",
     "client/lib": "client/lib/tokend.h client/lib/link.h proto",
     "client/lib/tokend.h": "",
     "client/lib/link.h": "proto",
@@ -36,7 +36,7 @@ ROOMS = {
     "client/ctl/doctor": f"client/ctl/common client/ctl/online client/lib/link.h {FILES}",
     "client/ctl/web": "client/ctl/common client/ctl/online client/lib/connect.h proto",
     "client/ctl/man": "client/ctl/common daemon/config proto",
-    "client/ctl/main.c": "client/ctl/common client/ctl/doctor client/ctl/man client/ctl/offline "
+    "client/ctl/tokctl.c": "client/ctl/common client/ctl/doctor client/ctl/man client/ctl/offline "
     "client/ctl/online client/ctl/web proto",
     "client/python/src": "client/lib/tokend.h",
     "client/example": "client/lib/tokend.h",
@@ -132,7 +132,7 @@ def test_architecture_names_existing_files():
     rows = re.findall(r"^\| `(\S+?)/?` \|", page, re.M)
     for path in ROOMS:
         named = any(path == row or path.startswith(row + "/") for row in rows)
-        assert named or path in ("daemon/main.c", "client/example"), f"{path} is in no row"
+        assert named or path in ("daemon/tokend.c", "client/example"), f"{path} is in no row"
     for name in re.findall(r"`([\w./]+\.(?:c|h|py|md|sh|yaml))`", page):
         places = (name, f"daemon/**/{name}", f"client/**/{name}")
         assert any(any(ROOT.glob(place)) for place in places), f"{name} is not there"

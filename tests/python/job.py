@@ -148,18 +148,18 @@ class Trainer:
 
 def main(options, log):
     """One process, which prints to the file @log."""
-    from tokend import control
+    from tokend import requests
 
     print_to(log, log)
     warnings.simplefilter("always")
     trainer = Trainer(options)
-    obey = control.Control._obey
+    obey = requests.Control._obey
 
     def told(*arguments):
         trainer.note(acting=trainer.step)
         return obey(*arguments)
 
     if options.get("tells") == "acting":
-        control.Control._obey = told
-    control.EVERY_S = options.get("every", control.EVERY_S)  # between two looks for a request
+        requests.Control._obey = told
+    requests.EVERY_S = options.get("every", requests.EVERY_S)  # between two looks for a request
     trainer.train()

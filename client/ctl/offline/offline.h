@@ -103,7 +103,7 @@ void ctl_windows_close(struct ctl_windows *reader);
 
 /*
  * `tokctl verify` reads trainers' records and judges which rows count (records.c), then proves them
- * (verify.c). Only the beginnings are kept in memory; rows are read from the files each time.
+ * (cmd_verify.c). Only the beginnings are kept in memory; rows are read from the files each time.
  */
 struct record_file {
 	char *path;

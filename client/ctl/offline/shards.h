@@ -1,5 +1,5 @@
-/* Shards that `tokctl inspect`, `manifest` and `pack` read: where they are (place.c), how they are
- * opened, and all their tokens (input.c). */
+/* Shards that `tokctl inspect`, `manifest` and `pack` read: where they are (location.c), how they
+ * are opened, and all their tokens (input.c). */
 #ifndef TOKEND_CTL_SHARDS_H
 #define TOKEND_CTL_SHARDS_H
 
@@ -183,7 +183,7 @@ bool ctl_scan(struct ctl_scan *scan, const struct shard *shard, struct fault *fa
 /* ---- pack ---- */
 
 /*
- * `tokctl pack`: the inputs are one row of tokens, which is cut into files (pack.c). One thread
+ * `tokctl pack`: the inputs are one row of tokens, which is cut into files (cmd_pack.c). One thread
  * writes one file: its tokens in order, or with --fit rows of documents, in the form of its format
  * (pack_out.c).
  */

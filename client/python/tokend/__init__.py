@@ -27,10 +27,10 @@ from ._tokend import (
 )
 from ._tokend import version as __version__
 from .batch import Batch
-from .control import Request
 from .cursor import Cursor
 from .group import DisagreementError
 from .loader import Loader
+from .requests import Request
 from .transform import TransformError
 
 __all__ = [

@@ -18,8 +18,8 @@ from . import group as groups
 from . import transform as transforms
 from ._tokend import ArgumentError, Error
 from .batch import Batch, Batches, Wanted
-from .control import SAVES, Control, Request
 from .cursor import SEEK, Cursor, cursor_of, edited, integer, named_weights
+from .requests import SAVES, Control, Request
 from .workers import Workers
 
 COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes")
