@@ -44,18 +44,23 @@ bool session_ring(const struct stream *stream, uint64_t micro_batch, uint64_t *s
 		stream->token_bytes, annotations, fault);
 }
 
-/* A session has one successor, and none while it replaces another session that stays. So a client
- * that opens rings and closes none gets at most twice what `memory:` allows. */
+/* A session may have one successor that stays and one that is closing, and none while it replaces
+ * another session that stays. So a client that opens rings and closes none gets at most twice what
+ * `memory:` allows. */
 static bool may_be_replaced(const struct sessions *sessions, const struct session *former)
 {
 	const struct session *before = former->replaces;
+	unsigned taken = 0;
 
 	if (before && (!before->connection->closing || before->replaces))
 		return false;
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (sessions->of[id] && sessions->of[id]->replaces == former)
-			return false;
-	return true;
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+		const struct session *s = sessions->of[id];
+
+		if (s && s->replaces == former)
+			taken += s->connection->closing ? 1 : 2;
+	}
+	return taken < 2;
 }
 
 /* The session that the attach message @w replaces, if of the same process and run; or NULL. */
