@@ -388,6 +388,7 @@ static bool read_message(struct arrow *a, struct message *m)
 		return false;
 	return check(a, version, VERSION_5, VERSION_5,
 		       "version (V5, as Arrow writes since 1.0, is 4)") &&
+	       check(a, m->type, HEADER_SCHEMA, HEADER_BATCH, "header_type") &&
 	       check(a, m->bytes, 0, left - length, "bodyLength");
 }
 

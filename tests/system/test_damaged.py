@@ -226,7 +226,10 @@ TABLES = {
         *((f"footer length is {n}; must be 1 to", at(-10, n)) for n in (0, 0x7FFFFFFF)),
         ("recordBatches has 2 items, but the file has 1 batches before its end", ended),
     ],
-    ("stream", "a.arrow"): [("8 bytes follow its end marker", more(bytes(8)))],
+    ("stream", "a.arrow"): [
+        ("8 bytes follow its end marker", more(bytes(8))),
+        ("batch 1, column 'input_ids': header_type is 0; must be 1", at(-279, 0, 1)),
+    ],
     ("mds", "shard.00000.mds"): [
         ("offset 2 is ", at(0, 2)),
         ("number of samples is 1073741824; must be 1 to", at(0, 1 << 30)),
