@@ -186,7 +186,7 @@ coverage: deps-test ## run tests with coverage; print product functions that the
 	+$(Q)$(MAKE) VARIANT=cover programs unit build/cover/wheel/_tokend.abi3.so
 	$(Q)$(PYTHON) tests/reached.py $(if $(BASE),--base $(BASE)) $(T)
 
-keepers: deps-test ## plant each bug of tests/BUGS.md and tests/bugs in a copy of the tree; its test must fail; T=NAMES
+keepers: deps-test ## plant each bug of tests/bugs in a copy of the tree; its test must fail; T=NAMES
 	+$(Q)$(MAKE) all unit
 	$(Q)$(PYTHON) tests/keepers.py $(T)
 

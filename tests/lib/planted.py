@@ -1,12 +1,14 @@
-"""Bugs that are planted to show that a test finds them. Each is a patch in tests/bugs/. Before the
-diff it names, a line each:
+"""Bugs that are planted to show that a test finds them. tests/bugs/ROOM.patch has those of a room,
+one after another. Each begins with these lines, and goes on with a diff:
 
+bug: what goes wrong
 test: a shell command, which must fail
 says: words, one of which the command must then print (any number of lines; none: any failure)
 
-A patch that does not apply exactly is an error: write it again when its code is rewritten.
+A diff that does not apply exactly is an error: write it again when its code is rewritten.
 """
 
+import dataclasses
 import fcntl
 import os
 import re
@@ -17,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUGS = ROOT / "tests/bugs"
+KEYS = ("bug", "test", "says")
 LIMIT_S = 900
 SHARED = ("venv", "trainers", "python3.10", "wheel-venv", "llhttp")  # of build/, not built by make
 
@@ -25,8 +28,22 @@ class Refused(Exception):
     """A patch does not apply, or the program with it does not build."""
 
 
-def header(patch, key):
-    return re.findall(rf"^{key}: (.*)", patch.partition("\n--- ")[0], re.M)
+@dataclasses.dataclass
+class Bug:
+    what: str
+    tests: list[str]  # shell commands; each must find it
+    says: list[str]
+    patch: str
+
+
+def bugs():
+    """All planted bugs."""
+    for path in sorted(BUGS.glob("*.patch")):
+        for part in re.split(r"^(?=bug: )", path.read_text(), flags=re.M)[1:]:
+            head = part.partition("\n--- ")[0]
+            what, tests, says = (re.findall(rf"^{key}: (.*)", head, re.M) for key in KEYS)
+            assert len(what) == 1 and tests, f"{path.name}: {head}"
+            yield Bug(what[0], tests, says, part[len(head) + 1 :].rstrip("\n") + "\n")
 
 
 class Scratch:
@@ -91,13 +108,13 @@ class Scratch:
         for name in files:  # newer than the objects that were built with the patch
             shutil.copyfile(ROOT / name, self.tree / name)
 
-    def finds(self, patch, command):
-        """(whether the command fails with the patch and says the right words, its output)"""
-        files = self.plant(patch)
+    def finds(self, bug, command):
+        """(whether the command fails with the bug and says the right words, its output)"""
+        files = self.plant(bug.patch)
         try:
             self.make(command)
             status, said = self.run(command)
         finally:
             self.restore(files)
-        words = header(patch, "says")
-        return status != 0 and (not words or any(word in said for word in words)), said
+        right = not bug.says or any(words in said for words in bug.says)
+        return status != 0 and right, said

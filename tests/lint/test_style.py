@@ -1,10 +1,14 @@
-"""The style of the tree: subjects of commits, lengths of lines and files, formatting."""
+"""The style of the tree: subjects of commits, lengths of lines and files, formatting, and that the
+planted bugs still apply.
+"""
 
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from lib.planted import bugs
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = "58ab16e"  # commits after this one have short subjects
@@ -69,3 +73,10 @@ def test_files_are_formatted():
     for check in (["format", "--check", "-q"], ["check", "-q"]):
         done = subprocess.run([ruff, *check, "client", "tests", "bench", "tests/run"], cwd=ROOT)
         assert done.returncode == 0, "make format"
+
+
+def test_planted_bugs_apply():
+    apply = ["git", "apply", "--check", "-"]
+    for bug in bugs():
+        done = subprocess.run(apply, cwd=ROOT, input=bug.patch, capture_output=True, text=True)
+        assert done.returncode == 0, f"{bug.what}: write it again: {done.stderr}"

@@ -2,7 +2,7 @@
 from a seed on until it fails, or by a C test, with the words that the patch names.
 
 A bug is a patch in tests/bugs/ (lib/planted.py), so the product contains no switches. `make
-keepers` plants these and the bugs of BUGS.md.
+keepers` also plants those that other tests find.
 """
 
 import os
@@ -10,10 +10,10 @@ import subprocess
 
 import pytest
 
-from lib.planted import BUGS, ROOT, Scratch, header
+from lib.planted import ROOT, Scratch, bugs
 
 pytestmark = pytest.mark.nightly
-PLANTED = [path.stem for path in sorted(BUGS.glob("*.patch")) if header(path.read_text(), "says")]
+PLANTED = {bug.what: bug for bug in bugs() if bug.says}
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +22,10 @@ def scratch():
 
 
 @pytest.mark.limit(500)
-@pytest.mark.parametrize("name", PLANTED)
-def test_planted_bugs_are_found(scratch, name):
-    patch = (BUGS / f"{name}.patch").read_text()
-    (command,) = header(patch, "test")
-    found, said = scratch.finds(patch, command)
+@pytest.mark.parametrize("bug", PLANTED.values(), ids=PLANTED.keys())
+def test_planted_bugs_are_found(scratch, bug):
+    (command,) = bug.tests
+    found, said = scratch.finds(bug, command)
     assert found, said[-3000:]
 
 
@@ -41,7 +40,7 @@ def test_a_failing_seed_replays_and_shrinks(scratch):
     """The smallest command that is printed fails, too. A seed is always the same history, at any
     addresses.
     """
-    files = scratch.plant((BUGS / "cursor-of-another-seed.patch").read_text())
+    files = scratch.plant(PLANTED["A cursor of another seed is accepted"].patch)
     scratch.make("build/gcc/check/sim")
     planted = scratch.tree / "build/gcc/check/sim"
     command = [planted, "--seed", "1", "--histories", "20", "--seconds", "500"]
