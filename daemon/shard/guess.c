@@ -156,7 +156,24 @@ static const char *foreign_u16(const struct sample *s)
 	return NULL;
 }
 
-/* ---- the verdict ---- */
+/* ---- doubts ---- */
+
+/* Whether no value occurs twice. Of tokens one does among the first few hundred. */
+static bool all_differ(const struct sample *s)
+{
+	uint8_t *seen = calloc(HIGHEST_ID / 8, 1); /* a bit an id */
+	bool differ = seen != NULL;
+
+	for (unsigned i = 0; i < s->n && differ; i++) {
+		uint32_t id = s->value[i] % HIGHEST_ID;
+		uint8_t bit = (uint8_t)(1 << id % 8);
+
+		differ = !(seen[id / 8] & bit);
+		seen[id / 8] |= bit;
+	}
+	free(seen);
+	return differ;
+}
 
 /* Whether one of the places has one value only, as where nothing was written. */
 static bool is_empty_place(const struct sample *s, uint32_t ones, char *text, size_t n)
@@ -179,6 +196,30 @@ static bool is_empty_place(const struct sample *s, uint32_t ones, char *text, si
 	return false;
 }
 
+static bool doubt(const struct sample *s, uint32_t ones, char *text, size_t n)
+{
+	unsigned even = 0; /* tokens with an even index that are not 0 */
+	uint32_t most = 0;
+	bool zero = true; /* those with an odd one are */
+
+	if (is_empty_place(s, ones, text, n))
+		return true;
+	for (unsigned i = 0; i < s->n; i++) {
+		most = s->value[i] > most ? s->value[i] : most;
+		zero &= i % 2 == 0 || s->value[i] == 0;
+		even += i % 2 == 0 && s->value[i] > 0;
+	}
+	*text = 0;
+	if (s->n >= CONSTANT && zero && even > s->n / 4) /* too few to say more */
+		snprintf(text, n, "every second token is 0, perhaps of a wider type");
+	else if (s->n >= ENOUGH && most == 1)
+		snprintf(text, n, "has only the numbers 0 and 1, perhaps a mask");
+	else if (s->n >= ENOUGH && all_differ(s))
+		snprintf(text, n, "no token occurs twice in a sample of %u; perhaps it is an index",
+			s->n);
+	return *text != 0;
+}
+
 struct sample_verdict sample_judge(const struct sample *s, const struct shard *shard)
 {
 	struct sample_verdict v = {.kind = SAMPLE_FINE};
@@ -196,8 +237,8 @@ struct sample_verdict sample_judge(const struct sample *s, const struct shard *s
 	} else if (foreign) {
 		v.kind = SAMPLE_FOREIGN;
 		snprintf(v.text, sizeof(v.text), "does not look like tokens: %s", foreign);
-	} else if (is_empty_place(s, shard->facts.token_bytes == 2 ? UINT16_MAX : UINT32_MAX,
-			   v.text, sizeof(v.text))) {
+	} else if (doubt(s, shard->facts.token_bytes == 2 ? UINT16_MAX : UINT32_MAX, v.text,
+			   sizeof(v.text))) {
 		v.kind = SAMPLE_DOUBT;
 	}
 	return v;

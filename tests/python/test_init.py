@@ -148,7 +148,7 @@ BAD = {  # files, arguments, words of the message
     "two formats": (
         {f"{D}/a.bin": flat(9000), f"{D}/b.npy": shard_writers.npy(tokens(9000))},
         [D],
-        "b.npy: is npy, but the format of another shard, a.bin",
+        "b.npy: format is npy, but the first shard, a.bin",
     ),
     "no such path": ({}, ["../none"], "../none: No such file or directory"),
     "Latin-1": ({f"{D}/a.txt": "é".encode("latin-1") * 900}, [D], "../data/a.txt: is not UTF-8"),

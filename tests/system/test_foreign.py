@@ -78,9 +78,18 @@ def test_unknown_content_needs_dtype_and_is_doubted_with_it(place, kind):
     daemon.stop()
 
 
-def test_space_that_was_never_written_is_served_with_a_remark(place):
-    code, said = check(place, "d", {"a.bin": numpy.append(TOKENS, numpy.zeros(20_000, "<u2"))})
-    assert code == 0 and "never written" in said, said
+DOUBTS = [
+    ("never written", numpy.append(TOKENS, numpy.zeros(20_000, "<u2"))),
+    ("of a wider type", (IDS % 3 + 1).astype("<u4")),
+    ("no token occurs twice", rng.permutation(40_000)[:9000].astype("<u2")),
+    ("perhaps a mask", rng.integers(0, 2, 9000).astype("<u2")),
+]
+
+
+@pytest.mark.parametrize("words, tokens", DOUBTS)
+def test_doubtful_shards_are_served_with_a_remark(place, words, tokens):
+    code, said = check(place, "d", {"a.bin": tokens})
+    assert code == 0 and words in said, said
 
 
 AMONG = [  # two shards, and the remark

@@ -20,7 +20,6 @@ from ._tokend import ArgumentError, Error
 from .batch import Batch, Batches, Wanted
 from .cursor import SEEK, Cursor, cursor_of, edited, integer, named_weights
 from .requests import SAVES, Control, Request
-from .workers import Workers
 
 COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes")
 SAME: Any = "same"  # seek(group=): not given
@@ -162,6 +161,13 @@ class Loader:
                     made = transforms.Transform(transform, seed, types)
                     self._source = transforms.InProcess(self._client, made)
                     if workers:
+                        try:
+                            from .workers import Workers  # imports torch
+                        except ImportError:
+                            raise ImportError(
+                                "workers: torch is not installed; pip install torch, or pass "
+                                "workers=0"
+                            ) from None
                         self._source = Workers(self._client, workers, made, session, wait)
                 elif workers:
                     raise ValueError(f"workers: {workers} without a transform; pass transform=")

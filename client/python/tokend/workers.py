@@ -1,60 +1,96 @@
-"""Processes that transform batches ahead of the trainer, in the order in which they are taken.
+"""Processes that transform rows ahead of the trainer, in the same order as one process would.
 
-A second session of the trainer's process, which gets no requests, reads ahead; the processes of an
-executor transform what it has read. The trainer's own session takes the same batches, without
-copying tokens: it keeps the position, requests, records and provenance.
+They are the workers of a torch DataLoader. Each of n workers reads in a session that gets no
+requests, as rank j·world + r of n·world: such a rank takes every n-th of the trainer's batches, and
+the DataLoader asks the workers in turn. After a seek, a mix or a skip other workers are started.
+
+The trainer's own session takes the same batches, without copying tokens. It keeps the position,
+requests, records and provenance, and each worker's batch must be at its position.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
-from collections import deque
-from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, TimeoutError
-from concurrent.futures.process import BrokenProcessPool
+import traceback
+from collections.abc import Iterator
 from typing import Any
 
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
 from . import _tokend
-from .arguments import milliseconds
 from .batch import FIELDS
 from .cursor import SEEK, Cursor, edited
 from .transform import Transform
 
-AHEAD = 4  # batches for each process
+AHEAD = 4  # batches of a worker
 LOOK_S = 0.1  # between two looks whether to end
 
-_transform: Transform  # in a worker
+
+# ---- a worker ----
 
 
-def _begin_worker(transform: Transform, ended: Any) -> None:
-    """Called first in each worker. It ends when @ended is set, and with the trainer, also while the
-    function hangs.
+class Rows(IterableDataset):  # type: ignore[type-arg]
+    """The batches of a worker: (position, tokens) of each, or (None, error) at last. @place: the
+    trainer's arguments of _tokend.Client. @ended: a shared tensor, not 0 when workers are to end.
     """
-    global _transform
-    _transform = transform
+
+    def __init__(self, place: dict[str, Any], transform: Transform, window: int, ended: Any):
+        self._place, self._transform, self._window, self.ended = place, transform, window, ended
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        info: Any = get_worker_info()
+        place, n = self._place, info.num_workers
+        rank, world = info.id * place["world"] + place["rank"], n * place["world"]
+        try:
+            client = _tokend.Client(**{**place, "rank": rank, "world": world}, helper=True)
+            names = Cursor(client.cursor).datasets
+            while (made := self._next(client, names)) is not None:
+                yield made
+        except Exception as error:
+            traceback.print_exception(error, file=sys.stderr)  # pickle drops its cause
+            yield None, error
+
+    def _next(self, client: Any, names: list[str]) -> tuple[Any, Any] | None:
+        rows = self._place["micro_batch"]
+        tokens = torch.empty((rows, self._window), dtype=torch.int64)
+        fields = [torch.empty(rows, dtype=torch.int64) for _ in FIELDS]
+        places = [field.data_ptr() for field in fields]
+        found = client.look_into(tokens.data_ptr(), 8, self._window, 0, 8, 0, 0, *places)
+        if found is None:
+            return None
+        client.take(found[1])
+        listed = [field.tolist() for field in fields]
+        self._transform.apply(tokens.numpy(), listed, names)
+        return listed[0][0], tokens
+
+
+def _begin_worker(_: int) -> None:
+    """Called first in each worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles it
-    parent = os.getppid()
+    info: Any = get_worker_info()
+    parent, ended = os.getppid(), info.dataset.ended
 
     def watch() -> None:
-        while os.getppid() == parent and not ended.value:
+        """Ends with the trainer, also while this process waits for a daemon or transforms."""
+        while os.getppid() == parent and not int(ended[0]):
             time.sleep(LOOK_S)
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _apply(tokens: Any, fields: list[list[int]], names: list[str]) -> Any:
-    _transform.apply(tokens, fields, names)
-    return tokens
+# ---- the trainer's side ----
 
 
 class Workers:
-    """The source of batches transformed by @n processes, as transform.InProcess. @session: the
-    arguments of their _tokend.Client, without rank, world and start. @patience: seconds that a
-    batch may take, or None.
+    """The source of batches transformed by @n processes, as transform.InProcess. @arguments: those
+    of their _tokend.Client, without rank, world and start. @patience: seconds that a batch may
+    take, or None.
     """
 
     def __init__(
@@ -62,104 +98,98 @@ class Workers:
         client: Any,
         n: int,
         transform: Transform,
-        session: dict[str, Any],
+        arguments: dict[str, Any],
         patience: float | None,
     ) -> None:
-        self._client, self._n, self._transform = client, n, transform
-        self._session = {**session, "connect_ms": session["deadline_ms"]}
-        self._patience = patience
-        self._reader: Any = None
+        self._client, self._n, self._transform, self._patience = client, n, transform, patience
+        self._arguments = {**arguments, "connect_ms": arguments["deadline_ms"]}
+        self._ended = torch.zeros(1, dtype=torch.int64)
+        self._results: Any = None  # the DataLoader's iterator, which has the processes
+        self._closed = False
         self.waited_s = 0.0
 
     def begin(self) -> None:
-        """Called after an attach or a seek. Starts other processes, because the former ones hold
-        copies of the sessions' sockets.
-        """
+        """Called after an attach or a seek."""
         client, shape = self._client, self._client.shape()
-        self.close()
-        self._ended = multiprocessing.Value("b", lock=False)
-        self._processes = ProcessPoolExecutor(
-            self._n, initializer=_begin_worker, initargs=(self._transform, self._ended)
+        self._end_workers()
+        self._at = client.taken  # when a result was taken from the DataLoader
+        self._held: tuple[Any, Any] | None = None  # that result
+        self._failed: Exception | None = None
+        self._amid = False  # a call was interrupted, and the DataLoader may have lost a result
+        place = {
+            **self._arguments,
+            **{name: shape[name] for name in ("rank", "world", "socket", "config")},
+            "micro_batch": shape["rows"],
+            "cursor": edited(SEEK, client.cursor, self._at),
+        }
+        self._ended = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self._results = iter(
+            DataLoader(
+                Rows(place, self._transform, shape["window_tokens"], self._ended),
+                batch_size=None,
+                num_workers=self._n,
+                prefetch_factor=AHEAD,
+                timeout=self._patience or 0,
+                worker_init_fn=_begin_worker,
+            )
         )
-        self._names = Cursor(client.cursor).datasets
-        self._shape = shape["rows"], shape["window_tokens"]
-        # what was read, by the position after it
-        self._read: deque[tuple[int, Future[Any]]] = deque()
-        self._amid = False  # a batch is taken from the reader, and not yet in the deque
-        place = {name: shape[name] for name in ("rank", "world", "socket", "config")}
-        self._reader = _tokend.Client(
-            **{**self._session, **place},
-            micro_batch=shape["rows"],
-            cursor=edited(SEEK, client.cursor, client.taken),
-            max_wait_ms=milliseconds(self._patience) if self._patience else 0,
-            helper=True,
-        )
-        self._read_ahead()
-
-    def _read_ahead(self) -> None:
-        """Waits only if nothing was read."""
-        reader, numpy, (rows, window) = self._reader, self._transform.numpy, self._shape
-        while len(self._read) < AHEAD * self._n:
-            if self._read and reader.slot() is None:
-                return
-            tokens = numpy.empty((rows, window), numpy.int64)
-            fields = numpy.empty((len(FIELDS), rows), numpy.int64)
-            places = [field.ctypes.data for field in fields]
-            try:
-                found = reader.look_into(tokens.ctypes.data, 8, window, 0, 8, 0, 0, *places)
-            except _tokend.Error:
-                if self._read:  # what was read comes first
-                    return
-                raise
-            if found is None:
-                return
-            work = self._processes.submit(_apply, tokens, fields.tolist(), self._names)
-            self._amid = True
-            reader.take(found[1])
-            self._read.append((found[1], work))
-            self._amid = False
 
     def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
         """As transform.InProcess.look()."""
+        client = self._client
+        here = client.taken  # raises in a forked child, or if the loader is closed
         if self._amid:
             self.begin()
-        found = self._client.look_into(0, *into[1:])
+        if self._failed is not None:
+            raise self._failed
+        if self._held is None or here != self._at:  # that batch was taken
+            self._amid = True
+            self._held, self._at = self._next(), here
+            self._amid = False
+        found = client.look_into(0, *into[1:])
         if found is None:
             return None
-        begin, after = time.perf_counter(), found[1]
-        while self._read and self._read[0][0] < after:  # that batch was taken
-            self._read.popleft()
-        try:
-            self._read_ahead()
-            at, work = self._read[0] if self._read else (0, Future())
-            if at != after:
-                raise _tokend.Error(
-                    f"workers: they are at position {at} instead of {after}; report this, and seek "
-                    "to continue"
-                )
-            made = self._result(work)
-        except (BrokenProcessPool, CancelledError) as error:
-            self._client.shape()  # raises if another thread has closed the loader
+        position, made = self._held
+        if position != int(fields[0][0]):
             raise _tokend.Error(
-                "workers: a process ended, perhaps killed for its memory; make a new loader and "
-                "load its last state, or seek()"
-            ) from error
-        finally:
-            self.waited_s += time.perf_counter() - begin
-        self._transform.numpy.asarray(tokens)[:] = made
+                f"workers: a worker is at position {position} instead of {int(fields[0][0])}; "
+                "report this, and seek to continue"
+            )
+        self._transform.numpy.asarray(tokens)[:] = made.numpy()
         return found
 
-    def _result(self, work: Future[Any]) -> Any:
+    def _next(self) -> tuple[Any, Any]:
+        """The next result; (None, None) at the stream's end."""
+        begin = time.perf_counter()
         try:
-            return work.result(self._patience)
-        except TimeoutError:
-            raise _tokend.WaitError(
-                f"deadline: the workers made no batch within {self._patience:g} s, so "
-                "the transform is slow; call next() again"
-            ) from None
+            position, made = next(self._results, (None, None))
+        except RuntimeError as error:
+            text = str(error).partition("\n")[0]
+            if self._closed:
+                raise _tokend.Error("closed: this loader was closed; make a new one") from None
+            if "timed out" in text:  # no result is lost
+                self._amid = False
+                raise _tokend.WaitError(
+                    f"deadline: the workers made no batch within {self._patience:g} s, so storage "
+                    "or the transform is slow; see tokctl status, and call next() again"
+                ) from None
+            self._failed = _tokend.Error(
+                f"workers: {text}; make a new loader and load its last state, or seek()"
+            )
+            self._amid = False
+            self._end_workers()
+            raise self._failed from error
+        finally:
+            self.waited_s += time.perf_counter() - begin
+        if isinstance(made, Exception):
+            self._amid, self._failed = False, made
+            raise made
+        return position, made
+
+    def _end_workers(self) -> None:
+        self._ended[0] = 1
+        self._results = None
 
     def close(self) -> None:
-        if self._reader is not None:
-            self._processes.shutdown(wait=False, cancel_futures=True)
-            self._ended.value = 1
-            self._reader.close()
+        self._closed = True
+        self._end_workers()
