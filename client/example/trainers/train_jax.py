@@ -40,14 +40,6 @@ def put(array):  # without a copy where the device is a CPU
     return jax.make_array_from_process_local_data(by_row, array)
 
 
-def save(state, cursor):  # tokend: cursor
-    if jax.process_index() == 0:
-        with open("checkpoint.part", "wb") as file:
-            np.savez(file, **state["params"], step=state["step"], cursor=cursor)  # tokend: cursor
-        os.replace("checkpoint.part", "checkpoint.npz")
-    multihost_utils.sync_global_devices("saved")  # tokend: other hosts report it
-
-
 class Processes:  # tokend: of the job, which compare their cursors and agree on tokctl's requests
     index, size = jax.process_index(), jax.process_count()
 
@@ -77,20 +69,21 @@ data = Loader(  # tokend
 )  # tokend
 key = jax.random.key(0)
 embedding, head = jax.random.normal(key, (2, 2048, 64))
-state = {"params": {"embedding": embedding, "head": head.T / 8}, "step": jnp.int32(0)}
+params, done = {"embedding": embedding, "head": head.T / 8}, 0
 if os.path.exists("checkpoint.npz"):
     saved = np.load("checkpoint.npz")
-    params = {name: saved[name] for name in state["params"]}
-    state = {"params": params, "step": saved["step"]}
+    params, done = {name: saved[name] for name in params}, int(saved["step"])
     data.load_state_dict({"cursor": saved["cursor"].tobytes()})  # tokend
-state = jax.device_put(state, everywhere)
-for step, batch in zip(range(int(state["step"]) + 1, 16), data):
+state = jax.device_put({"params": params, "step": jnp.int32(done)}, everywhere)
+for step, batch in zip(range(done + 1, 16), data):
     state, loss = train_step(state, put(batch["input_ids"]), put(batch["labels"]))
     request = data.control()  # tokend: from tokctl
     if step % 5 == 0 or (request and request.save):  # tokend
-        save(state, np.frombuffer(data.state_dict()["cursor"], np.uint8))  # tokend: cursor
+        cursor = np.frombuffer(data.state_dict()["cursor"], np.uint8)  # tokend
         if jax.process_index() == 0:
-            print(f"step {step} loss {loss:.3f} {data.stats()}", flush=True)
+            np.savez("new.npz", **state["params"], step=state["step"], cursor=cursor)  # tokend
+            os.replace("new.npz", "checkpoint.npz")
+        multihost_utils.sync_global_devices("saved")  # tokend: other hosts report it
         if request:  # tokend
             request.done(f"checkpoint of step {step}")  # tokend
     if data.should_stop:  # tokend
