@@ -45,5 +45,4 @@ for batch in data:
         break
 # DDP keeps the process group alive
 model, optimizer = accelerator.free_memory(model, optimizer)
-# joins gloo's threads: otherwise a process that exits right after a save may abort
 accelerator.end_training()

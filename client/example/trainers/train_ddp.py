@@ -52,13 +52,10 @@ for step, batch in zip(range(done + 1, 16), data):
         weights, moments = get_state_dict(model, optimizer)
         everything = {"model": weights, "optimizer": moments, "data": data}  # tokend: data
         dcp.save(everything, checkpoint_id=f"checkpoint/{step:08}")
-        if dist.get_rank() == 0:
-            print(f"step {step} loss {loss.item():.3f} {data.stats()}", flush=True)
         if request:  # tokend
             request.done(f"checkpoint of step {step}")  # tokend
     if data.should_stop:  # tokend
         break  # tokend
 del model, forward, optimizer  # DDP and FSDP keep process groups alive
 gc.collect()
-# joins gloo's threads: otherwise a process that exits right after a save may abort
 dist.destroy_process_group()

@@ -56,5 +56,4 @@ trainer.fit(
     TokendData("train", micro_batch=2, valid="valid"),
     ckpt_path=last if os.path.exists(last) else None,
 )
-# joins gloo's threads: otherwise a process that exits right after a broadcast may abort
 torch.distributed.destroy_process_group()

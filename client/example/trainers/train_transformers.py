@@ -33,5 +33,4 @@ trainer.train(
 )
 # DDP keeps the process group alive
 (trainer.model_wrapped,) = trainer.accelerator.free_memory(trainer.model_wrapped)
-# joins gloo's threads: otherwise a process that exits right after a gather may abort
 trainer.accelerator.end_training()

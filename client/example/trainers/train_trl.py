@@ -16,9 +16,7 @@ from trl import SFTConfig, SFTTrainer
 
 
 class TokendSFT(TokendFeed, SFTTrainer):
-    """Settings that prepare a dataset (packing, completion_only_loss, …, max_length) do nothing:
-    the shards are prepared.
-    """
+    """Settings that prepare a dataset (packing, …, max_length) do nothing."""
 
     def __init__(self, *arguments, **named):
         # it must have a row, and is not read
@@ -60,5 +58,4 @@ trainer.train(
 )
 # DDP keeps the process group alive
 (trainer.model_wrapped,) = trainer.accelerator.free_memory(trainer.model_wrapped)
-# joins gloo's threads: otherwise a process that exits right after a gather may abort
 trainer.accelerator.end_training()
