@@ -1,24 +1,20 @@
 """A small GPT, trained with plain DDP. Comments that begin with "tokend:" explain the loader.
 
-    torchrun --nproc-per-node N train.py --socket SOCKET --directory DIR --notes FILE \
-        --until STEP
+    torchrun --nproc-per-node N train.py NOTES UNTIL [SLOTS]
 
-It resumes from the newest checkpoint in DIR/checkpoints, also if another number of ranks wrote it.
-FILE gets a line of JSON a step.
+It resumes from checkpoint.pt, also if another number of ranks wrote it. The file NOTES gets a line
+of JSON a step. SLOTS: batches in the ring.
 """
 
-import argparse
 import gc
 import json
-import pathlib
-import shutil
+import os
+import sys
 import time
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
 from tokend import Loader
@@ -50,42 +46,26 @@ class GPT(nn.Module):
         return self.output(x.flatten(0, 1), labels.flatten()).loss
 
 
-def train(given):
+def train(notes, until, slots=0):
     rank, world = dist.get_rank(), dist.get_world_size()
-    log = open(given.notes, "w", buffering=1) if rank == 0 else None
+    log = open(notes, "w", buffering=1) if rank == 0 else None
     torch.manual_seed(42)
     # In a batch without rare tokens, their part of the output layer has no gradient.
     model = DistributedDataParallel(GPT(), find_unused_parameters=True)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-
     # tokend: with record=, the loader notes each row that it takes, for the proof at the end.
-    loader = Loader(
-        "train",
-        micro_batch=GLOBAL_BATCH // world,
-        socket=given.socket,
-        slots=given.slots,
-        run="gpt",
-        record=str(given.directory / "records"),
-    )
-
-    def state():
-        weights, moments = get_state_dict(model, optimizer)
-        # tokend: the loader is part of the checkpoint, and adds a few hundred bytes.
-        return {"model": weights, "optimizer": moments, "loader": loader}
-
-    checkpoints = given.directory / "checkpoints"
-    done = sorted(checkpoints.glob("*/.metadata"))  # DCP writes this file last
-    first = int(done[-1].parent.name) + 1 if done else 1
-    if done:
-        saved = state()
-        dcp.load(saved, checkpoint_id=done[-1].parent)
-        set_state_dict(
-            model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"]
-        )
+    loader = Loader("train", GLOBAL_BATCH // world, slots=slots, run="gpt", record="records")
+    # tokend: the loader is part of the checkpoint, and adds a few hundred bytes.
+    parts, done = {"model": model, "optimizer": optimizer, "loader": loader}, 0
+    if os.path.exists("checkpoint.pt"):
+        saved = torch.load("checkpoint.pt")
+        done = saved["step"]
+        for name, part in parts.items():
+            part.load_state_dict(saved[name])
 
     began = time.perf_counter()
     # tokend: needs no workers, sampler or set_epoch()
-    for step, batch in zip(range(first, given.until + 1), loader):
+    for step, batch in zip(range(done + 1, until + 1), loader):
         waited = time.perf_counter() - began
         for group in optimizer.param_groups:
             group["lr"] = 2e-3 * min(1.0, step / 30)
@@ -99,27 +79,17 @@ def train(given):
             told = {"step": step, "loss": sums[0].item(), "waited": sums[1].item()}
             told |= {"took": time.perf_counter() - began, "at": time.time()}
             log.write(json.dumps(told) + "\n")
-        if step % 40 == 0 or step == given.until:
-            dcp.save(state(), checkpoint_id=checkpoints / f"{step:06}")
-            if rank == 0:
-                for old in sorted(checkpoints.iterdir())[:-2]:
-                    shutil.rmtree(old)
+        if rank == 0 and (step % 40 == 0 or step == until):
+            saved = {name: part.state_dict() for name, part in parts.items()}
+            torch.save(saved | {"step": step}, "checkpoint.part")
+            os.replace("checkpoint.part", "checkpoint.pt")
         began = time.perf_counter()
-
     loader.close()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--socket")
-    parser.add_argument(
-        "--directory", type=pathlib.Path, help="directory of checkpoints and records"
-    )
-    parser.add_argument("--notes")
-    parser.add_argument("--until", type=int)
-    parser.add_argument("--slots", type=int, default=0, help="batches in the ring; 0: as usual")
     dist.init_process_group("gloo")
-    train(parser.parse_args())
+    train(sys.argv[1], *map(int, sys.argv[2:]))
     gc.collect()  # frees DDP, which keeps the process group alive
     # joins gloo's threads: otherwise a process that exits right after a gather may abort
     dist.destroy_process_group()
