@@ -1,15 +1,15 @@
 """nanoGPT's train.py: its loop, and its model.py next to it.
 
-torchrun --nproc-per-node 2 train_nanogpt.py, or python train_nanogpt.py. Started again, on any
-number of processes that divides gradient_accumulation_steps, it resumes.
+torchrun --nproc-per-node 2 train_nanogpt.py. Started again, on any number of processes that divides
+gradient_accumulation_steps, it resumes.
 """
 
 import os
 
 import torch
+import torch.distributed as dist
 from model import GPT, GPTConfig
 from tokend import Loader
-from torch.distributed import barrier, destroy_process_group, init_process_group
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 out_dir = "out"
@@ -18,11 +18,9 @@ gradient_accumulation_steps = 4  # of all processes together
 batch_size, block_size, vocab_size = 2, 32, 2048  # tokend: block_size is the stream's seq_len
 learning_rate, max_iters, grad_clip = 6e-4, 14, 1.0
 
-ddp = int(os.environ.get("RANK", -1)) != -1
-ddp_rank, ddp_world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+dist.init_process_group("gloo")
+ddp_rank, ddp_world_size = dist.get_rank(), dist.get_world_size()
 master_process = ddp_rank == 0
-if ddp:
-    init_process_group("gloo")
 assert gradient_accumulation_steps % ddp_world_size == 0
 gradient_accumulation_steps //= ddp_world_size
 torch.manual_seed(1337 + ddp_rank)
@@ -37,7 +35,7 @@ if os.path.exists(ckpt_path):  # init_from = "resume"
     optimizer.load_state_dict(checkpoint["optimizer"])
     iter_num = checkpoint["iter_num"]
     start = checkpoint["data"]  # tokend
-raw_model, model = model, DDP(model) if ddp else model
+raw_model, model = model, DDP(model)
 train = Loader("train", batch_size, start=start)  # tokend
 train.commit()  # tokend: from now on the state is that of the last commit
 if master_process:  # tokend: rank and world are not the job's, because one process evaluates
@@ -73,14 +71,12 @@ while True:
             torch.save(checkpoint, ckpt_path + ".tmp")
             os.replace(ckpt_path + ".tmp", ckpt_path)
     if request:  # tokend
-        if ddp:  # tokend
-            barrier()  # tokend: the master process has saved
+        dist.barrier()  # tokend: the master process has saved
         request.done(f"{ckpt_path}, step {iter_num}")  # tokend
     if train.should_stop:  # tokend
         break  # tokend
     for micro_step in range(gradient_accumulation_steps):
-        if ddp:
-            model.require_backward_grad_sync = micro_step == gradient_accumulation_steps - 1
+        model.require_backward_grad_sync = micro_step == gradient_accumulation_steps - 1
         logits, loss = model(X, Y)
         loss = loss / gradient_accumulation_steps
         trained = train.taken  # tokend: at a save, one batch more was taken
@@ -93,5 +89,4 @@ while True:
     iter_num += 1
     if iter_num > max_iters:
         break
-if ddp:
-    destroy_process_group()
+dist.destroy_process_group()
