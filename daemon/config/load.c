@@ -171,10 +171,10 @@ static const struct schema_key config_keys[] = {
 			"memory. A user may write 256 files into state_dir at once and then 10 a "
 			"second. Root and the daemon's own user have no limits."},
 	{"admin_uids", take_admin_uids, 0, .right = USERS_RIGHT, .otherwise = "none",
-		.help = "Users who may connect and change every run, as root may. A run belongs to "
-			"the first user who attaches to it and is neither root nor listed here. "
-			"Other users may not attach to it, save its snapshots or change it. A run "
-			"without a name that belongs to someone else becomes `default@UID`."},
+		.help = "Users who may connect and change every run, as root may. Runs of other "
+			"users are called `RUN@UID`: only that user, root, the daemon's own user "
+			"and those who are listed here may attach to them, save their snapshots or "
+			"change them."},
 	{"stores", stores_take, 0,
 		.right = "a mapping of names to stores, such as {lab: {endpoint: …}}",
 		.otherwise = "only what the environment says",

@@ -44,29 +44,6 @@ const char *schema_show(const char *text, char shown[64])
 
 /* ---- nodes ---- */
 
-yaml_node_t *schema_node(
-	struct schema *s, yaml_node_t *node, yaml_node_type_t type, const char *right)
-{
-	static const char *const kinds[] = {
-		[YAML_NO_NODE] = "nothing",
-		[YAML_SCALAR_NODE] = "a single value",
-		[YAML_SEQUENCE_NODE] = "a list",
-		[YAML_MAPPING_NODE] = "a mapping",
-	};
-	char shown[64];
-
-	if (node->type != type && node->type == YAML_SCALAR_NODE && node->data.scalar.length > 0)
-		schema_refuse(s, "'%s' is %s; must be %s",
-			schema_show((char *)node->data.scalar.value, shown), kinds[node->type],
-			right);
-	else if (node->type != type)
-		schema_refuse(s, "is %s; must be %s",
-			node->type == YAML_SCALAR_NODE ? "empty" : kinds[node->type], right);
-	else
-		return node;
-	return NULL;
-}
-
 /* Whether it looks like a key or a token of a store. */
 static bool is_secret(const char *text)
 {
@@ -78,16 +55,40 @@ static bool is_secret(const char *text)
 	return false;
 }
 
+yaml_node_t *schema_node(
+	struct schema *s, yaml_node_t *node, yaml_node_type_t type, const char *right)
+{
+	static const char *const kinds[] = {
+		[YAML_NO_NODE] = "nothing",
+		[YAML_SCALAR_NODE] = "a single value",
+		[YAML_SEQUENCE_NODE] = "a list",
+		[YAML_MAPPING_NODE] = "a mapping",
+	};
+	char shown[64];
+
+	if (node->type == YAML_SCALAR_NODE && strncmp(s->field, "stores", 6) == 0 &&
+		is_secret((char *)node->data.scalar.value))
+		schema_refuse(s, "a secret does not belong in this file, which other users may "
+				 "read; use profile:, token_file: or the environment");
+	else if (node->type != type && node->type == YAML_SCALAR_NODE &&
+		 node->data.scalar.length > 0)
+		schema_refuse(s, "'%s' is %s; must be %s",
+			schema_show((char *)node->data.scalar.value, shown), kinds[node->type],
+			right);
+	else if (node->type != type)
+		schema_refuse(s, "is %s; must be %s",
+			node->type == YAML_SCALAR_NODE ? "empty" : kinds[node->type], right);
+	else
+		return node;
+	return NULL;
+}
+
 const char *schema_scalar(struct schema *s, yaml_node_t *node, const char *right)
 {
 	if (!schema_node(s, node, YAML_SCALAR_NODE, right))
 		return NULL;
 	const char *text = (const char *)node->data.scalar.value;
 
-	if (strncmp(s->field, "stores.", 7) == 0 && is_secret(text))
-		return schema_refuse(s, "a secret does not belong in this file, which other users "
-					"may read; use profile:, token_file: or the environment"),
-		       NULL;
 	if (strlen(text) == node->data.scalar.length && text[0])
 		return text;
 	schema_refuse(s, "%s; must be %s", text[0] ? "contains a zero byte" : "is empty", right);

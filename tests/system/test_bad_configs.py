@@ -191,6 +191,7 @@ STORES = [
     store('lab: {endpoint: "https://u:SECRET@minio"}', "lab.endpoint: …password"),
     store("lab: {secret_access_key: SECRET}", "lab.secret_access_key: …profile"),
     store("lab: {token_file: hf_SECRETxxxxxxxxxxxxxxxxx}", "lab.token_file: …secret"),
+    store("lab: hf_SECRETxxxxxxxxxxxxxxxxx", "lab: …secret"),
     store("lab: {profile: x, token_file: y}", "lab…remove one"),
 ]
 # fmt: on
