@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -122,15 +123,19 @@ static int not_there(struct fault *fault, const char *path, int error)
 {
 	char why[LINK_WHY_BYTES];
 
-	fault_errno(
-		fault, error, "socket", "no daemon at %s: %s", path, link_why(path, error, why));
+	fault_errno(fault, error, "socket", "%s %s: %s",
+		error == EAGAIN ? "too many clients wait at" : "no daemon at", path,
+		link_why(path, error, why));
 	return -1;
 }
 
-/* A descriptor, or -1. */
-static int connect_to(const char *path, struct fault *fault)
+/* A descriptor, or -1. An operator waits while the queue of clients is full. A trainer has more to
+ * do, and tries again. */
+static int connect_to(const char *path, enum link_peer as, struct fault *fault)
 {
+	const struct timeval patience = {.tv_sec = 5};
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int flags = as == LINK_TRAINER ? SOCK_NONBLOCK : 0;
 	const int room = 2 * LIMIT_PACKET_BYTES;
 	size_t n = strlen(path);
 
@@ -138,18 +143,22 @@ static int connect_to(const char *path, struct fault *fault)
 		return not_there(fault, path, ENAMETOOLONG);
 	memcpy(address.sun_path, path, n);
 
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0);
 
 	if (fd < 0)
 		return not_there(fault, path, errno);
 	/* Room for the longest packet, if the system allows it. */
 	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
+	if (flags == 0)
+		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) != 0) {
 		int error = errno;
 
 		close(fd);
 		return not_there(fault, path, error);
 	}
+	if (flags == 0)
+		fcntl(fd, F_SETFL, O_NONBLOCK);
 	return fd;
 }
 
@@ -170,7 +179,7 @@ static bool send_hello(int fd, enum link_peer as, void *buffer, struct fault *fa
 
 int link_open(const char *path, enum link_peer as, void *buffer, struct fault *fault)
 {
-	int fd = connect_to(path, fault);
+	int fd = connect_to(path, as, fault);
 
 	if (fd < 0)
 		return -1;
@@ -374,7 +383,7 @@ bool place_may_use(const struct place *place, char why[LIMIT_TEXT_BYTES])
 bool place_is_live(const char *path, int *error)
 {
 	struct fault fault = {0};
-	int fd = connect_to(path, &fault);
+	int fd = connect_to(path, LINK_TRAINER, &fault);
 
 	*error = fault.error;
 	if (fd >= 0)

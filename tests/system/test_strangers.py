@@ -10,6 +10,7 @@ import signal
 import socket
 import stat
 import struct
+import subprocess
 import time
 
 import pytest
@@ -142,6 +143,21 @@ def test_many_uids_are_one_cause_in_the_log(daemon):
     assert 0 < lines < 336, "256 lines, then one a second"
     injected(49, counted())
     client_of(daemon, ALLOWED).attach().next()
+
+
+def test_an_operator_waits_while_the_queue_of_clients_is_full(daemon):
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        with As(STRANGER), contextlib.ExitStack() as clients:
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(5000):
+                    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+                    clients.enter_context(s).connect(daemon.socket)
+        asks = subprocess.Popen([TOKCTL, "status", "--socket", daemon.socket])
+        time.sleep(0.3)
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    assert asks.wait(10) == 0
 
 
 def reload(daemon, line="was read again"):

@@ -130,7 +130,9 @@ bool ctl_open(struct ctl_link *l, const char *path)
 		ctl_link_fail(l, "%s: %s", fault.field, fault.text);
 	else if (l->fd < 0)
 		ctl_link_fail(l, "%s; %s", fault.text,
-			fault.error == EACCES ? PHRASE_DENIED : PHRASE_START);
+			fault.error == EACCES	? PHRASE_DENIED
+			: fault.error == EAGAIN ? "try again"
+						: PHRASE_START);
 	else if (receive(l, REPLY_MS) && !refused(l))
 		return true;
 	ctl_disconnect(l);
