@@ -18,7 +18,7 @@ DISK = r"""
 
 static void hang(const char *path)
 {
-	if (strlen(path) > 37 && path[2] == '/' && path[35] == '/' && words[HANGS])
+	if (strlen(path) > 33 && path[32] == '.' && words[HANGS]) /* a piece */
 		for (words[HELD]++; words[HANGS];)
 			usleep(10000);
 }
