@@ -299,7 +299,8 @@ static bool move_sides(struct shard_list *list, uint64_t *sides, struct fault *f
 	for (uint64_t i = 0; fine && i < count; i++)
 		*(is[i] == LIST_SIDE ? &side[n++] : &list->at[shards++]) = list->at[i];
 	if (fine) {
-		memcpy(list->at + shards, side, n * sizeof(*side));
+		if (n > 0)
+			memcpy(list->at + shards, side, n * sizeof(*side));
 		list->count = shards;
 		*sides = n;
 	}

@@ -348,3 +348,20 @@ def test_an_old_or_broken_torch_is_an_import_error(served, directory):
     ):
         (directory / "torch.py").write_text(code)
         assert python(program, served.socket, "").stdout.startswith(text)
+
+
+def test_a_seek_amid_next_takes_nothing(served):
+    """By a signal's handler, between the allocation of a batch and its copy."""
+    with make(served) as loader:
+        batches, new = loader._batches, loader._batches._new_field
+
+        def seeks():
+            batches._new_field = new
+            loader.seek(micro_batch=64)
+            return new()
+
+        batches._new_field = seeks
+        with pytest.raises(tokend.Error, match="during next"):
+            next(loader)
+        assert loader.taken == 0
+        assert next(loader)["position"].tolist() == list(range(64))

@@ -8,13 +8,14 @@
 /* The fields of rows, as int64 [rows] each; -1 in padding rows. */
 enum { POSITION, DATASET, EPOCH, WINDOW, SHARD, OFFSET, FIELDS };
 
-enum { FIRST_FIELD = 7 }; /* arguments of look_into() before the fields' addresses */
+enum { FIRST_FIELD = 8 }; /* arguments of look_into() before the fields' addresses */
 
 /* Destinations of look_into(). NULL: not wanted. */
 struct into {
 	char *tokens, *labels;
 	unsigned token_bytes, label_bytes;
 	uint32_t width, seq; /* tokens and labels of a row */
+	uint32_t rows;	     /* of the arrays */
 	unsigned fields;
 	int64_t *field[FIELDS];
 	int64_t *ids;	 /* [rows × seq] */
@@ -155,9 +156,9 @@ static bool read_into(struct into *into, PyObject *args)
 	unsigned long long tokens, labels, ids, starts, f[FIELDS];
 
 	*into = (struct into){0};
-	if (!PyArg_ParseTuple(args, "KIIKIKK|KKKKKK", &tokens, &into->token_bytes, &into->width,
-		    &labels, &into->label_bytes, &ids, &starts, &f[POSITION], &f[DATASET],
-		    &f[EPOCH], &f[WINDOW], &f[SHARD], &f[OFFSET]))
+	if (!PyArg_ParseTuple(args, "KIIIKIKK|KKKKKK", &tokens, &into->token_bytes, &into->width,
+		    &into->rows, &labels, &into->label_bytes, &ids, &starts, &f[POSITION],
+		    &f[DATASET], &f[EPOCH], &f[WINDOW], &f[SHARD], &f[OFFSET]))
 		return false;
 	into->tokens = (char *)(uintptr_t)tokens;
 	into->labels = (char *)(uintptr_t)labels;
@@ -201,6 +202,9 @@ static PyObject *copy_batch(struct client *c, struct into *into)
 		return NULL;
 	tokend_shape(c->t, &shape);
 	into->seq = (uint32_t)shape.seq_len;
+	if (b.rows != into->rows)
+		return raise_error((PyObject *)c, TOKEND_EARGUMENT,
+			"a signal handler or another thread sought during next(); call it again");
 	if (!copy_rows(c, &b, into))
 		return NULL;
 	copy_fields(&b, into);

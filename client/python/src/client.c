@@ -402,7 +402,7 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 /* Without a description: as the function of tokend.h with this name. */
 static PyMethodDef client_methods[] = {
 	{"look_into", client_look_into, METH_VARARGS,
-		"look_into(tokens, token_bytes, width, labels, label_bytes, position_ids, "
+		"look_into(tokens, token_bytes, width, rows, labels, label_bytes, position_ids, "
 		"cu_seqlens, *fields)\n\n"
 		"Waits for the next batch and copies it to these addresses (0: not wanted):\n"
 		"tokens        [rows, width] of token_bytes, 4 or 8\n"

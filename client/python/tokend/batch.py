@@ -264,6 +264,7 @@ class Batches:
             0 if tokens is None else address(tokens),
             token_bytes,
             width,
+            self.micro,
             0 if labels is None else address(labels),
             label_bytes,
             *packs,

@@ -38,6 +38,9 @@ def named_weights(weights: Any) -> dict[str, float]:
     """A mix as floats by name. The extension checks which names and values are possible."""
     if not isinstance(weights, Mapping):
         raise TypeError(phrases.kind_is_not("mix", weights, "a dict of weights by dataset name"))
+    for name, weight in weights.items():
+        if isinstance(weight, str) or not hasattr(weight, "__float__"):
+            raise TypeError(phrases.is_not(f"mix: weight of dataset {name}", weight, "a number"))
     return {str(name): float(weight) for name, weight in weights.items()}
 
 

@@ -225,13 +225,13 @@ class Loader:
         return _Pass(self)
 
     def __next__(self) -> Batch:
-        """Returns the next batch. Waits if none is ready. Raises StopIteration at the end;
+        """Returns the next batch. Waits if none is ready. Raises StopIteration at the end.
 
         DataError: a shard cannot be read; ConnectError: a lost daemon did not come back;
-        RefusedError: its config no longer fits. Then, and after an Error of workers, seek()
-        continues. WaitError: no batch came within `deadline`; ArgumentError: a token does not fit
-        dtype, the record cannot be written, or a torch.distributed or jax.distributed initialised
-        since does not fit; TransformError. Then the next call continues. No batch is lost.
+        RefusedError: its config no longer fits; Error: of workers. Then seek() continues.
+        WaitError: no batch came within `deadline`; ArgumentError: a token does not fit dtype, the
+        record cannot be written, or a torch.distributed or jax.distributed initialised since does
+        not fit; TransformError. Then the next call tries the same batch again: no batch is lost.
         """
         while True:
             batch, after = self._look()
@@ -344,10 +344,12 @@ class Loader:
     ) -> None:
         """Continues at another cursor or position, as another rank, or with other batches. The
         rest stays; but if world changes, the group is none, because the loader cannot know
-        which processes stay. All processes of a group call this together.
+        which processes stay. `group`: the processes that make this move and belong together from
+        then on; None: none. All of them call this together.
 
         Raises ArgumentError: the position is outside of the stream; RefusedError: the cursor
-        belongs to another stream. The loader is then where it was. DisagreementError, ConnectError.
+        belongs to another stream. The loader is then where it was. DisagreementError: another
+        process could not move, or goes elsewhere; ConnectError: seek again, in all of them.
         """
         with self._moving(world, group) as together:
             place = dict(self._place)

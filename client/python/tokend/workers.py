@@ -60,7 +60,7 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         tokens = torch.empty((rows, self._window), dtype=torch.int64)
         fields = [torch.empty(rows, dtype=torch.int64) for _ in FIELDS]
         places = [field.data_ptr() for field in fields]
-        found = client.look_into(tokens.data_ptr(), 8, self._window, 0, 8, 0, 0, *places)
+        found = client.look_into(tokens.data_ptr(), 8, self._window, rows, 0, 8, 0, 0, *places)
         if found is None:
             return None
         client.take(found[1])
