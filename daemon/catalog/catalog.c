@@ -87,23 +87,30 @@ static bool begin(struct stream *stream, struct fault *fault)
 }
 
 /*
- * Whether documents end in @d: not if its tokens are too narrow for the eos, and a shard has no
- * index. Whether a manifest's shards have one is not known yet.
+ * Whether documents end in @d, by an index or by the eos, which must fit its tokens. Whether a
+ * manifest's shards have an index is not known yet.
  */
-static bool check_eos(const struct stream *stream, const struct dataset *d, struct fault *fault)
+static bool check_ends(const struct stream *stream, const struct dataset *d, struct fault *fault)
 {
 	const struct config_stream *source = stream->config;
+	bool indexed = d->listed || d->unindexed == d->table.shards,
+	     fits = source->eos <= UINT16_MAX || d->token_bytes > 2 ||
+		    (indexed && stream->token_bytes > 2);
 	char field[sizeof(fault->field)];
 
-	if (!source->documents || !source->has_eos || source->eos <= UINT16_MAX ||
-		d->token_bytes > 2 ||
-		(stream->token_bytes > 2 && (d->listed || d->unindexed == d->table.shards)))
+	if (!source->documents || (source->has_eos ? fits : indexed))
 		return true;
-	snprintf(field, sizeof(field), "streams.%s.eos", source->name);
-	return config_refuse(fault, stream->file, source->eos_line, field,
-		"%" PRIu64
-		" does not fit u16, so no document of dataset %s would end; must be at most %d",
-		source->eos, d->config->name, UINT16_MAX);
+	snprintf(field, sizeof(field), "streams.%s.%s", source->name,
+		source->has_eos ? "eos" : "documents");
+	if (source->has_eos)
+		return config_refuse(fault, stream->file, source->eos_line, field,
+			"%" PRIu64 " does not fit u16, so no document of dataset %s would end; "
+			"must be at most %d",
+			source->eos, d->config->name, UINT16_MAX);
+	return config_refuse(fault, stream->file, source->documents_line, field,
+		"the ends of documents in dataset %s are unknown: shard %s, of format %s, has no "
+		"index; set eos, the token that ends a document",
+		d->config->name, dataset_shard_name(d, d->unindexed), d->format->name);
 }
 
 /* Serves @d in more than its own width: shards are converted when they are read. */
@@ -130,7 +137,7 @@ static bool set_width(struct stream *stream, struct fault *fault)
 	for (uint32_t i = 0; i < n; i++) {
 		struct dataset *d = &stream->dataset[i];
 
-		if (!check_eos(stream, d, fault))
+		if (!check_ends(stream, d, fault))
 			return false;
 		if (d->token_bytes < stream->token_bytes)
 			widen(d, stream->token_bytes);

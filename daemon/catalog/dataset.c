@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,7 +50,7 @@ void dataset_close(struct dataset *dataset)
 	free(dataset->refused);
 	free(dataset->label_mask);
 	shard_list_free(&dataset->list);
-	shard_list_free(&dataset->sides);
+	json_decref(dataset->sides);
 	mds_indexes_free(dataset->hint.indexes);
 	*dataset = (struct dataset){0};
 }
@@ -136,36 +137,6 @@ uint64_t dataset_frames_budget(const struct config *config)
 
 /* ---- in a store ---- */
 
-enum { RECENT = 2 }; /* lines of a directory repeat its index, and that of the parent */
-
-static struct side side_at(const struct shard_list *list, uint64_t i)
-{
-	const char *name = shard_list_name(list, i), *after = name + strlen(name) + 1;
-	struct side side = {.name = name, .etag = after + sizeof(side.size)};
-
-	memcpy(&side.size, after, sizeof(side.size));
-	return side;
-}
-
-bool side_add(
-	struct shard_list *list, const char *key, const struct side *side, struct fault *fault)
-{
-	char after[sizeof(side->size) + STORE_ETAG_BYTES];
-	size_t n = strlen(side->etag) + 1;
-
-	for (uint64_t i = 1; i <= RECENT && i <= list->count; i++) {
-		struct side recent = side_at(list, list->count - i);
-
-		if (recent.size == side->size && strcmp(recent.name, side->name) == 0 &&
-			strcmp(recent.etag, side->etag) == 0)
-			return true;
-	}
-	memcpy(after, &side->size, sizeof(side->size));
-	memcpy(after + sizeof(side->size), side->etag, n);
-	return shard_list_add_between(list, store_is_url(side->name) ? "" : key, side->name, after,
-		sizeof(side->size) + n, fault);
-}
-
 void dataset_object(const struct dataset *dataset, uint64_t shard, struct object *object)
 {
 	const char *name = dataset_shard_name(dataset, shard);
@@ -182,20 +153,19 @@ void dataset_object(const struct dataset *dataset, uint64_t shard, struct object
 
 static bool find_side(const struct dataset *d, const char *name, struct object *object)
 {
-	int64_t i = shard_list_find(&d->sides, name);
+	void *at = json_object_iter_at(d->sides, name);
+	json_t *value = json_object_iter_value(at);
 	struct fault fault;
 
-	if (i < 0)
+	if (!at)
 		return false;
-	struct side side = side_at(&d->sides, (uint64_t)i);
-
 	*object = (struct object){.bucket = d->bucket,
-		.key = side.name - d->key_bytes,
-		.etag = side.etag,
-		.size = side.size,
+		.key = json_object_iter_key(at),
+		.etag = json_string_value(json_array_get(value, 1)),
+		.size = (uint64_t)json_integer_value(json_array_get(value, 0)),
 		.piece = d->piece};
-	if (store_is_url(side.name))
-		object->bucket = store_bucket(d->finder.stores, side.name, &object->key, &fault);
+	if (store_is_url(name))
+		object->bucket = store_bucket(d->finder.stores, object->key, &object->key, &fault);
 	return object->bucket;
 }
 
@@ -207,9 +177,12 @@ bool dataset_find_object(const void *dataset, const char *url, struct object *ob
 	if (strncmp(url, d->list.root, n) != 0 || url[n] != '/')
 		return find_side(d, url, object);
 	int64_t shard = shard_list_find(&d->list, url + n + 1);
+	const char *directory = dataset_shard_name(d, 0) - d->key_bytes;
+	char key[2 * PATH_MAX];
 
+	snprintf(key, sizeof(key), "%.*s%s", (int)d->key_bytes, directory, url + n + 1);
 	if (shard < 0)
-		return find_side(d, url + n + 1, object);
+		return find_side(d, key, object);
 	dataset_object(d, (uint64_t)shard, object);
 	return true;
 }

@@ -53,7 +53,8 @@ struct dataset {
 	 * ETag after it, so that a shard's key is one string. */
 	const struct store_bucket *bucket;
 	size_t key_bytes;
-	struct shard_list sides; /* side files; see struct side in opening.h */
+	json_t *sides; /* [size, ETag] of the listed side files, by key, or by URL if they are
+			  elsewhere; NULL: none */
 
 	uint64_t windows;     /* N, of its part */
 	uint64_t path_digest; /* of (path, tokens) of all shards */
@@ -217,10 +218,10 @@ bool dataset_manifest(const struct config *config, struct stores *stores,
 	const struct config_stream *stream, const struct config_dataset *source,
 	struct dataset *dataset, struct fault *fault);
 /*
- * Whether a file of @size bytes with @facts agrees with the shard's line of the manifest. False:
- * FAULT_CHANGED, with the field ("size", "format", "dtype", "tokens", …) and both values.
+ * Whether a file of @size bytes with @facts is the shard that was listed. False: FAULT_CHANGED,
+ * with the field ("size", "format", "dtype", "tokens", …) and both values.
  */
-bool manifest_agrees(const struct dataset *dataset, uint64_t shard,
+bool dataset_agrees(const struct dataset *dataset, uint64_t shard,
 	const struct shard_format *format, const struct shard_facts *facts, uint64_t size,
 	struct fault *fault);
 

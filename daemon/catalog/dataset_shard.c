@@ -150,7 +150,7 @@ static bool same_sides(const struct dataset *d, uint64_t shard, const struct sha
 
 /* ---- facts ---- */
 
-bool manifest_agrees(const struct dataset *d, uint64_t shard, const struct shard_format *format,
+bool dataset_agrees(const struct dataset *d, uint64_t shard, const struct shard_format *format,
 	const struct shard_facts *f, uint64_t size, struct fault *fault)
 {
 	const struct entry *e = &d->entry[shard];
@@ -178,31 +178,21 @@ bool manifest_agrees(const struct dataset *d, uint64_t shard, const struct shard
 		snprintf(is, sizeof(is), "%" PRIu64, facts[i].found);
 		if (facts[i].listed != facts[i].found)
 			return fault_set(fault, FAULT_CHANGED, facts[i].field,
-				"%s is %s in the manifest and %s in the file", facts[i].field,
+				"%s is %s %s and %s in the file", facts[i].field,
 				facts[i].names[0] ? facts[i].names[0] : was,
+				d->listed ? "in the manifest" : "as listed",
 				facts[i].names[1] ? facts[i].names[1] : is);
 	}
 	return true;
 }
 
-/* Of shards without a manifest, only the number of tokens is kept to compare. */
 static bool same_facts(const struct dataset *d, uint64_t shard, const struct shard_format *format,
 	const struct shard_facts *facts, uint64_t bytes, struct fault *fault)
 {
-	uint64_t tokens = d->table.tokens[shard];
-
-	if (!d->listed)
-		return (facts->tokens == tokens && facts->token_bytes == d->token_bytes) ||
-		       fault_set(fault, FAULT_CHANGED, "",
-			       "had %" PRIu64 " tokens when the shard was listed and has %" PRIu64
-			       " now",
-			       tokens, facts->tokens);
-	if (manifest_agrees(d, shard, format, facts, bytes, fault))
-		return facts->token_bytes == d->token_bytes ||
-		       fault_set(fault, FAULT_CHANGED, "dtype",
-			       "its tokens of %s are served in %" PRIu32
-			       " bytes, and those of the dataset in %" PRIu32,
-			       shard_type_name(facts->type), facts->token_bytes, d->token_bytes);
+	if (dataset_agrees(d, shard, format, facts, bytes, fault)) {
+		assert(facts->token_bytes == d->token_bytes); /* equal types are served alike */
+		return true;
+	}
 
 	size_t n = strlen(fault->text);
 
@@ -251,8 +241,8 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 		hint.type = (enum shard_type)e->type;
 	uint64_t bytes = (uint64_t)st.st_size;
 
-	if (d->listed && e->file.bytes != bytes) { /* no need to read it */
-		manifest_agrees(d, shard, d->format, &(struct shard_facts){0}, bytes, fault);
+	if (e->file.bytes != bytes) { /* no need to read it */
+		dataset_agrees(d, shard, d->format, &(struct shard_facts){0}, bytes, fault);
 		return NULL;
 	}
 	struct shard *opened = shard_open(format, path, fd, &hint, fault);

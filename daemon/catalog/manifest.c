@@ -82,6 +82,14 @@ static bool refuse_cause(const struct reading *r, const struct fault *cause)
 	return false;
 }
 
+static bool refuse_memory(const struct reading *r)
+{
+	struct fault cause;
+
+	fault_memory(&cause);
+	return refuse_cause(r, &cause);
+}
+
 /* ---- a line's members ---- */
 
 struct line {
@@ -245,13 +253,13 @@ static bool check_etag(const struct reading *r, const char *what, const char *et
 		       what, json_shown(etag, shown, sizeof(shown)), STORE_ETAG_BYTES - 1);
 }
 
-static bool take_side(const struct reading *r, const char *name, const json_t *value)
+/* If lines list a side file differently, the store refuses to read it, as it compares both. */
+static bool take_side(const struct reading *r, const char *name, json_t *value)
 {
 	const json_t *size = json_array_get(value, 0), *etag = json_array_get(value, 1);
 	const char *fault = store_is_url(name) ? NULL : name_fault(name, strlen(r->d->list.root));
 	bool bare = json_array_size(value) == 1 && !r->key;
-	char shown[80], what[120];
-	struct fault cause;
+	char shown[80], what[120], key[LINE_BYTES];
 
 	json_shown(name, shown, sizeof(shown));
 	if (fault)
@@ -267,10 +275,12 @@ static bool take_side(const struct reading *r, const char *name, const json_t *v
 	snprintf(what, sizeof(what), "the ETag of side '%s'", shown);
 	if (!bare && !check_etag(r, what, json_string_value(etag)))
 		return false;
-	const struct side side = {
-		(uint64_t)json_integer_value(size), name, json_string_value(etag)};
-
-	return !r->key || side_add(&r->d->sides, r->key, &side, &cause) || refuse_cause(r, &cause);
+	if (!r->key)
+		return true;
+	snprintf(key, sizeof(key), "%s%s", store_is_url(name) ? "" : r->key, name);
+	if (!r->d->sides)
+		r->d->sides = json_object();
+	return json_object_set_nocheck(r->d->sides, key, value) == 0 || refuse_memory(r);
 }
 
 static bool take_store(const struct reading *r, const struct line *l)
@@ -383,10 +393,8 @@ static FILE *open_object(struct stores *stores, const char *url, char **text, st
 {
 	const char *key;
 	size_t n;
-	const struct store_bucket *bucket = stores ? store_bucket(stores, url, &key, fault) : NULL;
+	const struct store_bucket *bucket = store_bucket(stores, url, &key, fault);
 
-	if (!stores)
-		fault_set(fault, FAULT_ARGUMENT, "", "no stores are open");
 	*text = bucket ? store_load(stores, bucket, key, TEXT_MOST, &n, fault) : NULL;
 	FILE *file = *text ? fmemopen(*text, n, "r") : NULL;
 
@@ -408,8 +416,6 @@ static bool begin(struct reading *r, const char *root)
 		return fault_memory(r->fault);
 	if (!store_is_url(root))
 		return true;
-	if (!r->stores)
-		return fault_set(r->fault, FAULT_ARGUMENT, "", "no stores are open");
 	d->bucket = store_bucket(r->stores, root, &r->key, r->fault);
 	d->key_bytes = d->bucket ? strlen(r->key) : 0;
 	return d->bucket;
@@ -430,7 +436,9 @@ bool manifest_read(struct dataset *d, const char *path, const char *root, struct
 	char *text = NULL;
 	FILE *file = NULL;
 	struct fault cause;
-	bool fine = begin(&r, root);
+	bool urls = store_is_url(path) || store_is_url(root),
+	     fine = stores || !urls ? begin(&r, root)
+				    : fault_set(fault, FAULT_ARGUMENT, "", "no stores are open");
 
 	if (fine)
 		file = store_is_url(path) ? open_object(stores, path, &text, fault)
@@ -447,6 +455,6 @@ bool manifest_read(struct dataset *d, const char *path, const char *root, struct
 		return false;
 	}
 	d->table.shards = d->list.count;
-	shard_list_sort(&d->sides);
+	d->listed = true;
 	return true;
 }

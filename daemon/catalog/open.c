@@ -314,7 +314,7 @@ static bool presume_annotations(const struct opening *o)
 	char path[PATH_MAX + 1];
 
 	d->marked = (d->hint.documents || d->hint.loss_mask) &&
-		    (!d->objects || d->sides.count > 0 || d->format->indexed);
+		    (!d->objects || json_object_size(d->sides) > 0 || d->format->indexed);
 	d->unindexed = 0;
 	if (!d->hint.loss_mask)
 		return true;
@@ -396,8 +396,7 @@ static bool find_shards(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
 
-	d->listed = o->source->manifest;
-	if (!(d->listed ? open_manifest(o) : list_files(o)) || !prepare(o) ||
+	if (!(o->source->manifest ? open_manifest(o) : list_files(o)) || !prepare(o) ||
 		(!d->listed && !describe_files(o)))
 		return false;
 	d->table.shards = d->list.count;
@@ -531,21 +530,6 @@ static bool check_samples(const struct opening *o)
 	return true;
 }
 
-/* Documents must have ends: an index or eos. A manifest's shards are checked when they are read. */
-static bool check_documents(const struct opening *o)
-{
-	const struct dataset *d = o->dataset;
-	char field[sizeof(o->fault->field)];
-
-	if (!o->stream->documents || d->has_eos || d->unindexed == d->table.shards || d->listed)
-		return true;
-	snprintf(field, sizeof(field), "streams.%s.documents", o->stream->name);
-	return config_refuse(o->fault, o->config->path, o->stream->documents_line, field,
-		"the ends of documents in dataset %s are unknown: shard %s, of format %s, has no "
-		"index; set eos, the token that ends a document",
-		o->source->name, dataset_shard_name(d, d->unindexed), d->format->name);
-}
-
 /* Tokens must be below the stream's vocab. As unsigned, a negative i32 is above INT32_MAX. */
 static void limit_tokens(const struct opening *o)
 {
@@ -562,7 +546,7 @@ bool dataset_open(const struct opening *o)
 {
 	if (o->saved && !store_is_url(o->source->path))
 		return dataset_from_saved(o);
-	if (!find_shards(o) || !add_up(o) || !check_samples(o) || !check_documents(o))
+	if (!find_shards(o) || !add_up(o) || !check_samples(o))
 		return false;
 	limit_tokens(o);
 	dataset_doubt_names(o->dataset);

@@ -53,21 +53,6 @@ uint32_t dataset_sides(const struct shard_facts *facts);
 const char *dataset_odd_side(
 	const struct dataset *dataset, const struct shard_facts *facts, bool *has);
 
-/* ---- in a store ---- */
-
-/*
- * A side file that a manifest lists. In memory, the size and the ETag follow the name. A name that
- * is relative to the dataset has the dataset's key before it; other names are URLs.
- */
-struct side {
-	uint64_t size;
-	const char *name, *etag;
-};
-
-/* Appends a side file, unless it was just added. If others of its name have another size or ETag,
- * the store refuses to read it, because it compares both. */
-bool side_add(
-	struct shard_list *list, const char *key, const struct side *side, struct fault *fault);
 /* As objects.find(), whose context is the dataset. */
 bool dataset_find_object(const void *dataset, const char *url, struct object *object);
 

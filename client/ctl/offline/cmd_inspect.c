@@ -354,7 +354,7 @@ static void compare(
 {
 	struct fault fault;
 
-	if (!manifest_agrees(m, (uint64_t)s, f->shard->format, &f->facts, f->size, &fault))
+	if (!dataset_agrees(m, (uint64_t)s, f->shard->format, &f->facts, f->size, &fault))
 		problem(f, "%s", fault.text);
 	else if (f->scanned && f->problems == 0 && m->entry[s].digest &&
 		 f->scan.digest != m->entry[s].digest)
