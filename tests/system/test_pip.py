@@ -63,7 +63,7 @@ def user(shared):
     home also has texts and a virtual environment.
     """
     home = shared.file("home", "text", "web", "x")[: -len("/text/web/x")]
-    for path in glob.glob(f"{REPO}/tests/*.md"):
+    for path in glob.glob(f"{REPO}/daemon/*.md"):
         shutil.copy(path, f"{home}/text/web")
     clone_into(f"{home}/clone")
     make_environment(f"{home}/venv")
