@@ -124,7 +124,7 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	systemctl daemon-reload
 	systemctl restart tokend
 	read_stream pieces | cmp - /srv/disk
-	find /nvme/tokend -name '0.*' | grep -q .
+	find /nvme/tokend -name '*.0' | grep -q .
 	echo "all is well" >/srv/verdict
 END
 cat >"$scratch/system/check.service" <<-'END'
