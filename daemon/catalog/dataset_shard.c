@@ -189,10 +189,12 @@ bool dataset_agrees(const struct dataset *d, uint64_t shard, const struct shard_
 static bool same_facts(const struct dataset *d, uint64_t shard, const struct shard_format *format,
 	const struct shard_facts *facts, uint64_t bytes, struct fault *fault)
 {
-	if (dataset_agrees(d, shard, format, facts, bytes, fault)) {
-		assert(facts->token_bytes == d->token_bytes); /* equal types are served alike */
-		return true;
-	}
+	if (dataset_agrees(d, shard, format, facts, bytes, fault))
+		return facts->token_bytes == d->token_bytes ||
+		       fault_set(fault, FAULT_CHANGED, "dtype",
+			       "its tokens of %s are served in %" PRIu32
+			       " bytes, and those of the dataset in %" PRIu32,
+			       shard_type_name(facts->type), facts->token_bytes, d->token_bytes);
 
 	size_t n = strlen(fault->text);
 

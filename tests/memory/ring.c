@@ -308,7 +308,7 @@ void ring_looking_data(void)
 	serve(true);
 }
 
-/* As on_wake() in daemon/control/dispatch.c. */
+/* As wake() in daemon/control/connection.c. */
 void ring_control(void)
 {
 	for (;;) {
