@@ -8,29 +8,24 @@
 
 /* ---- a stream ---- */
 
-static bool begins(const char *text, const char *with)
-{
-	return strncmp(text, with, strlen(with)) == 0;
-}
-
 /* The line of the config that a cursor's fault is about. */
 static int line_of(const struct config_stream *config, const struct fault *cause)
 {
-	char dataset[sizeof(cause->field)];
+	const char *field = cause->field;
+	bool limits = strstr(field, "max_epochs");
+	char name[sizeof(cause->field)];
 
-	if (begins(cause->field, "schedule"))
+	if (strncmp(field, "schedule", strlen("schedule")) == 0)
 		return cause->index >= 0 && (uint32_t)cause->index < config->steps
 			       ? config->step_line[cause->index]
 			       : config->schedule_line;
 	for (uint32_t i = 0; i < config->datasets; i++) {
 		const struct config_dataset *d = &config->dataset[i];
+		int n = snprintf(name, sizeof(name), "dataset %.48s: ", d->name);
 
-		if (strcmp(cause->field, "max_epochs") == 0 && d->max_epochs > 0)
-			return d->max_epochs_line;
-		snprintf(dataset, sizeof(dataset), "dataset %.48s: ", d->name);
-		if (begins(cause->field, dataset))
-			return strstr(cause->field, ": max_epochs") ? d->max_epochs_line
-								    : d->weight_line;
+		if (strncmp(field, name, (size_t)n) == 0 ||
+			(strcmp(field, "max_epochs") == 0 && d->max_epochs > 0))
+			return limits ? d->max_epochs_line : d->weight_line;
 	}
 	return config->line;
 }
@@ -65,7 +60,6 @@ static bool begin(struct stream *stream, struct fault *fault)
 		.epochs = source->epochs,
 		.samples = source->samples,
 	};
-	char bytes[LIMIT_CURSOR_BYTES];
 	bool done = sources;
 
 	memcpy(identity.stream, source->name, sizeof(identity.stream));
@@ -75,15 +69,7 @@ static bool begin(struct stream *stream, struct fault *fault)
 			      source->step, source->steps, fault)
 		    : fault_memory(fault);
 	free(sources);
-	if (!done)
-		return false;
-	stream->begin_length = cursor_encode(&stream->begin, bytes, sizeof(bytes));
-	assert(stream->begin_length > 0);
-	stream->begin_bytes = malloc(stream->begin_length);
-	if (!stream->begin_bytes)
-		return fault_memory(fault);
-	memcpy(stream->begin_bytes, bytes, stream->begin_length);
-	return true;
+	return done;
 }
 
 /*
@@ -93,9 +79,9 @@ static bool begin(struct stream *stream, struct fault *fault)
 static bool check_ends(const struct stream *stream, const struct dataset *d, struct fault *fault)
 {
 	const struct config_stream *source = stream->config;
-	bool indexed = d->listed || d->unindexed == d->table.shards,
-	     fits = source->eos <= UINT16_MAX || d->token_bytes > 2 ||
-		    (indexed && stream->token_bytes > 2);
+	bool indexed = d->unindexed == d->table.shards, fits = source->eos <= UINT16_MAX ||
+							       d->token_bytes > 2 ||
+							       (indexed && stream->token_bytes > 2);
 	char field[sizeof(fault->field)];
 
 	if (!source->documents || (source->has_eos ? fits : indexed))
@@ -113,64 +99,39 @@ static bool check_ends(const struct stream *stream, const struct dataset *d, str
 		d->config->name, dataset_shard_name(d, d->unindexed), d->format->name);
 }
 
-/* Serves @d in more than its own width: shards are converted when they are read. */
-static void widen(struct dataset *d, uint32_t token_bytes)
-{
-	assert(token_bytes > d->token_bytes);
-	assert(!d->is_signed); /* signed: i32, already the widest */
-	d->token_bytes = token_bytes;
-	d->hint.token_bytes = token_bytes;
-	d->plain = false;
-	for (uint64_t s = 0; s < d->table.shards; s++)
-		d->entry[s].plain_at = 0;
-}
-
-/* A stream serves all datasets in one width, that of the widest. */
+/* A stream serves all datasets in one width, that of the widest. Shards of the others are converted
+ * when they are read. */
 static bool set_width(struct stream *stream, struct fault *fault)
 {
-	uint32_t n = stream->config->datasets;
+	struct dataset *end = stream->dataset + stream->config->datasets;
 
-	for (uint32_t i = 0; i < n; i++)
-		if (stream->dataset[i].token_bytes > stream->token_bytes)
-			stream->token_bytes = stream->dataset[i].token_bytes;
-	assert(stream->token_bytes == 2 || stream->token_bytes == 4);
-	for (uint32_t i = 0; i < n; i++) {
-		struct dataset *d = &stream->dataset[i];
-
+	for (struct dataset *d = stream->dataset; d < end; d++)
+		if (d->token_bytes > stream->token_bytes)
+			stream->token_bytes = d->token_bytes;
+	for (struct dataset *d = stream->dataset; d < end; d++) {
 		if (!check_ends(stream, d, fault))
 			return false;
-		if (d->token_bytes < stream->token_bytes)
-			widen(d, stream->token_bytes);
-		assert(d->token_bytes == stream->token_bytes);
+		if (d->token_bytes == stream->token_bytes)
+			continue;
+		assert(!d->is_signed); /* signed: i32, already the widest */
+		d->token_bytes = d->hint.token_bytes = stream->token_bytes;
+		d->plain = false;
+		for (uint64_t s = 0; s < d->table.shards; s++)
+			d->entry[s].plain_at = 0;
 	}
 	return true;
 }
 
-/* Opens the datasets of @source. On failure catalog_free() frees the stream. */
-static bool open_stream(struct stream *stream, const struct config_stream *source,
-	const struct config *config, struct stores *stores, FILE *saved, struct fault *fault)
+/* Opens the datasets of @stream. */
+static bool open_stream(struct stream *stream, FILE *saved, struct fault *fault)
 {
 	struct fault cause;
 
-	stream->config = source;
-	stream->file = config->path;
-	stream->dataset = calloc(source->datasets, sizeof(*stream->dataset));
-	if (!stream->dataset) {
-		fault_memory(&cause);
-		return refuse_cursor(stream, &cause, fault);
-	}
-	for (uint32_t i = 0; i < source->datasets; i++) {
-		struct dataset *d = &stream->dataset[i];
-		const struct opening o = {
-			config, source, &source->dataset[i], stores, d, fault, saved};
-
-		d->config = &source->dataset[i];
-		if (!dataset_open(&o))
+	for (uint32_t i = 0; i < stream->config->datasets; i++)
+		if (!dataset_open(&stream->dataset[i], saved, fault))
 			return false;
-	}
-	if (!set_width(stream, fault))
-		return false;
-	return begin(stream, &cause) || refuse_cursor(stream, &cause, fault);
+	return set_width(stream, fault) &&
+	       (begin(stream, &cause) || refuse_cursor(stream, &cause, fault));
 }
 
 /* ---- a stream and a cursor ---- */
@@ -191,18 +152,16 @@ bool stream_schedule(const struct stream *stream, struct cursor *cursor, struct 
 	const struct config_stream *config = stream->config;
 	uint32_t steps = config->steps;
 	size_t n = cursor->datasets;
-	/* Row 0 has the config's weights, row k + 1 those of step k, in the cursor's order. */
+	/* Row 0 has the config's weights, row k those of step k - 1, in the cursor's order. */
 	double *weights = calloc((steps + 1) * n, sizeof(*weights));
 	struct cursor_step *step = calloc(steps + 1, sizeof(*step));
 	uint64_t *max_epochs = calloc(n, sizeof(*max_epochs));
-	bool done = weights && step && max_epochs,
-	     begun = steps > 0 && config->step[0].from < config->step[0].to &&
+	bool begun = steps > 0 && config->step[0].from < config->step[0].to &&
 		     config->step[0].from < cursor_mix_at(cursor);
 	char field[FAULT_FIELD_BYTES];
 	struct fault cause;
+	bool done = (weights && step && max_epochs) || fault_memory(&cause);
 
-	if (!done)
-		fault_memory(&cause);
 	for (size_t d = 0; done && d < n; d++)
 		max_epochs[d] = cursor->dataset[d].max_epochs;
 	for (uint32_t k = 0; done && k < steps; k++) {
@@ -212,21 +171,20 @@ bool stream_schedule(const struct stream *stream, struct cursor *cursor, struct 
 	for (uint32_t i = 0; done && i < config->datasets; i++) {
 		const struct config_dataset *source = &config->dataset[i];
 		int d = cursor_find(cursor, source->name);
-		bool has_weight = begun && source->weight > 0;
 
-		for (uint32_t k = 0; k < steps; k++) {
-			has_weight |= config->step[k].weights[i] > 0;
-			if (d >= 0)
-				weights[(k + 1) * n + (size_t)d] = config->step[k].weights[i];
-		}
-		if (d >= 0) {
-			weights[d] = source->weight;
+		if (d >= 0)
 			max_epochs[d] = source->max_epochs;
-		} else if (has_weight) {
-			snprintf(field, sizeof(field), "dataset %s: weight", source->name);
-			done = fault_set(&cause, FAULT_ARGUMENT, field,
-				"the schedule gives it weight, but the cursor does not have it "
-				"yet; add it first (tokctl cursor add)");
+		for (uint32_t k = 0; k <= steps; k++) {
+			double weight = k == 0 ? source->weight : config->step[k - 1].weights[i];
+
+			if (d >= 0) {
+				weights[k * n + (size_t)d] = weight;
+			} else if (weight > 0 && (k > 0 || begun)) {
+				snprintf(field, sizeof(field), "dataset %s: weight", source->name);
+				done = fault_set(&cause, FAULT_ARGUMENT, field,
+					"the schedule gives it weight, but the cursor does not "
+					"have it yet; add it first (tokctl cursor add)");
+			}
 		}
 	}
 	done = done &&
@@ -239,161 +197,145 @@ bool stream_schedule(const struct stream *stream, struct cursor *cursor, struct 
 
 /* ---- parts of paths ---- */
 
-/*
- * Parts of one path are disjoint only if they are parts of the same windows. Also notes whether @d
- * has windows of the part of an earlier dataset of its stream.
+/* Do both have the same shards in the same directory or store? */
+static bool same_path(const struct dataset *a, const struct dataset *b)
+{
+	if (a->path_digest != b->path_digest)
+		return false;
+
+	char *x = realpath(a->list.root, NULL), *y = realpath(b->list.root, NULL);
+	bool same = strcmp(x ? x : a->list.root, y ? y : b->list.root) == 0;
+
+	free(x);
+	free(y);
+	return same;
+}
+
+/* Remarks that @d has windows of the part of an earlier dataset of its stream, if it does. */
+static void doubt_parts(struct dataset *d, const struct dataset *earlier)
+{
+	const struct config_dataset *mine = d->config, *its = earlier->config;
+	char part[ORDER_PART_BYTES], other[ORDER_PART_BYTES];
+
+	if (mine->lo < its->hi && its->lo < mine->hi)
+		dataset_remark(d, REMARK_DOUBT,
+			"its part of the path, %s, overlaps %s of dataset %s: both serve what is "
+			"in both",
+			order_part_text(mine->lo, mine->hi, part),
+			order_part_text(its->lo, its->hi, other), its->name);
+}
+
+/* Parts of one path are disjoint only if they are parts of the same windows. */
+static bool check_parts(const struct catalog *c, struct fault *fault)
+{
+	for (struct dataset *d = c->dataset; d < c->dataset + c->datasets; d++)
+		for (struct dataset *e = c->dataset; e < d; e++) {
+			const struct config_stream *mine = d->stream, *its = e->stream;
+			bool part = dataset_is_part(d);
+
+			if (!(part || dataset_is_part(e)) || !same_path(d, e))
+				continue;
+			if (its == mine)
+				doubt_parts(d, e);
+			if (mine->seq_len != its->seq_len || mine->extra != its->extra ||
+				d->table.stride != e->table.stride)
+				return REFUSE(part ? d : e, fault, part,
+					"stream %s cuts this path with another seq_len, extra or "
+					"stride, so that what is outside of the part here may be "
+					"inside there; must be the same in both",
+					part ? its->name : mine->name);
+		}
+	return true;
+}
+
+/* Decides how datasets in a store are read, from config and manifests only, in the config's order.
  */
-static bool check_part(const struct catalog *catalog, const struct stream *stream,
-	struct dataset *d, struct fault *fault)
+static void plan_fetch(struct catalog *c)
 {
-	const struct config_stream *mine = stream->config;
-	char field[FAULT_FIELD_BYTES];
+	uint64_t left = c->config->cache_bytes;
 
-	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		for (uint32_t j = 0; j < catalog->config->stream[i].datasets; j++) {
-			const struct config_stream *its = catalog->stream[i].config;
-			const struct dataset *e = &catalog->stream[i].dataset[j];
+	for (struct dataset *d = c->dataset; d < c->dataset + c->datasets; d++) {
+		uint64_t bytes = 0;
 
-			if (e == d || !(dataset_is_part(d) || dataset_is_part(e)) ||
-				!dataset_same_path(d, e))
-				continue;
-			if (its == mine && e < d && d->config->lo < e->config->hi &&
-				e->config->lo < d->config->hi)
-				d->overlaps = e->config;
-			if (!dataset_is_part(d) ||
-				(mine->seq_len == its->seq_len && mine->extra == its->extra &&
-					d->table.stride == e->table.stride))
-				continue;
-			snprintf(field, sizeof(field), "streams.%.40s.datasets[%td].part",
-				mine->name, d - stream->dataset);
-			return config_refuse(fault, catalog->config->path, d->config->part_line,
-				field,
-				"stream %s cuts this path with another seq_len, extra or stride, "
-				"so that what is outside of the part here may be inside there; "
-				"must be the same in both",
-				its->name);
-		}
-	return true;
-}
-
-static bool check_parts(const struct catalog *catalog, struct fault *fault)
-{
-	for (uint32_t i = 0; i < catalog->config->streams; i++) {
-		const struct stream *stream = &catalog->stream[i];
-
-		for (uint32_t d = 0; d < stream->config->datasets; d++)
-			if (!check_part(catalog, stream, &stream->dataset[d], fault))
-				return false;
+		for (uint64_t s = 0; s < d->table.shards; s++)
+			bytes += d->entry[s].file.bytes;
+		if (!c->config->cache_dir || !d->bucket ||
+			d->config->fetch == CONFIG_FETCH_WINDOW ||
+			(d->config->fetch == CONFIG_FETCH_AUTO && bytes > left))
+			continue;
+		d->piece = d->config->piece;
+		left -= bytes < left ? bytes : left;
 	}
-	return true;
-}
-
-/* ---- how datasets in a store are read ---- */
-
-static uint64_t all_bytes(const struct dataset *d)
-{
-	uint64_t bytes = 0;
-
-	for (uint64_t i = 0; i < d->table.shards; i++)
-		bytes += d->entry[i].file.bytes;
-	return bytes;
-}
-
-/* Decides it from config and manifests only, in the config's order. */
-static void plan_fetch(struct catalog *catalog)
-{
-	uint64_t left = catalog->config->cache_bytes;
-
-	for (uint32_t s = 0; catalog->config->cache_dir && s < catalog->config->streams; s++)
-		for (uint32_t i = 0; i < catalog->config->stream[s].datasets; i++) {
-			struct dataset *d = &catalog->stream[s].dataset[i];
-			uint64_t bytes = d->objects ? all_bytes(d) : 0;
-
-			if (!d->objects || d->config->fetch == CONFIG_FETCH_WINDOW ||
-				(d->config->fetch == CONFIG_FETCH_AUTO && bytes > left))
-				continue;
-			d->piece = d->config->piece;
-			left -= bytes < left ? bytes : left;
-		}
 }
 
 /* ---- all streams ---- */
 
-/* @only: the stream to open, NULL for all. @saved: as catalog_save() wrote it, or NULL. */
-static struct catalog *open_catalog(const struct config *config, struct stores *stores,
-	const struct config_stream *only, FILE *saved, struct fault *fault)
+/* A catalog whose datasets are not open. NULL: out of memory. */
+static struct catalog *make_catalog(const struct config *config, struct stores *stores)
 {
-	struct catalog *catalog = calloc(1, sizeof(*catalog));
+	struct catalog *c = calloc(1, sizeof(*c));
+	struct dataset *d;
 
-	if (catalog)
-		catalog->stream = calloc(config->streams, sizeof(*catalog->stream));
-	if (!catalog || !catalog->stream) {
-		config_refuse_memory(fault, config->path, 1, "streams");
-		goto fail;
+	if (!c)
+		return NULL;
+	c->config = config;
+	for (uint32_t i = 0; i < config->streams; i++)
+		c->datasets += config->stream[i].datasets;
+	c->stream = calloc(config->streams, sizeof(*c->stream));
+	d = c->dataset = calloc(c->datasets, sizeof(*c->dataset));
+	for (uint32_t i = 0; c->stream && d && i < config->streams; i++) {
+		const struct config_stream *stream = &config->stream[i];
+
+		c->stream[i] = (struct stream){
+			.config = stream, .file = config->path, .slot = i, .dataset = d};
+		for (uint32_t k = 0; k < stream->datasets; k++)
+			*d++ = (struct dataset){.file = config,
+				.stream = stream,
+				.config = &stream->dataset[k],
+				.finder.stores = stores};
 	}
-	catalog->config = config;
-	for (uint32_t i = 0; i < config->streams; i++)
-		catalog->stream[i].slot = i;
-	for (uint32_t i = 0; i < config->streams; i++)
-		if ((!only || only == &config->stream[i]) &&
-			!open_stream(&catalog->stream[i], &config->stream[i], config, stores, saved,
-				fault))
-			goto fail;
-	if (!only && !check_parts(catalog, fault))
-		goto fail;
-	if (!only)
+	if (c->stream && d)
+		return c;
+	catalog_free(c);
+	return NULL;
+}
+
+struct catalog *catalog_open(const struct config *config, struct stores *stores, const char *only,
+	FILE *saved, struct fault *fault)
+{
+	struct catalog *catalog = make_catalog(config, stores);
+	bool fine = catalog || fault_memory(fault);
+
+	for (uint32_t i = 0; fine && i < config->streams; i++)
+		if (!only || strcmp(only, config->stream[i].name) == 0)
+			fine = open_stream(&catalog->stream[i], saved, fault);
+	if (fine && !only) {
+		fine = saved || check_parts(catalog, fault);
 		plan_fetch(catalog);
-	return catalog;
-fail:
+	}
+	if (fine)
+		return catalog;
 	catalog_free(catalog);
 	return NULL;
 }
 
-struct catalog *catalog_open(
-	const struct config *config, struct stores *stores, FILE *saved, struct fault *fault)
+bool catalog_save(const struct catalog *c, FILE *to)
 {
-	return open_catalog(config, stores, NULL, saved, fault);
-}
-
-bool catalog_save(const struct catalog *catalog, FILE *to)
-{
-	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		for (uint32_t d = 0; d < catalog->config->stream[i].datasets; d++) {
-			struct dataset *dataset = &catalog->stream[i].dataset[d];
-
-			if (!dataset->objects && !dataset_save(dataset, to))
-				return false;
-		}
+	for (struct dataset *d = c->dataset; d < c->dataset + c->datasets; d++)
+		if (!d->bucket && !dataset_save(d, to))
+			return false;
 	return fflush(to) == 0;
-}
-
-struct catalog *catalog_open_stream(
-	const struct config *config, struct stores *stores, const char *stream, struct fault *fault)
-{
-	const struct config_stream *only = config_stream(config, stream);
-	char list[NEAREST_LIST_BYTES];
-
-	if (only)
-		return open_catalog(config, stores, only, NULL, fault);
-	config_refuse(fault, config->path, config->stream[0].line, "streams",
-		"no stream is called %s; must be one of: %s", stream,
-		config_list_streams(config, stream, list));
-	return NULL;
 }
 
 void catalog_free(struct catalog *catalog)
 {
 	if (!catalog)
 		return;
-	for (uint32_t i = 0; catalog->stream && i < catalog->config->streams; i++) {
-		struct stream *stream = &catalog->stream[i];
-
-		for (uint32_t d = 0; stream->dataset && d < stream->config->datasets; d++)
-			dataset_close(&stream->dataset[d]);
-		free(stream->dataset);
-		cursor_free(&stream->begin);
-		free(stream->begin_bytes);
-	}
+	for (uint32_t d = 0; catalog->dataset && d < catalog->datasets; d++)
+		dataset_close(&catalog->dataset[d]);
+	for (uint32_t i = 0; catalog->stream && i < catalog->config->streams; i++)
+		cursor_free(&catalog->stream[i].begin);
+	free(catalog->dataset);
 	free(catalog->stream);
 	free(catalog);
 }
@@ -401,7 +343,7 @@ void catalog_free(struct catalog *catalog)
 const struct stream *catalog_stream(const struct catalog *catalog, const char *name)
 {
 	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		if (catalog->stream[i].config && strcmp(catalog->stream[i].config->name, name) == 0)
+		if (strcmp(catalog->stream[i].config->name, name) == 0)
 			return &catalog->stream[i];
 	return NULL;
 }

@@ -10,34 +10,31 @@ struct stream_counts; /* daemon/control/control.h */
 
 struct stream {
 	const struct config_stream *config;
-	const char *file;	 /* the config's path, for messages */
-	uint32_t slot;		 /* its index; its number in engine and reader */
-	struct dataset *dataset; /* [config->datasets] */
-	uint32_t token_bytes;	 /* width of a served token: that of the widest dataset */
-	struct cursor begin;	 /* the cursor at position 0, with the whole schedule */
-	void *begin_bytes;	 /* `begin`, encoded: sessions request it often */
-	size_t begin_length;
+	const char *file;	      /* the config's path, for messages */
+	uint32_t slot;		      /* its index; its number in engine and reader */
+	struct dataset *dataset;      /* [config->datasets] */
+	uint32_t token_bytes;	      /* width of a served token: that of the widest dataset */
+	struct cursor begin;	      /* the cursor at position 0, with the whole schedule */
 	struct stream_counts *counts; /* the daemon's; otherwise NULL */
 };
 
 struct catalog {
 	const struct config *config;
-	struct stream *stream; /* [config->streams] */
+	struct stream *stream;	 /* [config->streams] */
+	struct dataset *dataset; /* [datasets] of all streams, one after another */
+	uint32_t datasets;
 };
 
 /*
- * Opens all streams of @config. It and @stores must outlive the catalog; without @stores, datasets
- * in a store are refused. @saved: NULL, or what catalog_save() wrote for the same config in another
- * process of this program; then no local shard is opened. On failure returns NULL and @fault, as
- * config_refuse() fills it. Blocks.
+ * Opens all streams of @config, or for tools @only the one that is called so. It and @stores must
+ * outlive the catalog; without @stores, datasets in a store are refused. @saved: NULL, or what
+ * catalog_save() wrote for the same config in another process of this program; then no local shard
+ * is opened. On failure returns NULL and @fault, as config_refuse() fills it. Blocks.
  */
-struct catalog *catalog_open(
-	const struct config *config, struct stores *stores, FILE *saved, struct fault *fault);
+struct catalog *catalog_open(const struct config *config, struct stores *stores, const char *only,
+	FILE *saved, struct fault *fault);
 /* Writes all datasets that are not in a store. False: errno. */
 bool catalog_save(const struct catalog *catalog, FILE *to);
-/* catalog_open() for one stream, for tools; the others are left empty. */
-struct catalog *catalog_open_stream(const struct config *config, struct stores *stores,
-	const char *stream, struct fault *fault);
 void catalog_free(struct catalog *catalog);
 /* The stream called @name. NULL: there is none. */
 const struct stream *catalog_stream(const struct catalog *catalog, const char *name);

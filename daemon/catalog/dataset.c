@@ -29,25 +29,12 @@ void dataset_source(const struct dataset *dataset, struct cursor_source *source)
 	};
 }
 
-bool dataset_same_path(const struct dataset *a, const struct dataset *b)
-{
-	if (a->path_digest != b->path_digest)
-		return false;
-
-	char *x = realpath(a->list.root, NULL), *y = realpath(b->list.root, NULL);
-	bool same = strcmp(x ? x : a->list.root, y ? y : b->list.root) == 0;
-
-	free(x);
-	free(y);
-	return same;
-}
-
 void dataset_close(struct dataset *dataset)
 {
 	free(dataset->table.tokens);
 	free(dataset->table.first_window);
 	free(dataset->entry);
-	free(dataset->refused);
+	free(dataset->remark);
 	free(dataset->label_mask);
 	shard_list_free(&dataset->list);
 	json_decref(dataset->sides);
@@ -141,7 +128,7 @@ void dataset_object(const struct dataset *dataset, uint64_t shard, struct object
 {
 	const char *name = dataset_shard_name(dataset, shard);
 
-	assert(dataset->objects);
+	assert(dataset->bucket);
 	*object = (struct object){
 		.bucket = dataset->bucket,
 		.key = name - dataset->key_bytes,
@@ -151,11 +138,24 @@ void dataset_object(const struct dataset *dataset, uint64_t shard, struct object
 	};
 }
 
-static bool find_side(const struct dataset *d, const char *name, struct object *object)
+bool dataset_find_object(const void *dataset, const char *url, struct object *object)
 {
-	void *at = json_object_iter_at(d->sides, name);
-	json_t *value = json_object_iter_value(at);
+	const struct dataset *d = dataset;
+	const char *key = dataset_shard_name(d, 0) - d->key_bytes;
+	size_t root = strlen(d->list.root);
+	bool below = strncmp(url, d->list.root, root) == 0 && url[root] == '/';
+	int64_t shard = below ? shard_list_find(&d->list, url + root + 1) : -1;
+	char side[2 * PATH_MAX];
 	struct fault fault;
+
+	if (shard >= 0) {
+		dataset_object(d, (uint64_t)shard, object);
+		return true;
+	}
+	snprintf(side, sizeof(side), "%.*s%s", below ? (int)d->key_bytes : 0, key,
+		below ? url + root + 1 : url);
+	void *at = json_object_iter_at(d->sides, side);
+	json_t *value = json_object_iter_value(at);
 
 	if (!at)
 		return false;
@@ -164,97 +164,77 @@ static bool find_side(const struct dataset *d, const char *name, struct object *
 		.etag = json_string_value(json_array_get(value, 1)),
 		.size = (uint64_t)json_integer_value(json_array_get(value, 0)),
 		.piece = d->piece};
-	if (store_is_url(name))
+	if (!below)
 		object->bucket = store_bucket(d->finder.stores, object->key, &object->key, &fault);
 	return object->bucket;
 }
 
-bool dataset_find_object(const void *dataset, const char *url, struct object *object)
-{
-	const struct dataset *d = dataset;
-	size_t n = strlen(d->list.root);
-
-	if (strncmp(url, d->list.root, n) != 0 || url[n] != '/')
-		return find_side(d, url, object);
-	int64_t shard = shard_list_find(&d->list, url + n + 1);
-	const char *directory = dataset_shard_name(d, 0) - d->key_bytes;
-	char key[2 * PATH_MAX];
-
-	snprintf(key, sizeof(key), "%.*s%s", (int)d->key_bytes, directory, url + n + 1);
-	if (shard < 0)
-		return find_side(d, key, object);
-	dataset_object(d, (uint64_t)shard, object);
-	return true;
-}
-
 /* ---- for the next process ---- */
 
-static bool pass(FILE *file, bool save, void *bytes, size_t n)
+/* Writes all arrays to @file, or reads them, which dataset_close() frees. */
+static bool pass_arrays(struct dataset *d, FILE *file, bool save)
 {
-	return (save ? fwrite(bytes, 1, n, file) : fread(bytes, 1, n, file)) == n;
-}
-
-/* @at: of a pointer to an array of @n bytes. It may be NULL. */
-static bool pass_array(FILE *file, bool save, void *at, size_t n)
-{
-	void **array = at;
-
-	n = *array ? n : 0; /* after a load of the struct, too */
-	if (!save)
-		*array = n > 0 ? malloc(n) : NULL;
-	return n == 0 || (*array && pass(file, save, *array, n));
-}
-
-static bool pass_text(FILE *file, bool save, char **text)
-{
-	size_t n = save && *text ? strlen(*text) + 1 : 0;
-
-	return pass(file, save, &n, sizeof(n)) && pass_array(file, save, text, n);
-}
-
-/* The struct, and all that dataset_close() frees. */
-static bool pass_dataset(FILE *f, bool save, struct dataset *d, char format[16])
-{
-	if (!pass(f, save, d, sizeof(*d)) || !pass(f, save, format, 16))
-		return false;
 	size_t n = d->table.shards;
+	const struct {
+		void *at; /* of the pointer */
+		size_t bytes;
+	} arrays[] = {
+		{&d->table.tokens, n * sizeof(*d->table.tokens)},
+		{&d->table.first_window, (n + 1) * sizeof(*d->table.first_window)},
+		{&d->entry, n * sizeof(*d->entry)},
+		{&d->list.paths, d->list.bytes},
+		{&d->list.at, n * sizeof(*d->list.at)},
+		{&d->remark, d->remarks * sizeof(*d->remark)},
+	};
+	bool fine = true;
 
-	return pass_array(f, save, &d->table.tokens, n * sizeof(*d->table.tokens)) &&
-	       pass_array(
-		       f, save, &d->table.first_window, (n + 1) * sizeof(*d->table.first_window)) &&
-	       pass_array(f, save, &d->entry, n * sizeof(*d->entry)) &&
-	       pass_array(f, save, &d->list.paths, d->list.bytes) &&
-	       pass_array(f, save, &d->list.at, n * sizeof(*d->list.at)) &&
-	       pass_text(f, save, &d->list.root) && pass_text(f, save, &d->refused) &&
-	       pass_text(f, save, &d->label_mask);
+	for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
+		void **array = arrays[i].at;
+		size_t bytes = arrays[i].bytes;
+
+		if (save)
+			fine = fine && fwrite(*array, 1, bytes, file) == bytes;
+		else
+			fine = (*array = malloc(bytes + 1)) && fine &&
+			       fread(*array, 1, bytes, file) == bytes;
+	}
+	return fine;
 }
+
+/* The head of a saved dataset; its arrays follow. */
+struct saved {
+	struct dataset dataset;
+	char format[16], root[PATH_MAX];
+};
 
 bool dataset_save(struct dataset *d, FILE *to)
 {
-	char format[16];
+	struct saved saved = {.dataset = *d};
 
-	assert(!d->objects);
-	snprintf(format, sizeof(format), "%s", d->format->name);
-	return pass_dataset(to, true, d, format);
+	assert(!d->bucket);
+	snprintf(saved.format, sizeof(saved.format), "%s", d->format->name);
+	snprintf(saved.root, sizeof(saved.root), "%s", d->list.root);
+	return fwrite(&saved, sizeof(saved), 1, to) == 1 && pass_arrays(d, to, true);
 }
 
-bool dataset_from_saved(const struct opening *o)
+bool dataset_load(struct dataset *d, FILE *from, struct fault *fault)
 {
-	struct dataset *d = o->dataset;
-	char format[16];
+	const struct dataset was = *d;
+	struct saved saved;
 
-	if (!pass_dataset(o->saved, false, d, format)) {
-		*d = (struct dataset){.config = o->source};
-		return opening_refuse_memory(o);
-	}
-	d->config = o->source;
-	d->format = shard_format(format);
-	d->overlaps = NULL;
+	if (fread(&saved, sizeof(saved), 1, from) != 1)
+		return fault_memory(fault);
+	*d = saved.dataset;
+	d->file = was.file;
+	d->stream = was.stream;
+	d->config = was.config;
+	d->finder = was.finder;
+	d->format = shard_format(saved.format);
 	d->samples = NULL;
-	d->hint.column = o->source->column;
-	d->hint.label_mask = d->label_mask;
-	d->hint.indexes = mds_indexes_new(d->list.root);
-	return d->hint.indexes || opening_refuse_memory(o);
+	d->label_mask = NULL;
+	d->hint.indexes = NULL;
+	d->list.root = strdup(saved.root);
+	return (pass_arrays(d, from, false) && d->list.root) || fault_memory(fault);
 }
 
 /* ---- tokens that may not be served ---- */

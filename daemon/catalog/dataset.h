@@ -36,7 +36,20 @@ struct entry {
 	uint8_t type;	   /* enum shard_type */
 };
 
+/* A line for users, about a dataset. */
+struct remark {
+	enum {
+		REMARK_NOTE,
+		REMARK_DOUBT, /* trainers are warned: these may not be the tokens that are meant */
+		REMARK_WRONG, /* `tokend --check` fails, too */
+	} kind;
+	char text[640]; /* "NAME: …" */
+};
+
 struct dataset {
+	/* Of a manifest that a tool reads without a config, all NULL. */
+	const struct config *file;
+	const struct config_stream *stream;
 	const struct config_dataset *config;
 
 	/* ---- its shards, as manifest_read() also fills it ---- */
@@ -75,33 +88,20 @@ struct dataset {
 	uint64_t padding;	/* tokens; 0 also with a manifest */
 	char column[64];	/* of the first shard, or "" */
 	struct shard_hint hint; /* for describing and opening shards; `frames` is not set */
-	const struct objects *objects; /* in a store: &finder, with which shards and side files are
-					  found; otherwise NULL */
-	struct objects finder;
+	struct objects finder;	/* of shards and side files in a store; has the stores, if any */
 	uint32_t piece; /* > 0: objects are read in pieces of so many bytes, through the cache */
 
 	/* ---- annotations ---- */
 
-	bool marked;  /* side files may have them, so plain shards are opened too */
-	bool has_eos; /* the stream has an eos; it ends a document in shards without an index */
-	uint32_t eos;
-	uint64_t unindexed; /* the first shard without starts of documents; table.shards: none.
-			       Samples count as documents. */
+	bool marked;	    /* side files may have them, so plain shards are opened too */
+	uint64_t unindexed; /* the first shard that is known to have no starts of documents;
+			       table.shards: none. Samples count as documents. */
 	bool masks, bounds; /* the first shard has a loss mask; has a list of document bounds. With
 			       loss_mask: true all shards agree. */
 	char *label_mask;   /* absolute, or NULL */
 
-	/* ---- remarks for users ---- */
-
-	char note[sizeof(((struct shard_facts *)0)->note)]; /* of the first shard that has one */
-	uint64_t note_shard;
-	enum sample_kind doubt_kind; /* of samples, not SAMPLE_FINE: about doubt_shard */
-	char doubt[256];
-	uint64_t doubt_shard;
-	char names[320];		       /* a doubt about shards by their names */
-	const struct config_dataset *overlaps; /* an earlier one of the stream that has windows of
-						  this part; or NULL */
-	char *refused; /* "FILE:LINE: …": the first sampled token that cannot be served; or NULL */
+	struct remark *remark; /* [remarks] */
+	uint32_t remarks;
 };
 
 /* Is it less than the whole of its path? */
@@ -110,8 +110,6 @@ static inline bool dataset_is_part(const struct dataset *dataset)
 	return dataset->config->lo > 0 || dataset->config->hi < ORDER_UNITS;
 }
 
-/* Do both have the same shards in the same directory or store? */
-bool dataset_same_path(const struct dataset *a, const struct dataset *b);
 /* The shard's path relative to the dataset's root. */
 const char *dataset_shard_name(const struct dataset *dataset, uint64_t shard);
 /* Writes the shard's absolute path to @path; "": it does not fit. */
@@ -167,8 +165,7 @@ bool dataset_same_shard(
  * by its own size, inode and mtime. One stat() a shard; nothing is opened. False: @fault says what
  * differs. True for what cannot be looked at now, and for a dataset in a store. Blocks.
  */
-bool dataset_current(
-	const struct config *config, const struct dataset *dataset, struct fault *fault);
+bool dataset_current(const struct dataset *dataset, struct fault *fault);
 /*
  * Opens the shard for shard_read(), if it is still what was listed. @fd is @path, open, and
  * dataset_same_shard() has accepted it; in a store it is -1. The caller keeps @fd open for the life
@@ -198,25 +195,23 @@ bool vocab_refuse(
 typedef bool manifest_visit(
 	void *context, const struct dataset *d, json_t *line, struct fault *fault);
 /*
- * Reads the shards of the manifest @path, a file or a URL, into @d, which has none. @root is the
- * directory that its paths are relative to, or a URL; a local one need not exist. @stores may be
- * NULL without URLs. @format is the format that all shards must have; NULL: any. @hint gives the
- * window, the served width and the budget. @visit may be NULL. Rejects a line that contradicts
+ * Reads the shards of the manifest @path, a file or a URL, into @d, which has none. Its hint gives
+ * the window, the served width and the budget; it has the stores for URLs. @root is the
+ * directory that its paths are relative to, or a URL; a local one need not exist. @format is the
+ * format that all shards must have; NULL: any. @visit may be NULL. Rejects a line that contradicts
  * itself, an earlier line or the hint.
  *
- * On failure returns false, and has called dataset_close(). @fault is "PATH:LINE: FIELD …" with the
- * line as index, or "PATH: …" with FAULT_NO_INDEX if the file cannot be read.
+ * On failure returns false. @fault is "PATH:LINE: …" with the line as index, or "PATH: …" with
+ * FAULT_NO_INDEX if the file cannot be read.
  */
-bool manifest_read(struct dataset *d, const char *path, const char *root, struct stores *stores,
-	const struct shard_format *format, const struct shard_hint *hint, manifest_visit *visit,
-	void *context, struct fault *fault);
+bool manifest_read(struct dataset *d, const char *path, const char *root,
+	const struct shard_format *format, manifest_visit *visit, void *context,
+	struct fault *fault);
 /*
- * The same for the manifest of @source, for tools; the caller calls dataset_close(). False: @fault,
- * as of manifest_read() for a line of the manifest, otherwise as config_refuse().
+ * The same for the manifest of @d, whose config and stores are set. False: @fault, as of
+ * manifest_read() for a line of the manifest, otherwise as config_refuse().
  */
-bool dataset_manifest(const struct config *config, struct stores *stores,
-	const struct config_stream *stream, const struct config_dataset *source,
-	struct dataset *dataset, struct fault *fault);
+bool dataset_manifest(struct dataset *d, struct fault *fault);
 /*
  * Whether a file of @size bytes with @facts is the shard that was listed. False: FAULT_CHANGED,
  * with the field ("size", "format", "dtype", "tokens", …) and both values.

@@ -92,14 +92,14 @@ static bool same_names(
 		       shard_list_name(s < is->count ? is : was, s));
 }
 
-bool dataset_current(const struct config *config, const struct dataset *d, struct fault *fault)
+bool dataset_current(const struct dataset *d, struct fault *fault)
 {
 	const char *of = d->listed ? d->config->manifest : d->config->path;
 	char path[PATH_MAX];
 	struct shard_list list = {0};
 	uint64_t n = d->table.shards;
 
-	if (store_is_url(of) || !config_path(config, of, path, sizeof(path)))
+	if (store_is_url(of) || !config_path(d->file, of, path, sizeof(path)))
 		return true;
 	if (d->listed)
 		return same_file(&d->manifest, "the manifest was read", path, fault);
@@ -154,21 +154,20 @@ bool dataset_agrees(const struct dataset *d, uint64_t shard, const struct shard_
 	const struct shard_facts *f, uint64_t size, struct fault *fault)
 {
 	const struct entry *e = &d->entry[shard];
-	enum shard_type type = (enum shard_type)e->type;
 	/* Samples are joined if those of another shard are shorter or longer than a window. */
 	bool joined = d->format->mixes_rows && d->sample_tokens == 0;
-	uint64_t frame = f->frame_bytes > d->frame_bytes ? f->frame_bytes : d->frame_bytes;
 	const struct {
-		const char *field;
+		const char *field, *names[2]; /* both or none */
 		uint64_t listed, found;
-		const char *names[2]; /* of them, or NULL */
 	} facts[] = {
-		{"size", e->file.bytes, size, {NULL}},
-		{"format", 0, d->format != format, {d->format->name, format->name}},
-		{"dtype", type, f->type, {shard_type_name(type), shard_type_name(f->type)}},
-		{"tokens", d->table.tokens[shard], f->tokens, {NULL}},
-		{"sample_tokens", d->sample_tokens, joined ? 0 : f->sample_tokens, {NULL}},
-		{"the largest frame_bytes", d->frame_bytes, frame, {NULL}},
+		{"size", {NULL}, e->file.bytes, size},
+		{"format", {d->format->name, format->name}, 0, d->format != format},
+		{"dtype", {shard_type_name((enum shard_type)e->type), shard_type_name(f->type)},
+			e->type, f->type},
+		{"tokens", {NULL}, d->table.tokens[shard], f->tokens},
+		{"sample_tokens", {NULL}, d->sample_tokens, joined ? 0 : f->sample_tokens},
+		{"the largest frame_bytes", {NULL}, d->frame_bytes,
+			f->frame_bytes > d->frame_bytes ? f->frame_bytes : d->frame_bytes},
 	};
 
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
@@ -177,85 +176,57 @@ bool dataset_agrees(const struct dataset *d, uint64_t shard, const struct shard_
 		snprintf(was, sizeof(was), "%" PRIu64, facts[i].listed);
 		snprintf(is, sizeof(is), "%" PRIu64, facts[i].found);
 		if (facts[i].listed != facts[i].found)
-			return fault_set(fault, FAULT_CHANGED, facts[i].field,
-				"%s is %s %s and %s in the file", facts[i].field,
-				facts[i].names[0] ? facts[i].names[0] : was,
+			return fault_set(fault, FAULT_CHANGED, "", "%s is %s %s and %s in the file",
+				facts[i].field, facts[i].names[0] ? facts[i].names[0] : was,
 				d->listed ? "in the manifest" : "as listed",
 				facts[i].names[1] ? facts[i].names[1] : is);
 	}
 	return true;
 }
 
-static bool same_facts(const struct dataset *d, uint64_t shard, const struct shard_format *format,
-	const struct shard_facts *facts, uint64_t bytes, struct fault *fault)
-{
-	if (dataset_agrees(d, shard, format, facts, bytes, fault))
-		return facts->token_bytes == d->token_bytes ||
-		       fault_set(fault, FAULT_CHANGED, "dtype",
-			       "its tokens of %s are served in %" PRIu32
-			       " bytes, and those of the dataset in %" PRIu32,
-			       shard_type_name(facts->type), facts->token_bytes, d->token_bytes);
-
-	size_t n = strlen(fault->text);
-
-	if (strcmp(fault->field, "dtype") == 0 && d->hint.has_type && facts->type == d->hint.type)
-		snprintf(fault->text + n, sizeof(fault->text) - n,
-			", as dtype in the config sets it");
-	return false;
-}
-
-/* Stores what a manifest's shard is, so that it is not compared again. */
-static void remember(const struct dataset *d, uint64_t shard, const struct stat *st,
-	const struct shard_facts *facts)
-{
-	struct entry *e = &d->entry[shard];
-
-	if (!d->listed)
-		return;
-	if (d->objects)
-		e->file.inode = 1;
-	else
-		e->file = dataset_identify(st);
-	e->sides = dataset_sides(facts);
-	if (facts->plain && facts->data_at < UINT32_MAX)
-		e->plain_at = (uint32_t)facts->data_at + 1;
-}
-
-/* ---- opening one ---- */
-
 struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const char *path, int fd,
 	struct frames *frames, struct fault *fault)
 {
-	const struct entry *e = &d->entry[shard];
-	const struct shard_format *format = d->format;
+	struct entry *e = &d->entry[shard];
+	/* A manifest's shard is recognised again unless the config sets its format: any file can be
+	 * read as flat. */
+	const struct shard_format *format = d->listed ? shard_format(d->config->format) : d->format;
 	struct shard_hint hint = d->hint;
-	struct stat st = {.st_size = (off_t)e->file.bytes};
+	struct stat st = {.st_ino = 1, .st_size = (off_t)e->file.bytes}; /* of an object */
 
 	hint.frames = frames;
-	if (!d->objects && fstat(fd, &st) != 0) {
+	if (d->listed && !hint.has_type) /* otherwise it also says how wide tokens are served */
+		hint.type = (enum shard_type)e->type;
+	if (!d->bucket && fstat(fd, &st) != 0) {
 		fault_errno(fault, errno, "", "%s", strerror(errno));
 		return NULL;
 	}
-	/* It is recognised again unless the config sets it: any file can be read as flat. */
-	if (d->listed)
-		format = shard_format(d->config->format);
-	if (d->listed && !hint.has_type) /* otherwise it also says how wide tokens are served */
-		hint.type = (enum shard_type)e->type;
-	uint64_t bytes = (uint64_t)st.st_size;
-
-	if (e->file.bytes != bytes) { /* no need to read it */
-		dataset_agrees(d, shard, d->format, &(struct shard_facts){0}, bytes, fault);
+	if ((uint64_t)st.st_size != e->file.bytes) { /* no need to read it */
+		dataset_agrees(
+			d, shard, d->format, &(struct shard_facts){0}, (uint64_t)st.st_size, fault);
 		return NULL;
 	}
 	struct shard *opened = shard_open(format, path, fd, &hint, fault);
 
 	if (!opened)
 		return NULL;
-	if (!same_facts(d, shard, opened->format, &opened->facts, bytes, fault) ||
-		!same_sides(d, shard, &opened->facts, fault)) {
+	const struct shard_facts *facts = &opened->facts;
+	bool same = dataset_agrees(d, shard, opened->format, facts, (uint64_t)st.st_size, fault);
+
+	if (same && facts->token_bytes != d->token_bytes)
+		same = fault_set(fault, FAULT_CHANGED, "dtype",
+			"its tokens of %s are served in %" PRIu32
+			" bytes, and those of the dataset in %" PRIu32,
+			shard_type_name(facts->type), facts->token_bytes, d->token_bytes);
+	if (!same || !same_sides(d, shard, facts, fault)) {
 		shard_close(opened);
 		return NULL;
 	}
-	remember(d, shard, &st, &opened->facts);
+	if (d->listed) { /* it is not compared again */
+		e->file = dataset_identify(&st);
+		e->sides = dataset_sides(facts);
+		if (facts->plain && facts->data_at < UINT32_MAX)
+			e->plain_at = (uint32_t)facts->data_at + 1;
+	}
 	return opened;
 }

@@ -1,45 +1,42 @@
-/* Opening the streams and datasets of a config: for the files of this room. */
+/* Opening the datasets of a config: for the files of this room. */
 #ifndef TOKEND_OPENING_H
 #define TOKEND_OPENING_H
 
 #include "daemon/catalog/catalog.h"
 
-struct opening {
-	const struct config *config;
-	const struct config_stream *stream;
-	const struct config_dataset *source;
-	struct stores *stores; /* or NULL */
-	struct dataset *dataset;
-	struct fault *fault;
-	FILE *saved; /* of dataset_save(); NULL: shards are opened */
-};
-
 /*
  * Reports a fault about a key of the dataset, as config_refuse(): "FILE:LINE:
- * streams.NAME.datasets[I].KEY: TEXT", index I. Always false.
+ * streams.NAME.datasets[I].KEY: TEXT". Always false.
  */
-__attribute__((format(printf, 3, 4))) bool opening_refuse(
-	const struct opening *o, const char *key, const char *text, ...);
-bool opening_refuse_memory(const struct opening *o);
+__attribute__((format(printf, 5, 6))) bool dataset_refuse(const struct dataset *d,
+	struct fault *fault, int line, const char *key, const char *text, ...);
+#define REFUSE(d, fault, key, ...)                                                                 \
+	dataset_refuse(d, fault, (d)->config->key##_line, #key, __VA_ARGS__)
 
 /*
- * Fills *o->dataset, whose `config` is set, from files or from a manifest. On failure returns false
- * and o->fault; the caller calls dataset_close() in either case.
+ * Fills @d, whose config and stores are set, from files, from a manifest, or with what
+ * dataset_save() wrote to @saved. False: @fault; the caller calls dataset_close() in either case.
  */
-bool dataset_open(const struct opening *o);
+bool dataset_open(struct dataset *d, FILE *saved, struct fault *fault);
 /* Writes a dataset that is not in a store. False: errno. */
-bool dataset_save(struct dataset *dataset, FILE *to);
-/* Fills o->dataset with what dataset_save() wrote to o->saved. False: o->fault. */
-bool dataset_from_saved(const struct opening *o);
+bool dataset_save(struct dataset *d, FILE *to);
+/* Reads the shards of what dataset_save() wrote, and what is known of them. False: @fault. */
+bool dataset_load(struct dataset *d, FILE *saved, struct fault *fault);
 /*
  * Samples a dataset whose shards have been described, for tokens of another type than the config's,
  * or not below the stream's vocab. A wrong type is an error, because all tokens of the shard would
- * be wrong. A token that may not be served is only recorded in dataset->refused: the stream will
- * stop there, and `tokend --check` fails. False: o->fault.
+ * be wrong. A token that may not be served is only remarked: the stream will stop there. False:
+ * @fault.
  */
-bool sample_dataset(const struct opening *o);
-/* Fills dataset->names, which stays empty if there is no doubt. */
-void dataset_doubt_names(struct dataset *dataset);
+bool sample_dataset(struct dataset *d, struct fault *fault);
+
+/* ---- remarks ---- */
+
+/* Adds one, unless memory runs out. */
+__attribute__((format(printf, 3, 4))) void dataset_remark(
+	struct dataset *d, int kind, const char *text, ...);
+/* Adds those that follow from the numbers of its tokens and from the names of its shards. */
+void dataset_remarks(struct dataset *d);
 
 /* ---- its shards ---- */
 

@@ -22,17 +22,6 @@ struct parallel_loop {
 	struct fault *fault; /* of `failed` */
 };
 
-static void fail(struct parallel_loop *loop, uint64_t i, const struct fault *fault)
-{
-	pthread_mutex_lock(&loop->lock);
-	if (i < loop->failed) {
-		loop->failed = i;
-		*loop->fault = *fault;
-	}
-	pthread_cond_broadcast(&loop->passed);
-	pthread_mutex_unlock(&loop->lock);
-}
-
 static void *run(void *argument)
 {
 	struct parallel_loop *loop = argument;
@@ -40,34 +29,31 @@ static void *run(void *argument)
 	struct fault fault;
 
 	/* At failed and above: other threads have taken all smaller i. */
-	while ((p.i = loop->next++) < loop->failed)
-		if (!loop->work(&p, &fault))
-			fail(loop, p.i, &fault);
+	while ((p.i = loop->next++) < loop->failed) {
+		bool done = loop->work(&p, &fault);
+
+		pthread_mutex_lock(&loop->lock);
+		if (!done && p.i < loop->failed) {
+			loop->failed = p.i;
+			*loop->fault = fault;
+		}
+		loop->turn += loop->turn == p.i;
+		pthread_cond_broadcast(&loop->passed);
+		pthread_mutex_unlock(&loop->lock);
+	}
 	return NULL;
 }
 
 bool parallel_turn(const struct parallel *p)
 {
 	struct parallel_loop *loop = p->loop;
-	bool mine;
 
 	pthread_mutex_lock(&loop->lock);
 	while (loop->turn < p->i && loop->failed > p->i)
 		pthread_cond_wait(&loop->passed, &loop->lock);
-	mine = loop->failed > p->i;
+	bool mine = loop->failed > p->i;
 	pthread_mutex_unlock(&loop->lock);
 	return mine;
-}
-
-void parallel_pass(const struct parallel *p)
-{
-	struct parallel_loop *loop = p->loop;
-
-	pthread_mutex_lock(&loop->lock);
-	assert(loop->turn == p->i);
-	loop->turn++;
-	pthread_cond_broadcast(&loop->passed);
-	pthread_mutex_unlock(&loop->lock);
 }
 
 uint64_t parallel_for(uint64_t n, unsigned threads,

@@ -27,12 +27,11 @@ uint64_t parallel_for(uint64_t n, unsigned threads,
 	struct fault *fault);
 
 /*
- * For a part of the work that must be done in order, by one thread at a time: waits until all
- * smaller i have passed their turn. False: one of them failed, so return true. Every i must take
- * its turn and pass it, or return false.
+ * For the rest of the work, which must be done in order, by one thread at a time: waits until all
+ * smaller i are done. False: one of them failed, so return true. Every i must take its turn, or
+ * return false.
  */
 bool parallel_turn(const struct parallel *p);
-void parallel_pass(const struct parallel *p);
 
 /* Threads for work that waits for a local disk, or that computes. */
 unsigned parallel_reads(uint64_t n);

@@ -63,61 +63,40 @@ static struct seen look(const struct dataset *d, const char *path)
 	return seen;
 }
 
-/* Keeps the doubt that weighs most, of the first shard that has it. */
-static void keep_doubt(struct dataset *d, uint64_t s, const struct sample_verdict *v)
+/* Remarks on the first shard of each kind. *@told has a bit for each. */
+static void tell(struct dataset *d, uint64_t s, const struct sample_verdict *v, unsigned *told)
 {
-	int n = (int)strcspn(v->text, ";");
+	bool wrong = v->kind > SAMPLE_DOUBT, set = wrong && d->hint.has_type;
 
-	if (v->kind <= d->doubt_kind)
+	if (v->kind == SAMPLE_FINE || *told & 1u << v->kind)
 		return;
-	if (v->kind > SAMPLE_DOUBT && d->hint.has_type)
-		snprintf(d->doubt, sizeof(d->doubt), "%.*s, but dtype: %s is set and used", n,
-			v->text, shard_type_name(d->hint.type));
-	else
-		snprintf(d->doubt, sizeof(d->doubt), "%.*s", n, v->text);
-	d->doubt_kind = v->kind;
-	d->doubt_shard = s;
-}
-
-/* Keeps the fault of the first shard with a token that may not be served. */
-static void keep_refused(const struct opening *o, const char *path, const struct fault *cause)
-{
-	struct opening copy = *o;
-	struct fault fault;
-
-	if (o->dataset->refused)
-		return;
-	copy.fault = &fault;
-	opening_refuse(&copy, "path", "%s: %s", path, cause->text);
-	o->dataset->refused = strdup(fault.text);
+	*told |= 1u << v->kind;
+	dataset_remark(d, wrong ? REMARK_WRONG : REMARK_DOUBT,
+		"shard %.200s %.*s%s%s%s (the first of its kind)", dataset_shard_name(d, s),
+		(int)strcspn(v->text, ";"), v->text, set ? ", but dtype: " : "",
+		set ? shard_type_name(d->hint.type) : "", set ? " is set and used" : "");
 }
 
 /* Without a word in the config about its tokens, a file that does not look like them is refused. */
-static bool may_serve(const struct opening *o, const struct sample_verdict *v)
+static bool check_verdict(const struct dataset *d, uint64_t s, const char *path,
+	const struct sample_verdict *v, struct fault *fault)
 {
-	return v->kind <= SAMPLE_DOUBT || o->source->has_dtype ||
-	       (v->kind == SAMPLE_FOREIGN && o->stream->has_vocab);
-}
-
-static bool refuse(
-	const struct opening *o, uint64_t s, const char *path, const struct sample_verdict *v)
-{
-	const struct dataset *d = o->dataset;
-	uint64_t other = s == 0 ? 1 : 0;
+	uint64_t other = s == 0 && d->table.shards > 1;
 	char others[PATH_MAX + 1];
 
+	if (v->kind <= SAMPLE_DOUBT || d->config->has_dtype ||
+		(v->kind == SAMPLE_FOREIGN && d->stream->has_vocab))
+		return true;
 	if (v->kind == SAMPLE_FOREIGN)
-		return opening_refuse(o, "path",
+		return REFUSE(d, fault, path,
 			"%s %s; move it away, or, if it does hold tokens, set dtype: %s", path,
 			v->text, shard_type_name(d->hint.type));
-	if (d->table.shards > 1) {
-		dataset_shard_path(d, other, others, sizeof(others));
-		if (look(d, others).verdict.kind != SAMPLE_WIDE) /* dtype: would be wrong for it */
-			return opening_refuse(o, "path",
-				"%s %.*s, but %s does not; move it away, or write it again", path,
-				(int)strcspn(v->text, ";"), v->text, dataset_shard_name(d, other));
-	}
-	return opening_refuse(o, "dtype", "%s %s", path, v->text);
+	dataset_shard_path(d, other, others, sizeof(others));
+	if (look(d, others).verdict.kind != SAMPLE_WIDE) /* dtype: would be wrong for it */
+		return REFUSE(d, fault, path,
+			"%s %.*s, but %s does not; move it away, or write it again", path,
+			(int)strcspn(v->text, ";"), v->text, dataset_shard_name(d, other));
+	return dataset_refuse(d, fault, d->config->line, "dtype", "%s %s", path, v->text);
 }
 
 /* The number of sampled shard @i of @n. */
@@ -128,17 +107,15 @@ static uint64_t shard_of(uint64_t i, uint64_t n, uint64_t shards)
 		       : (shards - 1) / (n - 1) * i + (shards - 1) % (n - 1) * i / (n - 1);
 }
 
-bool sample_dataset(const struct opening *o)
+bool sample_dataset(struct dataset *d, struct fault *fault)
 {
-	struct dataset *d = o->dataset;
 	uint64_t shards = d->table.shards, n = shards < SAMPLE_SHARDS ? shards : SAMPLE_SHARDS;
 	uint64_t hash[SAMPLE_SHARDS] = {0};
-	struct sample_verdict copy = {.kind = SAMPLE_DOUBT};
+	unsigned told = 0;
+	bool refused = false;
 	char path[PATH_MAX + 1];
 
-	if (d->listed) /* a manifest's shards are not read in advance */
-		return true;
-	for (uint64_t i = 0; i < n; i++) {
+	for (uint64_t i = 0; i < n && !d->listed; i++) {
 		uint64_t s = shard_of(i, n, shards);
 
 		dataset_shard_path(d, s, path, sizeof(path));
@@ -146,20 +123,25 @@ bool sample_dataset(const struct opening *o)
 
 		if (seen.hash) /* lets ranks notice nodes with other tokens under the same names */
 			d->contents += order_derive(seen.hash, s);
-		if (seen.token.code == FAULT_TOKEN)
-			keep_refused(o, path, &seen.token);
-		if (!may_serve(o, &seen.verdict))
-			return refuse(o, s, path, &seen.verdict);
-		keep_doubt(d, s, &seen.verdict);
+		if (seen.token.code == FAULT_TOKEN && !refused)
+			dataset_remark(d, REMARK_WRONG,
+				"its stream will stop at a bad token: %.200s: %s",
+				dataset_shard_name(d, s), seen.token.text);
+		refused |= seen.token.code == FAULT_TOKEN;
+		if (!check_verdict(d, s, path, &seen.verdict, fault))
+			return false;
+		tell(d, s, &seen.verdict, &told);
 		if (!seen.long_enough || seen.verdict.kind != SAMPLE_FINE)
 			continue;
 		hash[i] = seen.hash;
-		for (uint64_t k = 0; k < i && !copy.text[0]; k++)
+		for (uint64_t k = 0; k < i; k++)
 			if (hash[k] == seen.hash) {
-				snprintf(copy.text, sizeof(copy.text),
+				snprintf(seen.verdict.text, sizeof(seen.verdict.text),
 					"has the same tokens as %.150s, wherever both were sampled",
 					dataset_shard_name(d, shard_of(k, n, shards)));
-				keep_doubt(d, s, &copy);
+				seen.verdict.kind = SAMPLE_DOUBT;
+				tell(d, s, &seen.verdict, &told);
+				break;
 			}
 	}
 	return true;

@@ -352,7 +352,7 @@ static void compare_work(uv_work_t *work)
 
 	c->same = true;
 	for (uint32_t d = 0; c->same && d < s->config->datasets; d++)
-		c->same = dataset_current(c->config, &s->dataset[d], &c->fault);
+		c->same = dataset_current(&s->dataset[d], &c->fault);
 }
 
 static void compare_done(uv_work_t *work, int status)

@@ -33,7 +33,7 @@ static void print_fetch(const struct config *config, const struct dataset *d)
 
 	if (d->piece)
 		printf("    read in pieces of %" PRIu32 " KiB: %s\n", d->piece >> 10, why);
-	else if (d->objects)
+	else if (d->bucket)
 		printf("    read by window: %s\n", why);
 }
 
@@ -95,13 +95,13 @@ static bool check_samples(const struct stream *s)
 	for (uint32_t i = 0; i < s->config->datasets; i++) {
 		const struct dataset *d = &s->dataset[i];
 
-		if (d->refused)
-			log_line(LOG_ERROR, "%s", d->refused);
-		else if (d->doubt_kind > SAMPLE_DOUBT)
-			log_line(LOG_ERROR, "%s:%d: streams.%s.datasets[%" PRIu32 "].dtype: %s %s",
-				s->file, d->config->line, s->config->name, i,
-				dataset_shard_name(d, d->doubt_shard), d->doubt);
-		fine &= !d->refused && d->doubt_kind <= SAMPLE_DOUBT;
+		for (uint32_t r = 0; r < d->remarks; r++) {
+			if (d->remark[r].kind != REMARK_WRONG)
+				continue;
+			log_line(LOG_ERROR, "%s:%d: streams.%s: %s", s->file, d->config->path_line,
+				s->config->name, d->remark[r].text);
+			fine = false;
+		}
 	}
 	return fine;
 }

@@ -57,7 +57,7 @@ static uint64_t window_bytes(const struct stream *s)
 bool reading_by_window(const struct stream *s)
 {
 	for (uint32_t d = 0; d < s->config->datasets; d++)
-		if (s->dataset[d].objects && s->dataset[d].piece == 0)
+		if (s->dataset[d].bucket && s->dataset[d].piece == 0)
 			return true;
 	return false;
 }

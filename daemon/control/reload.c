@@ -75,7 +75,7 @@ static bool check(struct reload *r)
 	if (!other && !reading_fits_cache(r->config, &r->fault))
 		return false;
 	r->stores = reading_stores(r->config, other, &r->fault);
-	r->catalog = r->stores ? catalog_open(r->config, r->stores, NULL, &r->fault) : NULL;
+	r->catalog = r->stores ? catalog_open(r->config, r->stores, NULL, NULL, &r->fault) : NULL;
 	if (!r->catalog || !reading_open(r->catalog, r->stores, &reading, &r->fault))
 		return false;
 	r->staging_bytes = reading.memory_bytes;
@@ -246,7 +246,7 @@ struct catalog *reload_catalog(const struct reload_past *past, const struct conf
 
 	if (saved)
 		fseek(saved, sizeof(*past), SEEK_SET);
-	catalog = catalog_open(config, stores, saved, fault);
+	catalog = catalog_open(config, stores, NULL, saved, fault);
 	if (saved)
 		fclose(saved);
 	return catalog;

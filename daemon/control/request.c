@@ -271,9 +271,10 @@ void request_pending(struct connection *c, const struct wire *query)
 void request_describe(struct connection *c, const struct wire *query)
 {
 	struct wire w = {.op = WIRE_DESCRIBED};
-	const struct stream *stream = c->session->stream;
+	char cursor[LIMIT_CURSOR_BYTES];
 
-	wire_set_bytes(&w, WIRE_CURSOR, stream->begin_bytes, stream->begin_length);
+	wire_set_bytes(&w, WIRE_CURSOR, cursor,
+		cursor_encode(&c->session->stream->begin, cursor, sizeof(cursor)));
 	connection_send(c, wire_number(query, WIRE_SERIAL), &w);
 }
 

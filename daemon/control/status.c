@@ -282,7 +282,7 @@ static uint64_t pieces_of(const struct dataset *d)
 static json_t *dataset_item(const struct stream *stream, uint32_t d, bool public)
 {
 	const struct dataset *dataset = &stream->dataset[d];
-	bool stored = dataset->objects && !public;
+	bool stored = dataset->bucket && !public;
 
 	return OBJECT(V("digest", hex(dataset->digest)), T("stream", stream->config->name),
 		T("dataset", stream->config->dataset[d].name),

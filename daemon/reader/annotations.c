@@ -82,8 +82,9 @@ static bool write_documents(
 
 	if (shard && shard->facts.documents != SHARD_UNKNOWN)
 		count = shard_documents(shard, window->token, n, to->start, n);
-	else if (d->has_eos)
-		count = documents_find(to->start, window->to, n, d->token_bytes, d->eos);
+	else if (d->stream->has_eos)
+		count = documents_find(
+			to->start, window->to, n, d->token_bytes, (uint32_t)d->stream->eos);
 	else if (d->sample_tokens == 0)
 		return fault_set(fault, FAULT_DATA, "",
 			"the ends of its documents are unknown: it has no index, and the stream "

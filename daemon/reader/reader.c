@@ -206,7 +206,7 @@ const char *reader_notes(const struct reader *reader)
 
 void reader_queue(struct reader *reader, const struct reader_read *window)
 {
-	bool stored = window->dataset->objects != NULL;
+	bool stored = window->dataset->bucket != NULL;
 	struct reads *unused = stored ? &reader->unused_stored : &reader->unused;
 	struct read *read = STAILQ_FIRST(unused);
 

@@ -145,7 +145,7 @@ static bool needs_file(const struct reader_read *window)
 {
 	const struct dataset *d = window->dataset;
 
-	return !d->objects || d->marked || !dataset_is_plain(d, window->shard);
+	return !d->bucket || d->marked || !dataset_is_plain(d, window->shard);
 }
 
 static bool read_window(struct read *read, struct file *file)

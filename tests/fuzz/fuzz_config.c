@@ -76,7 +76,7 @@ static void check_line(const struct fault *fault)
 static void open_streams(const struct config *c)
 {
 	struct fault fault = {0};
-	struct catalog *catalog = catalog_open(c, NULL, NULL, &fault);
+	struct catalog *catalog = catalog_open(c, NULL, NULL, NULL, &fault);
 
 	if (!catalog)
 		check_line(&fault);

@@ -77,7 +77,7 @@ static bool start(void)
 	snprintf(path, sizeof(path), "%s/s", scratch);
 	struct config *config = config_load(scratch_put("t.yaml", text, strlen(text)), &fault);
 
-	server.catalog = config ? catalog_open(config, NULL, NULL, &fault) : NULL;
+	server.catalog = config ? catalog_open(config, NULL, NULL, NULL, &fault) : NULL;
 	reading.reader = reader_open(&options, note, sizeof(note), &fault);
 	reading.memory_bytes = reader_memory(&options);
 	server.past = &past;

@@ -196,8 +196,6 @@ static void make_stream(
 		dataset_source(&s->dataset[d], &source[d]);
 	}
 	CHECK(cursor_begin(&s->begin, &id, source, n, NULL, 0, &fault));
-	s->begin_bytes = __wrap_malloc(LIMIT_CURSOR_BYTES);
-	s->begin_length = cursor_encode(&s->begin, s->begin_bytes, LIMIT_CURSOR_BYTES);
 }
 
 struct catalog *catalog_make(unsigned version, uint64_t memory)

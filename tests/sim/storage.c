@@ -240,10 +240,9 @@ uint64_t reader_memory(const struct reader_options *options)
 }
 
 /* Nor do its shards change. */
-bool __wrap_dataset_current(
-	const struct config *config, const struct dataset *d, struct fault *fault)
+bool __wrap_dataset_current(const struct dataset *d, struct fault *fault)
 {
-	(void)config, (void)d, (void)fault;
+	(void)d, (void)fault;
 	return true;
 }
 

@@ -191,7 +191,8 @@ static void check_streams(struct doctor *d)
 		.config = d->config, .memory_bytes = STORE_BYTES, .patience_ms = PATIENCE_MS};
 	struct fault fault;
 	struct stores *stores = store_open(&options, &fault);
-	struct catalog *catalog = stores ? catalog_open(d->config, stores, NULL, &fault) : NULL;
+	struct catalog *catalog =
+		stores ? catalog_open(d->config, stores, NULL, NULL, &fault) : NULL;
 
 	if (!catalog)
 		fix(d, "shards", "mend that, or let the daemon's user read it: groups, ACLs",
@@ -205,7 +206,7 @@ static void check_streams(struct doctor *d)
 			ok(d, "shards", "%s of stream %s: %s can read %" PRIu64 " shard%s",
 				set->config->name, s->config->name, d->user_name, set->table.shards,
 				set->table.shards == 1 ? "" : "s");
-			if (set->objects)
+			if (set->bucket)
 				check_store(d, stores, s, set);
 			else
 				check_speed(d, s, set);

@@ -213,7 +213,7 @@ static bool cost_dataset(const struct ctl_history *h, uint32_t d, double windows
 		cost[WINDOW] = window_cost(&r);
 		cost[PIECE] = piece_cost(&r);
 	}
-	if (dataset && dataset->objects)
+	if (dataset && dataset->bucket)
 		cost[dataset->piece > 0 ? PIECE : WINDOW].chosen = true;
 	for (enum mode mode = 0; mode < MODES; mode++) {
 		sum[mode].gets += cost[mode].gets;

@@ -463,8 +463,6 @@ static bool inspect_shard(const struct parallel *p, struct fault *fault)
 	if (parallel_turn(p)) {
 		end_shard(in, f);
 		fine = !in->emit.failed;
-		if (fine)
-			parallel_pass(p);
 	}
 	ctl_input_close(f->shard, f->fd);
 	free(f);
@@ -661,13 +659,13 @@ static bool join_line(void *context, const struct dataset *m, json_t *line, stru
 static bool read_lines(struct join *j, manifest_visit *visit)
 {
 	const struct listed *listed = ctl_listed_find(&j->in->input, j->url, &(int64_t){0});
-	struct shard_hint hint = {.type = SHARD_U16};
 	struct fault fault;
 
 	/* Rows of a file are compared as the config reads them. */
 	if (j->in->deep && listed)
-		hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
-	if (manifest_read(&j->from, j->path, "/", NULL, NULL, &hint, visit, j, &fault))
+		j->from.hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
+	j->from.hint.type = SHARD_U16;
+	if (manifest_read(&j->from, j->path, "/", NULL, visit, j, &fault))
 		return true;
 	inspect_unread(j->in, j->path, fault.text);
 	return false;

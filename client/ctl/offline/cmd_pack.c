@@ -633,10 +633,8 @@ static bool pack_shard(const struct parallel *parallel, struct fault *fault)
 	if (!name_shard(p, parallel->i, path, fault) ||
 		(r->bytes == 0 && !pack_out(&p->in, &p->how, cut[0], cut[1], path, r, fault)))
 		return false;
-	if (!parallel_turn(parallel))
-		return true;
-	print(p, path, cut[1] - cut[0] + r->padding, r);
-	parallel_pass(parallel);
+	if (parallel_turn(parallel))
+		print(p, path, cut[1] - cut[0] + r->padding, r);
 	return true;
 }
 

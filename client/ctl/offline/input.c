@@ -171,7 +171,11 @@ static bool list_dataset(struct ctl_input *input, bool manifests,
 	l->stream = stream;
 	l->dataset = dataset;
 	if (dataset->manifest && manifests) {
-		if (!dataset_manifest(config, input->stores, stream, dataset, &l->shards, &fault))
+		l->shards = (struct dataset){.file = config,
+			.stream = stream,
+			.config = dataset,
+			.finder.stores = input->stores};
+		if (!dataset_manifest(&l->shards, &fault))
 			return ctl_error("%s", fault.text);
 	} else if (url) { /* without its slash, as other roots */
 		l->shards.list.root = strndup(dataset->path, strlen(dataset->path) - 1);

@@ -22,16 +22,18 @@
 
 static bool open_stream(struct ctl_stream *s, const char *config, const char *stream, bool all)
 {
+	char list[NEAREST_LIST_BYTES];
 	struct fault fault;
 
 	*s = (struct ctl_stream){.config = config_load(config, &fault)};
 	if (s->config && !config_stream(s->config, stream))
-		all = false; /* it is refused */
-	if (s->config)
+		config_refuse(&fault, s->config->path, s->config->stream[0].line, "streams",
+			"no stream is called %s; must be one of: %s", stream,
+			config_list_streams(s->config, stream, list));
+	else if (s->config)
 		s->stores = ctl_stores_open(s->config, &fault);
 	if (s->stores)
-		s->catalog = all ? catalog_open(s->config, s->stores, NULL, &fault)
-				 : catalog_open_stream(s->config, s->stores, stream, &fault);
+		s->catalog = catalog_open(s->config, s->stores, all ? NULL : stream, NULL, &fault);
 	if (s->catalog) {
 		s->stream = catalog_stream(s->catalog, stream);
 		return true;
@@ -239,7 +241,7 @@ struct ctl_windows *ctl_windows_open(
 		pthread_rwlock_init(&r->file[i].lock, NULL);
 	r->first = s->stream->dataset;
 	for (uint32_t d = 0; d < s->stream->config->datasets; d++)
-		r->stores |= s->stream->dataset[d].objects != NULL;
+		r->stores |= s->stream->dataset[d].bucket != NULL;
 	r->window_bytes =
 		(s->stream->begin.seq_len + s->stream->begin.extra) * s->stream->token_bytes;
 	fit = r->stores ? BLOCK_BYTES / r->window_bytes : 1;
@@ -279,10 +281,10 @@ static bool open_file(const struct ctl_windows *reader, struct file *file,
 	dataset_shard_path(dataset, shard, path, sizeof(path));
 	file->dataset = dataset;
 	file->shard = shard;
-	file->fd = dataset->objects ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (!dataset->objects && (file->fd < 0 || fstat(file->fd, &st) != 0))
+	file->fd = dataset->bucket ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (!dataset->bucket && (file->fd < 0 || fstat(file->fd, &st) != 0))
 		fault_errno(fault, errno, "", "%s", strerror(errno));
-	else if (dataset->objects || dataset_same_shard(dataset, shard, &st, fault))
+	else if (dataset->bucket || dataset_same_shard(dataset, shard, &st, fault))
 		file->source =
 			dataset_open_shard(dataset, shard, path, file->fd, reader->frames, fault);
 	if (file->source)
