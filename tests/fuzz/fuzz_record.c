@@ -182,7 +182,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				  : records_add(&r, path[0]) &&
 					    (kind % 4 == 1 || records_add(&r, path[kind % 2]));
 
-	if (done && records_read(&r, &stream, kind & 64 ? &history.cursor : NULL))
+	if (done && records_read(&r, &stream, kind & 64 ? &history : NULL))
 		for (size_t i = 0; i < r.peers && i < 4; i++)
 			prove(&r, i, from, from + n);
 	records_free(&r);

@@ -16,9 +16,8 @@
 enum { TOKENS_SHOWN = 8 };
 
 struct row {
+	struct ctl_window window; /* of NULL: the row is after the end of a finite stream */
 	uint64_t rank, row, position;
-	bool padding; /* the row is after the end of a finite stream */
-	struct order_place place;
 };
 
 struct plan {
@@ -30,11 +29,10 @@ struct plan {
 	struct emit e;
 };
 
-static void put_tokens(struct plan *p, const struct row *r, const char *path, const void *tokens)
+static void put_tokens(struct plan *p, const void *tokens)
 {
-	emit_text(&p->e, "path", NULL, r->padding ? NULL : path);
-	if (r->padding) {
-		emit_optional(&p->e, "tokens", NULL, 0, false);
+	if (!tokens) {
+		emit_json(&p->e, "tokens", "null");
 		return;
 	}
 	emit_open(&p->e, "tokens", '[');
@@ -53,33 +51,34 @@ static bool put_row(void *context, const void *item, const void *tokens)
 {
 	struct plan *p = context;
 	const struct row *r = item;
-	const struct cursor *c = &p->h->cursor;
-	const struct dataset *dataset = p->h->map[r->place.dataset];
+	const struct order_place *place = &r->window.place;
 	struct emit *e = &p->e;
 	const char *name = NULL, *shard = NULL;
 	uint64_t number = 0, offset = 0;
-	char path[PATH_MAX + 1] = "";
+	char path[PATH_MAX + 1];
+	bool has = r->window.of;
 
-	if (!r->padding) {
-		name = c->dataset[r->place.dataset].name;
-		table_locate(&dataset->table, &c->order[r->place.dataset], c->seed, r->place.epoch,
-			r->place.window, &number, &offset);
+	if (has) {
+		const struct dataset *dataset = ctl_window_locate(&r->window, &number, &offset);
+
+		name = p->h->cursor.dataset[place->dataset].name;
 		shard = dataset_shard_name(dataset, number);
-		if (p->reader)
-			dataset_shard_path(dataset, number, path, sizeof(path));
+		dataset_shard_path(dataset, number, path, sizeof(path));
 	}
 	if (p->ranks) {
 		emit_number(e, "rank", "rank", r->rank);
 		emit_number(e, "row", "row", r->row);
 	}
-	emit_optional(e, "position", "position", r->position, !r->padding);
+	emit_optional(e, "position", "position", r->position, has);
 	emit_text(e, "dataset", "dataset", name);
-	emit_optional(e, "epoch", "epoch", r->place.epoch, !r->padding);
-	emit_optional(e, "window", "window", r->place.window, !r->padding);
+	emit_optional(e, "epoch", "epoch", place->epoch, has);
+	emit_optional(e, "window", "window", place->window, has);
 	emit_text(e, "shard", "shard", shard);
-	emit_optional(e, "offset", "offset", offset, !r->padding);
-	if (p->reader)
-		put_tokens(p, r, path, tokens);
+	emit_optional(e, "offset", "offset", offset, has);
+	if (p->reader) {
+		emit_text(e, "path", NULL, has ? path : NULL);
+		put_tokens(p, tokens);
+	}
 	emit_row(e);
 	return !e->failed;
 }
@@ -87,26 +86,22 @@ static bool put_row(void *context, const void *item, const void *tokens)
 /* Prints @rows rows from @position on, those of @rank. False after an error was printed. */
 static bool put_rows(struct plan *p, uint64_t position, uint64_t rows, uint64_t rank)
 {
-	const struct cursor *c = &p->h->cursor;
-	uint64_t end = cursor_end(c), left = position < end ? end - position : 0;
+	uint64_t end = cursor_end(&p->h->cursor), left = position < end ? end - position : 0;
 	bool done = true;
 
 	for (uint64_t i = 0; i < rows && done; i++) {
 		struct row row = {.rank = rank, .row = i, .position = position + i};
+		struct order_place *place = &row.window.place;
 
-		row.padding = i >= left || !order_at(&p->h->order, row.position, &row.place);
-
-		const struct dataset *dataset = p->h->map[row.place.dataset];
-		const struct ctl_window window = {c, dataset, row.place};
-
-		if (!row.padding && !dataset)
+		if (i < left && order_at(&p->h->order, row.position, place))
+			row.window.of = p->h;
+		if (row.window.of && !p->h->map[place->dataset])
 			done = ctl_error("position %" PRIu64
 					 ": dataset %s is no longer in the config",
-				row.position, c->dataset[row.place.dataset].name);
-		else if (p->reader)
-			done = ctl_windows_add(p->reader, &row, row.padding ? NULL : &window);
+				row.position, p->h->cursor.dataset[place->dataset].name);
 		else
-			done = put_row(p, &row, NULL);
+			done = p->reader ? ctl_windows_add(p->reader, &row)
+					 : put_row(p, &row, NULL);
 	}
 	return done;
 }

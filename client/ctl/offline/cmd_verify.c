@@ -10,24 +10,19 @@
 
 #include <endian.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* ---- the proof ---- */
+/* What became of a position. */
+enum { MISSING, TAKEN, SKIPPED };
+
+static const char *const finding_name[FINDINGS] = {"repeated", "lost", "altered"};
 
 struct row {
+	struct ctl_window window; /* none: the order does not have the position */
 	const struct record_section *section;
 	uint64_t position, checksum;
-	struct order_place place;
-};
-
-struct work {
-	struct proof *p;
-	struct ctl_windows *reader;
-	size_t bytes; /* of a window */
-	void *other;  /* of one window, in the other width */
 };
 
 static void add_finding(struct proof *p, enum finding_kind kind, struct finding fault)
@@ -37,72 +32,54 @@ static void add_finding(struct proof *p, enum finding_kind kind, struct finding 
 		p->finding[kind][p->shown[kind]++] = fault;
 }
 
+/* Positions that were repeated, lost or altered. */
+static uint64_t findings(const struct proof *p)
+{
+	return p->found[REPEATED] + p->found[LOST] + p->found[ALTERED];
+}
+
 /* ---- rows ---- */
 
 /* Are the row's tokens those of the order? */
-static bool has_tokens(const struct work *w, const struct row *row, const void *tokens)
+static bool has_tokens(const struct proof *p, const struct row *row, const void *tokens)
 {
-	if (record_checksum(row->position, tokens, w->bytes) == row->checksum)
+	if (record_checksum(row->position, tokens, p->window_bytes) == row->checksum)
 		return true;
 	/* The stream may have had another width when the row was taken. */
-	uint32_t width = w->p->records->s->stream->token_bytes, other = width == 2 ? 4 : 2;
-	uint64_t n = w->bytes / width;
+	uint32_t width = p->records->s->stream->token_bytes, other = width == 2 ? 4 : 2;
+	uint64_t n = p->window_bytes / width;
 
-	return convert_tokens(width == 2 ? SHARD_U16 : SHARD_U32, other, tokens, n, w->other) &&
-	       record_checksum(row->position, w->other, n * other) == row->checksum;
+	return convert_tokens(width == 2 ? SHARD_U16 : SHARD_U32, other, tokens, n, p->other) &&
+	       record_checksum(row->position, p->other, n * other) == row->checksum;
 }
 
-/* False: the position was already taken. */
-static bool take(struct proof *p, uint64_t position)
-{
-	uint64_t i = position - p->from, bit = UINT64_C(1) << i % 64;
-
-	if (p->taken[i / 64] & bit)
-		return false;
-	p->taken[i / 64] |= bit;
-	return true;
-}
-
-static const struct record_order *order_of(const struct proof *p, const struct record_section *s)
-{
-	return &p->records->order[s->order];
-}
-
-/* Is the row the one that the order in force has there? */
+/* Is the row, which the config has, the one that the order in force has there? */
 static bool in_force(struct proof *p, const struct row *row)
 {
 	const struct record_force *force = records_in_force(p->peer, row->position);
-	const struct record_order *own = order_of(p, row->section),
-				  *right = &p->records->order[force->order];
-	struct order_place place;
+	const struct ctl_history *own = row->section->order, *right = force->order;
+	const struct order_place *place = &row->window.place;
+	struct order_place there;
 
 	if (own == right)
 		return true;
-	if (order_at(&right->order, row->position, &place) && place.epoch == row->place.epoch &&
-		place.window == row->place.window &&
-		right->name[place.dataset] == own->name[row->place.dataset])
+	if (order_at(&right->order, row->position, &there) && there.epoch == place->epoch &&
+		there.window == place->window &&
+		right->map[there.dataset] == own->map[place->dataset])
 		return true;
 	if (!p->files[0] || row->position < p->differ_at) {
-		p->files[0] = p->records->file[row->section->file].path;
-		p->files[1] = p->records->file[force->file].path;
+		p->files[0] = row->section->file;
+		p->files[1] = force->file;
 		p->differ_at = row->position;
 	}
 	return false;
 }
 
-static void count_served(
-	struct proof *p, const struct record_order *order, const struct order_place *place)
+static bool is_past(const struct row *row)
 {
-	struct proof_served *served = &p->served[order->name[place->dataset]];
+	uint64_t end = row->section->order->order.end;
 
-	served->samples++;
-	if (place->epoch >= served->epochs)
-		served->epochs = place->epoch + 1;
-}
-
-static bool is_past(const struct record_order *o, const struct row *row)
-{
-	return o->order.end && row->position >= o->order.end;
+	return end && row->position >= end;
 }
 
 /* A row that counts: of the range, or past the end of the stream. @tokens: NULL if the order does
@@ -110,61 +87,65 @@ static bool is_past(const struct record_order *o, const struct row *row)
 static bool judge_row(void *context, const void *item, const void *tokens)
 {
 	const struct row *row = item;
-	struct work *w = context;
-	struct proof *p = w->p;
-	const struct record_order *order = order_of(p, row->section);
+	struct proof *p = context;
 	const struct finding here = {row->position, 1, row->section->file};
+	unsigned char *state;
 
-	if (is_past(order, row)) {
+	if (is_past(row)) {
 		add_finding(p, ALTERED, here);
 		return true;
 	}
-	if (!take(p, row->position)) {
+	state = &p->state[row->position - p->from];
+	if (*state == TAKEN) {
 		add_finding(p, REPEATED, here);
 	} else {
+		*state = TAKEN;
 		p->samples++;
 		p->sum += row->checksum;
-		if (tokens)
-			count_served(p, order, &row->place);
+		if (tokens) {
+			const struct order_place *place = &row->window.place;
+			const struct dataset *of = row->window.of->map[place->dataset];
+			struct proof_served *served =
+				&p->served[of - p->records->s->stream->dataset];
+
+			served->samples++;
+			if (place->epoch >= served->epochs)
+				served->epochs = place->epoch + 1;
+		}
 	}
-	if (!tokens || !has_tokens(w, row, tokens) || !in_force(p, row))
+	if (!tokens || !has_tokens(p, row, tokens) || !in_force(p, row))
 		add_finding(p, ALTERED, here);
 	return true;
 }
 
-static bool see_row(struct work *w, struct row *row)
+static bool see_row(struct proof *p, struct row *row)
 {
-	struct proof *p = w->p;
-	const struct record_order *order = order_of(p, row->section);
-	struct ctl_window window = {.cursor = &order->cursor};
+	const struct ctl_history *order = row->section->order;
 
 	if (row->position >= row->section->limit) {
 		p->voided++;
 		return true;
 	}
-	if (!is_past(order, row) && (row->position < p->from || row->position >= p->to)) {
+	if (!is_past(row) && (row->position < p->from || row->position >= p->to)) {
 		p->outside++;
 		return true;
 	}
 	/* Also past the end: findings stay in order. */
-	if (!order_at(&order->order, row->position, &row->place))
-		return ctl_windows_add(w->reader, row, NULL);
-	window.dataset = order->map[row->place.dataset];
-	window.place = row->place;
-	return ctl_windows_add(w->reader, row, &window);
+	if (order_at(&order->order, row->position, &row->window.place))
+		row->window.of = order;
+	return ctl_windows_add(p->reader, row);
 }
 
-static bool see_section(struct work *w, const struct record_section *s)
+static bool see_section(struct proof *p, const struct record_section *s)
 {
-	const char *path = w->p->records->file[s->file].path;
 	size_t bytes;
-	const uint64_t(*entry)[2] = ctl_map(path, &bytes);
+	const uint64_t(*entry)[2] = ctl_map(s->file->path, &bytes);
 	bool done = entry;
 
 	if (entry && bytes / RECORD_ENTRY_BYTES < s->entry + s->rows)
-		done = ctl_error("%s: was truncated while it was read", path);
+		done = ctl_error("%s: was truncated while it was read", s->file->path);
 	for (uint64_t i = s->entry; done && i < s->entry + s->rows; i++)
-		done = see_row(w, &(struct row){.section = s,
+		done = see_row(p, &(struct row){.section = s,
 					  .position = le64toh(entry[i][0]),
 					  .checksum = le64toh(entry[i][1])});
 	if (entry)
@@ -172,119 +153,81 @@ static bool see_section(struct work *w, const struct record_section *s)
 	return done;
 }
 
-static bool see_rows(struct work *w)
-{
-	const struct record_peer *peer = w->p->peer;
-
-	for (size_t i = 0; i < peer->sections; i++)
-		if (!see_section(w, &peer->section[i]))
-			return false;
-	return ctl_windows_flush(w->reader);
-}
-
 /* ---- missing positions ---- */
 
-static int by_from(const void *a, const void *b)
-{
-	const struct stretch *x = a, *y = b;
-
-	return x->from < y->from ? -1 : x->from > y->from;
-}
-
-/* The first position from @at on that is taken, or not; p->to if there is none. */
-static uint64_t find(const struct proof *p, uint64_t at, bool taken)
-{
-	for (; at < p->to; at++) {
-		uint64_t i = at - p->from, word = p->taken[i / 64];
-
-		if (i % 64 == 0 && word == (taken ? 0 : UINT64_MAX)) /* none of these 64 */
-			at = p->to - at > 64 ? at + 63 : p->to - 1;
-		else if ((word >> i % 64 & 1) == taken)
-			return at;
-	}
-	return p->to;
-}
-
-/* Finds the ranges that were skipped by request, except those in which a row was taken and those
- * that a restart went back to. */
+/* Marks what was skipped by request, except ranges in which a row was taken and those that a
+ * restart went back to. */
 static void find_skips(struct proof *p)
 {
-	size_t n = 0;
-
 	for (size_t i = 0; i < p->peer->sections; i++) {
 		const struct record_section *s = &p->peer->section[i];
-		uint64_t to = s->begin.position < s->limit ? s->begin.position : s->limit;
-		struct stretch one = {
-			s->begin.left > p->from ? s->begin.left : p->from, to < p->to ? to : p->to};
+		uint64_t from = s->begin.left > p->from ? s->begin.left : p->from,
+			 to = least(least(s->begin.position, s->limit), p->to);
 
-		if (one.from < one.to &&
-			find(p, one.from, true) >=
-				one.to) /* otherwise the ranks did not all skip it at one step */
-			p->skip[n++] = one;
+		if (from >= to)
+			continue;
+
+		unsigned char *at = p->state + (from - p->from);
+
+		if (!memchr(at, TAKEN, to - from)) /* the ranks all skipped it at one step */
+			memset(at, SKIPPED, to - from);
 	}
-	qsort(p->skip, n, sizeof(*p->skip), by_from);
-	for (size_t i = 0; i < n; i++)
-		if (p->skips == 0 || p->skip[i].from > p->skip[p->skips - 1].to)
-			p->skip[p->skips++] = p->skip[i];
-		else if (p->skip[i].to > p->skip[p->skips - 1].to)
-			p->skip[p->skips - 1].to = p->skip[i].to;
 }
 
-/* Counts the missing positions: as skipped by request, otherwise as lost. */
+/* The end of the positions from @at on that all have its state. */
+static uint64_t end_of(const struct proof *p, uint64_t at)
+{
+	const unsigned char state = p->state[at - p->from];
+
+	while (at < p->to && p->state[at - p->from] == state)
+		at++;
+	return at;
+}
+
 static void count_gaps(struct proof *p)
 {
-	find_skips(p);
-	for (size_t i = 0; i < p->skips; i++) {
-		p->skipped += p->skip[i].to - p->skip[i].from;
-		for (uint64_t at = p->skip[i].from; at < p->skip[i].to; at++)
-			take(p, at);
+	for (uint64_t at = p->from, to; at < p->to; at = to) {
+		to = end_of(p, at);
+		if (p->state[at - p->from] == SKIPPED)
+			p->skipped += to - at;
+		else if (p->state[at - p->from] == MISSING)
+			add_finding(p, LOST, (struct finding){at, to - at, NULL});
 	}
-	for (uint64_t at = find(p, p->from, false); at < p->to;) {
-		uint64_t to = find(p, at, true);
-
-		add_finding(p, LOST, (struct finding){at, to - at, 0});
-		at = find(p, to, false);
-	}
-}
-
-/* ---- all of it ---- */
-
-static bool run_work(struct work *w)
-{
-	struct proof *p = w->p;
-	const struct stream *stream = p->records->s->stream;
-	size_t tokens = stream->begin.seq_len + stream->begin.extra;
-
-	w->bytes = tokens * stream->token_bytes;
-	w->other = malloc(tokens * sizeof(uint32_t));
-	p->taken = calloc((p->to - p->from + 63) / 64, sizeof(*p->taken));
-	p->served = calloc(p->records->datasets, sizeof(*p->served));
-	p->skip = calloc(p->peer->sections, sizeof(*p->skip));
-	if (!w->other || !p->taken || !p->served || !p->skip)
-		return ctl_error(PHRASE_MEMORY);
-	w->reader = ctl_windows_open(p->records->s, sizeof(struct row), judge_row, w);
-	if (!w->reader || !see_rows(w))
-		return false;
-	count_gaps(p);
-	return true;
 }
 
 bool proof_run(struct proof *p)
 {
-	struct work w = {.p = p};
-	bool done = run_work(&w);
+	const struct stream *stream = p->records->s->stream;
+	size_t tokens = stream->begin.seq_len + stream->begin.extra;
 
-	ctl_windows_close(w.reader);
-	free(w.other);
-	return done;
+	p->window_bytes = tokens * stream->token_bytes;
+	p->other = malloc(tokens * sizeof(uint32_t));
+	p->state = calloc(p->to - p->from, 1);
+	p->served = calloc(stream->config->datasets, sizeof(*p->served));
+	if (!p->other || !p->state || !p->served)
+		return ctl_error(PHRASE_MEMORY);
+	p->reader = ctl_windows_open(p->records->s, sizeof(struct row), judge_row, p);
+	if (!p->reader)
+		return false;
+	for (size_t i = 0; i < p->peer->sections; i++)
+		if (!see_section(p, &p->peer->section[i]))
+			return false;
+	if (!ctl_windows_flush(p->reader))
+		return false;
+	find_skips(p);
+	count_gaps(p);
+	return true;
 }
 
 void proof_free(struct proof *p)
 {
-	free(p->taken);
+	ctl_windows_close(p->reader);
+	free(p->other);
+	free(p->state);
 	free(p->served);
-	free(p->skip);
 }
+
+/* ---- what should have been taken, and by whom ---- */
 
 /* Where the tokens of a position are. */
 struct source {
@@ -295,57 +238,47 @@ struct source {
 
 static struct source source_of(const struct proof *p, uint64_t position)
 {
-	const struct record_order *o =
-		&p->records->order[records_in_force(p->peer, position)->order];
+	struct ctl_window w = {.of = records_in_force(p->peer, position)->order};
+	const struct dataset *dataset;
 	struct source source = {0};
-	struct order_place place;
 	uint64_t shard;
 
-	if (!order_at(&o->order, position, &place))
+	if (!order_at(&w.of->order, position, &w.place))
 		return source;
-
-	const struct dataset *dataset = o->map[place.dataset];
-
-	source.dataset = o->cursor.dataset[place.dataset].name;
-	if (!dataset)
-		return source;
-	table_locate(&dataset->table, &o->cursor.order[place.dataset], o->cursor.seed, place.epoch,
-		place.window, &shard, &source.offset);
-	source.shard = dataset_shard_name(dataset, shard);
+	source.dataset = w.of->cursor.dataset[w.place.dataset].name;
+	dataset = ctl_window_locate(&w, &shard, &source.offset);
+	source.shard = dataset ? dataset_shard_name(dataset, shard) : NULL;
 	return source;
 }
 
-/* The generation that should have taken @position. NULL: the position is before all of them. */
-static const struct record_generation *generation_of(const struct proof *p, uint64_t position)
-{
-	for (size_t g = p->peer->generations; g-- > 0;)
-		if (p->peer->generation[g].position <= position)
-			return &p->peer->generation[g];
-	return NULL;
-}
+/* The rank that should have taken a lost position. */
+struct taker {
+	const struct record_generation *generation; /* NULL: the position is before all of them */
+	uint64_t rank;
+	bool recorded; /* it has records of that generation */
+	uint64_t last; /* after its last position there that counts */
+};
 
-/* The rank of @g that should have taken @position. */
-static uint64_t rank_of(const struct record_generation *g, uint64_t position)
+static struct taker taker_of(const struct proof *p, uint64_t position)
 {
-	return (position - g->position) / g->micro_batch % g->world;
-}
+	struct taker t = {.generation = NULL};
 
-/* After the last position that counts of @rank of generation @g; 0: none. *@any: it has records. */
-static uint64_t last_of(
-	const struct proof *p, const struct record_generation *g, uint64_t rank, bool *any)
-{
-	uint64_t last = 0;
-
-	*any = false;
+	for (size_t i = p->peer->generations; i-- > 0 && !t.generation;)
+		if (p->peer->generation[i].position <= position)
+			t.generation = &p->peer->generation[i];
+	if (!t.generation)
+		return t;
+	t.rank = (position - t.generation->position) / t.generation->micro_batch %
+		 t.generation->world;
 	for (size_t i = 0; i < p->peer->sections; i++) {
 		const struct record_section *s = &p->peer->section[i];
 
-		if (&p->peer->generation[s->generation] != g || s->begin.rank != rank)
+		if (s->generation != t.generation || s->begin.rank != t.rank)
 			continue;
-		*any = true;
-		last = s->last > last ? s->last : last;
+		t.recorded = true;
+		t.last = s->last > t.last ? s->last : t.last;
 	}
-	return last;
+	return t;
 }
 
 /*
@@ -354,43 +287,17 @@ static uint64_t last_of(
  */
 static uint64_t whole_to(const struct proof *p)
 {
-	if (p->found[LOST] == 0 || p->peer->generations == 0)
-		return 0;
-
 	uint64_t first = p->finding[LOST][0].position;
-	const struct record_generation *g = &p->peer->generation[p->peer->generations - 1];
-	bool any;
+	struct taker t = taker_of(p, first);
+	const struct record_generation *g = t.generation;
 
-	if (first < g->position || last_of(p, g, rank_of(g, first), &any) > first)
+	if (p->found[LOST] == 0 || !g || g + 1 < p->peer->generation + p->peer->generations ||
+		t.last > first)
 		return 0;
 	return first - (first - g->position) % (g->world * g->micro_batch);
 }
 
-/* Positions that were repeated, lost or altered. */
-static uint64_t proof_findings(const struct proof *p)
-{
-	return p->found[REPEATED] + p->found[LOST] + p->found[ALTERED];
-}
-
 /* ---- the verdict ---- */
-
-struct text {
-	char at[3 * PATH_MAX];
-	size_t n;
-};
-
-/* Adds to @t. Always true. */
-__attribute__((format(printf, 2, 3))) static bool say(struct text *t, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	t->n += (size_t)vsnprintf(t->at + t->n, sizeof(t->at) - t->n, format, args);
-	va_end(args);
-	if (t->n >= sizeof(t->at))
-		t->n = sizeof(t->at) - 1;
-	return true;
-}
 
 /* The file of all findings of @kind that were kept; NULL if there are several. */
 static const char *only_file(const struct proof *p, enum finding_kind kind)
@@ -398,7 +305,7 @@ static const char *only_file(const struct proof *p, enum finding_kind kind)
 	for (unsigned i = 1; i < p->shown[kind]; i++)
 		if (p->finding[kind][i].file != p->finding[kind][0].file)
 			return NULL;
-	return p->records->file[p->finding[kind][0].file].path;
+	return p->finding[kind][0].file->path;
 }
 
 /* Are the altered rows that were kept, several, all of one shard? @first: that of the first. */
@@ -418,70 +325,69 @@ static bool one_shard(const struct proof *p, const struct source *first)
 /* Probable causes. False: it is another one. */
 
 /* Only clocks tell which of two restarts was first. */
-static bool clock_was_set(const struct proof *p, struct text *why)
+static bool clock_was_set(const struct proof *p, FILE *why)
 {
 	const struct record_peer *peer = p->peer;
 
-	return peer->rewound &&
-	       say(why,
+	return peer->rewinding &&
+	       fprintf(why,
 		       "%s begins after %s by its clock, but at an earlier position, so rows of "
 		       "that file are void; if the clock was set back, verify the records before "
 		       "and after that moment separately",
-		       p->records->file[peer->rewinding].path, p->records->file[peer->voided].path);
+		       peer->rewinding->path, peer->voided->path);
 }
 
-static bool rank_is_missing(const struct proof *p, struct text *why)
+static bool rank_is_missing(const struct proof *p, FILE *why)
 {
 	uint64_t first = p->finding[LOST][0].position, whole = whole_to(p);
-	const struct record_generation *g = p->found[LOST] ? generation_of(p, first) : NULL;
-	bool any;
+	struct taker t = taker_of(p, first);
 
-	if (!g)
+	if (p->found[LOST] == 0 || !t.generation)
 		return false;
-	last_of(p, g, rank_of(g, first), &any);
-	if (!any)
-		return say(why,
+	if (!t.recorded)
+		return fprintf(why,
 			"no record of rank %" PRIu64 " of %" PRIu64 " from position %" PRIu64
 			" on was given; give the records of all ranks and nodes",
-			rank_of(g, first), g->world, g->position);
+			t.rank, t.generation->world, t.generation->position);
 	return whole > p->from &&
-	       say(why,
+	       fprintf(why,
 		       "rank %" PRIu64 " of %" PRIu64 " recorded nothing from position %" PRIu64
 		       " on; if the run was stopped there, add --to %" PRIu64
 		       " to end the range at the last complete step",
-		       rank_of(g, first), g->world, first, whole);
+		       t.rank, t.generation->world, first, whole);
 }
 
-static bool samples_differ(const struct proof *p, struct text *why)
+static bool samples_differ(const struct proof *p, FILE *why)
 {
+	const struct finding *first = &p->finding[ALTERED][0];
+	struct source source;
+
 	if (p->files[0])
-		return say(why,
+		return fprintf(why,
 			"%s and %s were served different mixes: position %" PRIu64
 			" has other samples in them; all ranks must load the same checkpoint, and "
 			"carry out each request at one step",
-			p->files[0], p->files[1], p->differ_at);
+			p->files[0]->path, p->files[1]->path, p->differ_at);
 	if (p->found[ALTERED] == 0)
 		return false;
-	const struct finding *first = &p->finding[ALTERED][0];
-	struct source source = source_of(p, first->position);
-
+	source = source_of(p, first->position);
 	if (one_shard(p, &source))
-		return say(why,
+		return fprintf(why,
 			"shard %s of dataset %s is not what the run was served; restore that shard",
 			source.shard, source.dataset);
-	return say(why, "%s has %s", p->records->file[first->file].path,
+	return fprintf(why, "%s has %s", first->file->path,
 		!source.dataset ? "rows past the end of the stream"
 		: p->found[ALTERED] > 1 && only_file(p, ALTERED)
 			? "other tokens: another mix, or other shards"
 			: "tokens that are not those of the shards");
 }
 
-static bool taken_twice(const struct proof *p, struct text *why)
+static bool taken_twice(const struct proof *p, FILE *why)
 {
 	const char *file = p->found[REPEATED] ? only_file(p, REPEATED) : NULL;
 
 	return p->found[REPEATED] > 0 &&
-	       say(why, "%s%s", file ? file : "two processes took the same rows: ",
+	       fprintf(why, "%s%s", file ? file : "two processes took the same rows: ",
 		       file ? " has rows that were taken before"
 			    : "a job that ran twice, or a restart without its checkpoint");
 }
@@ -499,7 +405,7 @@ static int run_of(const struct record_file *file, const char **run)
 }
 
 /* Several runs may be taken for one by mistake. */
-static void name_runs(const struct records *r, struct text *v)
+static void name_runs(const struct records *r, FILE *verdict)
 {
 	const char *first, *other;
 	int n = run_of(&r->file[0], &first);
@@ -509,7 +415,7 @@ static void name_runs(const struct records *r, struct text *v)
 
 		if (n == 0 || m == 0 || (n == m && strncmp(first, other, (size_t)n) == 0))
 			continue;
-		say(v,
+		fprintf(verdict,
 			"; runs %.*s, %.*s were taken for one job that was restarted: if they are "
 			"not, verify the files of each alone",
 			n, first, m, other);
@@ -518,74 +424,72 @@ static void name_runs(const struct records *r, struct text *v)
 }
 
 /* "OK: …", or "NOT EXACT: " with the probable cause, what to do, and what was found. */
-static void write_verdict(const struct proof *p, struct text *v)
+static void write_verdict(const struct proof *p, FILE *to)
 {
-	if (proof_findings(p) > 0) {
-		say(v, "NOT EXACT: ");
-		if (!clock_was_set(p, v) && !rank_is_missing(p, v) && !samples_differ(p, v) &&
-			!taken_twice(p, v))
-			say(v, "positions were never taken, or their records were not given");
-		say(v,
+	if (findings(p) > 0) {
+		fputs("NOT EXACT: ", to);
+		if (!clock_was_set(p, to) && !rank_is_missing(p, to) && !samples_differ(p, to) &&
+			!taken_twice(p, to))
+			fputs("positions were never taken, or their records were not given", to);
+		fprintf(to,
 			": of the samples from %" PRIu64 " to %" PRIu64 ", %" PRIu64
 			" repeated, %" PRIu64 " lost, %" PRIu64 " altered",
 			p->from, p->to - 1, p->found[REPEATED], p->found[LOST], p->found[ALTERED]);
 	} else {
-		say(v, "OK: every sample from %" PRIu64 " to %" PRIu64 " once", p->from, p->to - 1);
+		fprintf(to, "OK: every sample from %" PRIu64 " to %" PRIu64 " once", p->from,
+			p->to - 1);
 		if (p->skipped > 0)
-			say(v, ", but %" PRIu64 " skipped by request", p->skipped);
-		if (p->peer->rewound)
-			say(v, "; ");
-		clock_was_set(p, v);
+			fprintf(to, ", but %" PRIu64 " skipped by request", p->skipped);
+		if (p->peer->rewinding)
+			fputs("; ", to);
+		clock_was_set(p, to);
 	}
-	name_runs(p->records, v);
+	name_runs(p->records, to);
 }
 
 /* ---- the result: a line of JSON; otherwise the verdict, then its numbers and faults ---- */
 
-static const char *const finding_name[FINDINGS] = {"repeated", "lost", "altered"};
+static void put_number(struct emit *e, const char *name, uint64_t value)
+{
+	emit_number(e, name, name, value);
+}
 
 static void put_numbers(struct emit *e, const struct proof *p)
 {
 	uint64_t whole = whole_to(p);
-	const struct {
-		const char *key;
-		uint64_t value;
-	} numbers[] = {
-		{"peer", p->peer->peer},
-		{"pass", p->peer->pass},
-		{"samples", p->samples},
-		{"repeated", p->found[REPEATED]},
-		{"lost", p->found[LOST]},
-		{"altered", p->found[ALTERED]},
-		{"skipped", p->skipped},
-		{"void", p->voided},
-		{"outside", p->outside},
-		{"generations", p->peer->generations},
-		{"records", p->records->files},
-		{"from", p->from},
-		{"to", p->to},
-		{"sum", p->sum},
-		{"seq_len", p->records->s->stream->begin.seq_len},
-	};
 
 	emit_fields(e);
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-		emit_number(e, numbers[i].key, numbers[i].key, numbers[i].value);
+	put_number(e, "peer", p->peer->peer);
+	put_number(e, "pass", p->peer->pass);
+	put_number(e, "samples", p->samples);
+	for (enum finding_kind kind = 0; kind < FINDINGS; kind++)
+		put_number(e, finding_name[kind], p->found[kind]);
+	put_number(e, "skipped", p->skipped);
+	put_number(e, "void", p->voided);
+	put_number(e, "outside", p->outside);
+	put_number(e, "generations", p->peer->generations);
+	put_number(e, "records", p->records->files);
+	put_number(e, "from", p->from);
+	put_number(e, "to", p->to);
+	put_number(e, "sum", p->sum);
+	put_number(e, "seq_len", p->records->s->stream->begin.seq_len);
 	if (whole > p->from)
-		emit_number(e, "whole_to", "whole_to", whole);
+		put_number(e, "whole_to", whole);
 	emit_table(e);
 }
 
 static void put_skips(struct emit *e, const struct proof *p)
 {
 	emit_open(e, "skips", '[');
-	for (size_t i = 0; i < p->skips; i++) {
+	for (uint64_t at = p->from, to; at < p->to; at = to) {
+		to = end_of(p, at);
+		if (p->state[at - p->from] != SKIPPED)
+			continue;
 		emit_open(e, "", '[');
-		emit_number(e, "", NULL, p->skip[i].from);
-		emit_number(e, "", NULL, p->skip[i].to);
+		emit_number(e, "", NULL, at);
+		emit_number(e, "", NULL, to);
 		emit_close(e, ']');
-		emit_line(e, "skipped: positions %" PRIu64 " to %" PRIu64, p->skip[i].from,
-			p->skip[i].to - 1);
+		emit_line(e, "skipped: positions %" PRIu64 " to %" PRIu64, at, to - 1);
 	}
 	emit_close(e, ']');
 }
@@ -594,8 +498,8 @@ static void put_skips(struct emit *e, const struct proof *p)
 static void put_finding(
 	struct emit *e, const struct proof *p, enum finding_kind kind, const struct finding *f)
 {
-	const struct record_generation *g = kind == LOST ? generation_of(p, f->position) : NULL;
 	struct source source = source_of(p, f->position);
+	struct taker taker = taker_of(p, f->position);
 
 	emit_line(e,
 		"%s: position %" PRIu64 " to %" PRIu64 "  dataset %s  shard %s  offset %" PRIu64,
@@ -611,49 +515,42 @@ static void put_finding(
 		emit_text(e, "shard", NULL, source.shard);
 		emit_number(e, "offset", NULL, source.offset);
 	}
-	if (kind != LOST) {
-		emit_text(e, "record", NULL, p->records->file[f->file].path);
-		emit_more(e, "  in %s", p->records->file[f->file].path);
-	} else if (g) {
-		emit_number(e, "rank", NULL, rank_of(g, f->position));
-		emit_number(e, "world", NULL, g->world);
-		emit_more(e, "  of rank %" PRIu64, rank_of(g, f->position));
+	if (f->file) {
+		emit_text(e, "record", NULL, f->file->path);
+		emit_more(e, "  in %s", f->file->path);
+	} else if (taker.generation) {
+		emit_number(e, "rank", NULL, taker.rank);
+		emit_number(e, "world", NULL, taker.generation->world);
+		emit_more(e, "  of rank %" PRIu64, taker.rank);
 	}
 	emit_close(e, '}');
 }
 
-static void put_findings(struct emit *e, const struct proof *p)
-{
-	emit_open(e, "faults", '[');
-	for (enum finding_kind kind = 0; kind < FINDINGS; kind++)
-		for (unsigned i = 0; i < p->shown[kind]; i++)
-			put_finding(e, p, kind, &p->finding[kind][i]);
-	emit_close(e, ']');
-}
-
 static void put_datasets(struct emit *e, const struct proof *p)
 {
+	const struct cursor *c = &p->records->s->stream->begin;
+
 	emit_open(e, "datasets", '[');
-	for (size_t i = 0; i < p->records->datasets; i++) {
+	for (uint32_t d = 0; d < c->datasets; d++) {
 		emit_open(e, "", '{');
-		emit_text(e, "name", NULL, p->records->dataset[i].name);
-		emit_number(e, "samples", NULL, p->served[i].samples);
-		emit_number(e, "epochs", NULL, p->served[i].epochs);
-		emit_number(e, "windows", NULL, p->records->dataset[i].windows);
+		emit_text(e, "name", NULL, c->dataset[d].name);
+		emit_number(e, "samples", NULL, p->served[d].samples);
+		emit_number(e, "epochs", NULL, p->served[d].epochs);
+		emit_number(e, "windows", NULL, c->order[d].windows);
 		emit_close(e, '}');
 	}
 	emit_close(e, ']');
 }
 
 static void put_mix(
-	struct emit *e, uint64_t from, const struct record_order *o, const struct order_segment *s)
+	struct emit *e, uint64_t from, const struct cursor *c, const struct order_segment *s)
 {
 	emit_open(e, "", '{');
 	emit_number(e, "from", NULL, from);
 	emit_open(e, "shares", '{');
 	for (uint32_t d = 0; d < s->datasets; d++)
 		if (s->units[d] > 0)
-			emit_share(e, o->cursor.dataset[d].name, NULL, ctl_fraction(s, d));
+			emit_share(e, c->dataset[d].name, NULL, ctl_fraction(s, d));
 	emit_close(e, '}');
 	emit_close(e, '}');
 }
@@ -661,25 +558,26 @@ static void put_mix(
 /* The mixes that were in force in the range. */
 static void put_mixes(struct emit *e, const struct proof *p)
 {
+	const struct record_force *force = p->peer->force, *end = force + p->peer->forces;
 	const struct order_segment *last = NULL;
 	uint64_t at = p->from;
 
 	emit_open(e, "mixes", '[');
-	for (size_t f = 0; f < p->peer->forces && at < p->to; f++) {
-		const struct record_order *o = &p->records->order[p->peer->force[f].order];
-		uint64_t end = f + 1 < p->peer->forces ? p->peer->force[f + 1].from : p->to;
+	for (; force < end; force++) {
+		const struct order *order = &force->order->order;
 
-		for (uint32_t i = 0; i < o->order.segments; i++) {
-			const struct order_segment *s = o->order.segment[i];
-			uint64_t to = i + 1 < o->order.segments ? o->order.segment[i + 1]->start
-								: UINT64_MAX;
+		for (uint32_t i = 0; i < order->segments; i++) {
+			const struct order_segment *const *s = &order->segment[i];
+			uint64_t to = force + 1 < end ? least(force[1].from, p->to) : p->to;
 
-			if (to <= at || at >= end || at >= p->to || s->start > at)
+			if (i + 1 < order->segments)
+				to = least(to, s[1]->start);
+			if (to <= at)
 				continue;
-			if (!last || !ctl_same_segment(last, s))
-				put_mix(e, at, o, s);
-			last = s;
-			at = to < end ? to : end;
+			if (!last || !ctl_same_segment(last, *s))
+				put_mix(e, at, &force->order->cursor, *s);
+			last = *s;
+			at = to;
 		}
 	}
 	emit_close(e, ']');
@@ -704,77 +602,75 @@ static void put_lives(struct emit *e, const struct proof *p)
 	emit_close(e, ']');
 }
 
-void proof_put(struct emit *e, const struct proof *p)
+bool proof_put(struct emit *e, const struct proof *p)
 {
-	struct text v = {.n = 0};
+	char *verdict = NULL;
+	size_t n;
+	FILE *to = open_memstream(&verdict, &n);
 
-	write_verdict(p, &v);
-	emit_line(e, "%s", v.at);
+	if (to)
+		write_verdict(p, to);
+	if (!to || fclose(to) != 0) {
+		free(verdict);
+		return ctl_error(PHRASE_MEMORY);
+	}
+	emit_line(e, "%s", verdict);
 	put_numbers(e, p);
 	put_skips(e, p);
-	put_findings(e, p);
+	emit_open(e, "faults", '[');
+	for (enum finding_kind kind = 0; kind < FINDINGS; kind++)
+		for (unsigned i = 0; i < p->shown[kind]; i++)
+			put_finding(e, p, kind, &p->finding[kind][i]);
+	emit_close(e, ']');
 	put_datasets(e, p);
 	put_mixes(e, p);
 	put_lives(e, p);
-	emit_text(e, "verdict", NULL, v.at);
+	emit_text(e, "verdict", NULL, verdict);
 	emit_row(e);
-}
-
-enum { CONFIG, FROM, TO, CURSOR, RUN, JSON };
-
-/* ---- the range of positions that a proof is about ---- */
-
-/* Where @pass begins, and ends with its last row. */
-static struct stretch recorded(const struct records *r, uint64_t pass)
-{
-	struct stretch whole = {.from = UINT64_MAX};
-
-	for (size_t i = 0; i < r->sections; i++) {
-		const struct record_section *s = &r->section[i];
-
-		if (s->pass == pass && s->begin.position < whole.from)
-			whole.from = s->begin.position;
-		if (s->pass == pass && s->last > whole.to)
-			whole.to = s->last;
-	}
-	return whole;
-}
-
-/* Sets the proof's range from --from and --to, or from what was @recorded. The last of several
- * passes may still be going on, so its range ends at its last row. False after an error. */
-static bool set_range(
-	struct proof *p, const struct ctl_arguments *a, const struct stretch *recorded)
-{
-	const struct records *r = p->records;
-	const struct order *oldest = &r->order[p->peer->force[0].order].order;
-	uint64_t end = oldest->end ? oldest->end : UINT64_MAX, first = oldest->segment[0]->start;
-	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-
-	p->from = ctl_number(a, FROM, recorded->from);
-	p->to = ctl_number(a, TO, recorded->to < end ? recorded->to : end);
-	if (r->passes > 1 && p->peer->pass + 1 == r->passes && recorded->to > p->from &&
-		recorded->to < p->to)
-		p->to = recorded->to;
-	if (p->to > end)
-		ctl_fail("--to %" PRIu64 ": the stream ends at position %" PRIu64, p->to, end);
-	else if (p->to <= p->from)
-		ctl_fail("the range from position %" PRIu64 " to %" PRIu64
-			 " is empty; give --to above --from, or what was recorded",
-			p->from, p->to);
-	else if (p->from < first)
-		ctl_fail("the range begins at position %" PRIu64 ", but the mixes before %" PRIu64
-			 " are unknown; give --from, or a cursor saved earlier with --cursor",
-			p->from, first);
-	else if ((p->to - p->from) / 8 > memory)
-		ctl_fail("positions %" PRIu64 " to %" PRIu64
-			 " need more memory than there is, a bit each; give --from and --to",
-			p->from, p->to);
-	else
-		return true;
-	return false;
+	free(verdict);
+	return true;
 }
 
 /* ---- the command ---- */
+
+enum { FROM = CTL_HISTORY_OPTIONS, TO, JSON };
+
+/* Sets the proof's range to what was recorded of its pass. */
+static void see_range(struct proof *p)
+{
+	const struct records *r = p->records;
+
+	p->from = UINT64_MAX;
+	for (const struct record_section *s = r->section; s < r->section + r->sections; s++)
+		if (s->pass == p->peer->pass) {
+			p->from = least(p->from, s->begin.position);
+			p->to = s->last > p->to ? s->last : p->to;
+		}
+}
+
+/* Applies --from and --to. False after an error was printed. */
+static bool set_range(struct proof *p, const struct ctl_arguments *a)
+{
+	const struct ctl_history *oldest = p->peer->force[0].order;
+	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t recorded = p->to;
+
+	p->from = ctl_number(a, FROM, p->from);
+	p->to = least(ctl_number(a, TO, recorded), cursor_end(&oldest->cursor));
+	/* The last of several passes may still be going on. */
+	if (p->records->passes > 1 && p->peer->pass + 1 == p->records->passes && recorded > p->from)
+		p->to = least(p->to, recorded);
+	if (p->to <= p->from)
+		return ctl_error("the range from position %" PRIu64 " to %" PRIu64
+				 " is empty; give --to above --from, or what was recorded",
+			p->from, p->to);
+	if (p->to - p->from > memory)
+		return ctl_error("positions %" PRIu64 " to %" PRIu64
+				 " need more memory than there is, a byte each; give --from and "
+				 "--to",
+			p->from, p->to);
+	return ctl_history_has(oldest, p->from);
+}
 
 static int prove(const struct ctl_arguments *a, const struct records *r)
 {
@@ -783,62 +679,59 @@ static int prove(const struct ctl_arguments *a, const struct records *r)
 	bool done = true;
 
 	for (size_t i = 0; i < r->peers && done; i++) {
-		const struct stretch whole = recorded(r, r->peer[i].pass);
 		struct proof p = {.records = r, .peer = &r->peer[i]};
 
-		if (r->passes > 1 && ctl_given(a, FROM) && whole.to <= ctl_number(a, FROM, 0))
+		see_range(&p);
+		if (r->passes > 1 && ctl_given(a, FROM) && p.to <= ctl_number(a, FROM, 0))
 			continue; /* this pass did not reach --from */
-		done = set_range(&p, a, &whole) && proof_run(&p);
-		if (done)
-			proof_put(&e, &p);
-		if (!done || proof_findings(&p) > 0)
+		done = set_range(&p, a) && proof_run(&p) && proof_put(&e, &p);
+		if (!done || findings(&p) > 0)
 			status = CTL_FAILED;
 		proof_free(&p);
 	}
 	return emit_end(&e, status);
 }
 
-static int verify(const struct ctl_arguments *a)
+static int answer(
+	const struct ctl_arguments *a, const struct ctl_stream *s, const struct ctl_history *h)
 {
-	const char *run = ctl_text(a, RUN);
-	unsigned cursors = a->listed;
-	struct ctl_history history = {0};
 	struct records records = {0};
-	struct ctl_stream s;
+	bool given = ctl_given(a, CTL_HISTORY_NAME) || a->listed > 0, good = true;
 	int status = CTL_FAILED;
-	bool given = run || a->listed > 0, good = true;
 
-	if (run && a->listed > 0)
-		return ctl_usage(a->command, "--run and --cursor exclude each other");
-	if (!ctl_stream_open(&s, ctl_text(a, CONFIG), a->argument[0]))
-		return CTL_FAILED;
 	for (int i = 1; i < a->arguments && good; i++)
-		if (a->listed > 0 && bytes_ends_in(a->argument[i], ".cursor")) /* "*.cursor" */
-			a->list[cursors++] = a->argument[i];
-		else
-			good = records_add(&records, a->argument[i]);
-	if (good && records.files == 0)
-		status = ctl_usage(a->command, "needs STREAM RECORD...");
-	else if (good && (!given || ctl_history_open(&history, &s, a->list, cursors, run)) &&
-		 records_read(&records, &s, given ? &history.cursor : NULL))
+		good = records_add(&records, a->argument[i]);
+	if (good && records_read(&records, s, given ? h : NULL))
 		status = prove(a, &records);
 	records_free(&records);
-	ctl_history_close(&history);
-	ctl_stream_close(&s);
 	return status;
 }
 
+static int verify(const struct ctl_arguments *a)
+{
+	struct ctl_arguments sorted = *a;
+
+	sorted.arguments = 1;
+	for (int i = 1; i < a->arguments; i++)
+		if (a->listed > 0 && bytes_ends_in(a->argument[i], ".cursor")) /* "*.cursor" */
+			sorted.list[sorted.listed++] = a->argument[i];
+		else
+			sorted.argument[sorted.arguments++] = a->argument[i];
+	return sorted.arguments > 1 ? ctl_with_history(&sorted, false, answer)
+				    : ctl_usage(a->command, "needs STREAM RECORD...");
+}
+
 static const struct ctl_option options[] = {
-	[CONFIG] = {CTL_CONFIG_NEEDED},
+	[CTL_HISTORY_CONFIG] = {CTL_CONFIG_NEEDED},
+	[CTL_HISTORY_FILES] = {OPTION_LIST("cursor", "FILE",
+		"cursor whose mixes count for all rows; default: those in the records")},
+	[CTL_HISTORY_NAME] = {OPTION_TEXT("run", "RUN",
+		"run whose last cursor in state_dir counts for all rows, or a cursor's file")},
 	[FROM] = {OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
 		"first position of the range; default: the first recorded, which proves nothing of "
 		"those before it")},
 	[TO] = {OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX,
 		"end of the range, not included; default: the end of the records")},
-	[CURSOR] = {OPTION_LIST("cursor", "FILE",
-		"cursor whose mixes count for all rows; default: those in the records")},
-	[RUN] = {OPTION_TEXT("run", "RUN",
-		"run whose last cursor in state_dir counts for all rows, or a cursor's file")},
 	[JSON] = {CTL_JSON_OPTION},
 };
 

@@ -44,6 +44,8 @@ struct ctl_history {
 bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
 	unsigned n, const char *run);
 void ctl_history_close(struct ctl_history *h);
+/* Fills in the rest from h->cursor. False after an error; ctl_history_close() is needed. */
+bool ctl_history_map(struct ctl_history *h, const struct ctl_stream *s);
 /* Is @from between the first known mix and the stream's end? Prints an error otherwise. */
 bool ctl_history_has(const struct ctl_history *h, uint64_t from);
 /* Have two cursors the same mix from the same position on, with the same past? */
@@ -73,14 +75,18 @@ int ctl_with_history(const struct ctl_arguments *a, bool all,
 
 /* ---- tokens ---- */
 
-struct ctl_windows;
-
 /* A window of a cursor's dataset. */
 struct ctl_window {
-	const struct cursor *cursor;
-	const struct dataset *dataset; /* of the config; NULL: it no longer has it */
+	const struct ctl_history *of; /* NULL: there is no window */
 	struct order_place place;
 };
+
+/* Where the window's tokens begin. Returns its dataset, which has them, or NULL if the config no
+ * longer has it. */
+const struct dataset *ctl_window_locate(
+	const struct ctl_window *w, uint64_t *shard, uint64_t *offset);
+
+struct ctl_windows;
 
 /*
  * Gets the items that were added, in order, with the tokens of their windows: seq_len + extra, in
@@ -88,13 +94,14 @@ struct ctl_window {
  */
 typedef bool ctl_windows_take(void *context, const void *item, const void *tokens);
 
-/* Reads windows for items of @item_bytes. Windows in a store are read many at once, so items may
- * wait for others. Borrows @s until closed. NULL after an error was printed. */
+/* Reads windows for items of @item_bytes, which begin with a struct ctl_window. Windows in a store
+ * are read many at once, so items may wait for others. Borrows @s until closed. NULL after an error
+ * was printed. */
 struct ctl_windows *ctl_windows_open(
 	const struct ctl_stream *s, size_t item_bytes, ctl_windows_take *take, void *context);
-/* Adds a copy of @item. @window NULL: it needs no tokens. False: @take returned it, or an error was
- * printed; then the items before it were taken. */
-bool ctl_windows_add(struct ctl_windows *reader, const void *item, const struct ctl_window *window);
+/* Adds a copy of @item. False: @take returned it, or an error was printed; then the items before it
+ * were taken. */
+bool ctl_windows_add(struct ctl_windows *reader, const void *item);
 /* Takes the items that wait. */
 bool ctl_windows_flush(struct ctl_windows *reader);
 void ctl_windows_close(struct ctl_windows *reader);
@@ -109,30 +116,24 @@ struct record_file {
 	char *path;
 	dev_t device;
 	ino_t inode;
+	uint64_t pass; /* of the section that was judged last */
 };
 
 /* An order in which rows were served: that of a cursor. */
 struct record_order {
-	struct cursor cursor;
-	uint64_t checksum;	    /* of its encoding */
-	struct order order;	    /* borrows from the cursor */
-	const struct dataset **map; /* [datasets] as stream_map() */
-	uint32_t *name;		    /* [datasets] numbers in records.dataset */
-};
-
-/* A dataset that any of the cursors has. */
-struct record_dataset {
-	const char *name;
-	uint64_t windows;
+	struct ctl_history history;
+	uint64_t checksum; /* of the cursor's encoding */
+	struct record_order *next;
 };
 
 /* A beginning and the rows that follow it. */
 struct record_section {
 	struct record_begin begin;
-	uint32_t file, generation;
-	uint32_t order;	      /* number in records.order */
+	struct record_file *file;
+	const struct ctl_history *order;
+	struct record_generation *generation;
 	uint64_t pass;	      /* number of the pass over a finite stream */
-	bool again;	      /* it begins its pass */
+	bool first, again;    /* it begins its process; its pass */
 	uint64_t entry, rows; /* number of its first row in the file; number of rows */
 	uint64_t top;	      /* after the highest position of all rows; 0: none */
 	uint64_t limit;	      /* rows from this position on are void */
@@ -142,14 +143,15 @@ struct record_section {
 struct record_generation {
 	uint64_t position, world, micro_batch;
 	uint64_t limit; /* a later generation makes rows from this position on void */
-	size_t opener;	/* number, by time, of the section that opened it */
+	struct record_section *opener; /* while the sections are sorted by time */
 };
 
 /* From a position on, until that of the next one: the order of the newest beginning, and its file.
  */
 struct record_force {
 	uint64_t from;
-	uint32_t order, file;
+	const struct ctl_history *order;
+	const struct record_file *file;
 };
 
 /* Beginnings that follow each other in time with one position, world and micro_batch: those of the
@@ -160,7 +162,7 @@ struct record_life {
 	uint64_t ranks;		   /* beginnings */
 };
 
-/* One pass of one peer. The arrays below have its sections, generations and lives only. */
+/* One pass of one peer. */
 struct record_peer {
 	uint64_t peer, pass;
 	struct record_section *section; /* by file and entry */
@@ -172,34 +174,35 @@ struct record_peer {
 	struct record_life *life; /* ascending in time */
 	size_t lives;
 	/* A rank's file that begins before where an earlier file of it began, and voids rows that
-	 * it does not reach. */
-	bool rewound;
-	uint32_t rewinding, voided;
+	 * it does not reach. NULL: none. */
+	const struct record_file *rewinding, *voided;
 };
 
 struct records {
 	const struct ctl_stream *s;
 	struct record_file *file;
 	size_t files;
-	struct record_order *order;
-	size_t orders;
-	struct record_dataset *dataset; /* names borrow from the orders */
-	size_t datasets;
+	struct record_order *order;	/* the newest one first */
 	struct record_section *section; /* by peer and pass */
 	size_t sections;
 	struct record_peer *peer;
 	size_t peers;
 	uint64_t passes; /* largest number of passes that a peer has begun */
+
+	/* of all peers: room for one per section */
+	struct record_generation *generation;
+	struct record_force *force;
+	struct record_life *life;
 };
 
 /* Adds @path: a file, or a directory's *.record. */
 bool records_add(struct records *r, const char *path);
 /*
  * Reads all files and judges which rows count. A file named twice is read once. Rejects records of
- * another stream than @s, which is borrowed. @cursor: NULL, or the one that counts for all rows
- * instead of those in the records.
+ * another stream than @s, which is borrowed. @given: NULL, or what counts for all rows instead of
+ * the cursors in the records; borrowed.
  */
-bool records_read(struct records *r, const struct ctl_stream *s, const struct cursor *cursor);
+bool records_read(struct records *r, const struct ctl_stream *s, const struct ctl_history *given);
 void records_free(struct records *r);
 
 /* The order in which @position should have been served. */
@@ -214,12 +217,8 @@ enum {
 };
 
 struct finding {
-	uint64_t position, count; /* a range of positions; only LOST has more than 1 */
-	uint32_t file;		  /* of the row; not for LOST */
-};
-
-struct stretch {
-	uint64_t from, to;
+	uint64_t position, count;	/* a range of positions; only LOST has more than 1 */
+	const struct record_file *file; /* of the row; NULL for LOST */
 };
 
 struct proof_served {
@@ -229,7 +228,7 @@ struct proof_served {
 
 /*
  * The proof for one peer and one pass: over a range of positions, the rows that its ranks recorded
- * must be exactly the order. It needs a bit of memory per position.
+ * must be exactly the order. It needs a byte of memory per position.
  */
 struct proof {
 	/* set by the caller */
@@ -237,24 +236,32 @@ struct proof {
 	const struct record_peer *peer;
 	uint64_t from, to;
 
+	struct ctl_windows *reader;
+	size_t window_bytes;
+	void *other; /* of one window, in the other width */
+
 	/* the result */
-	uint64_t *taken; /* one bit per position */
+	unsigned char *state; /* of each position: taken, skipped or neither */
 	uint64_t samples, skipped, voided, outside, sum;
-	struct proof_served *served; /* [records->datasets] */
+	struct proof_served *served; /* of each dataset of the config */
 	uint64_t found[FINDINGS];    /* number of positions */
 	struct finding finding[FINDINGS][PROOF_SHOWN];
 	unsigned shown[FINDINGS];
-	/* Two files whose orders differ at that row; files[0] is NULL if there are none. */
-	const char *files[2];
+	/* Two files whose orders differ at that row; NULL if there are none. */
+	const struct record_file *files[2];
 	uint64_t differ_at;
-	struct stretch *skip; /* skipped by request: ascending, disjoint, within the range */
-	size_t skips;
 };
 
 /* Fills in the result. False after an error was printed. Call proof_free() either way. */
 bool proof_run(struct proof *p);
 void proof_free(struct proof *p);
-/* Prints the result: a line of JSON; otherwise the verdict, then its numbers and faults. */
-void proof_put(struct emit *e, const struct proof *p);
+/* Prints the result: a line of JSON; otherwise the verdict, then its numbers and faults. False
+ * after an error was printed. */
+bool proof_put(struct emit *e, const struct proof *p);
+
+static inline uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
 
 #endif

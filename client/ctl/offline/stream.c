@@ -133,6 +133,16 @@ static bool read_run(struct cursor *cursor, const struct ctl_stream *s, const ch
 		run, *path ? ", the last place was " : "", path);
 }
 
+bool ctl_history_map(struct ctl_history *h, const struct ctl_stream *s)
+{
+	h->map = calloc(h->cursor.datasets, sizeof(*h->map));
+	if (!h->map)
+		return ctl_error(PHRASE_MEMORY);
+	h->order = cursor_history(&h->cursor);
+	stream_map(s->stream, &h->cursor, h->map);
+	return true;
+}
+
 bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
 	unsigned n, const char *run)
 {
@@ -145,15 +155,10 @@ bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const c
 		good = read_furthest(&h->cursor, paths, n, &s->stream->begin);
 	else
 		good = cursor_copy(&h->cursor, &s->stream->begin) || ctl_error(PHRASE_MEMORY);
-	if (good)
-		h->map = calloc(h->cursor.datasets, sizeof(*h->map));
-	if (!h->map) {
+	good = good && ctl_history_map(h, s);
+	if (!good)
 		ctl_history_close(h);
-		return good && ctl_error(PHRASE_MEMORY);
-	}
-	h->order = cursor_history(&h->cursor);
-	stream_map(s->stream, &h->cursor, h->map);
-	return true;
+	return good;
 }
 
 void ctl_history_close(struct ctl_history *h)
@@ -200,6 +205,18 @@ int ctl_with_history(const struct ctl_arguments *a, bool all,
 
 /* ---- the tokens of windows ---- */
 
+const struct dataset *ctl_window_locate(
+	const struct ctl_window *w, uint64_t *shard, uint64_t *offset)
+{
+	const struct cursor *c = &w->of->cursor;
+	const struct dataset *dataset = w->of->map[w->place.dataset];
+
+	if (dataset)
+		table_locate(&dataset->table, &c->order[w->place.dataset], c->seed, w->place.epoch,
+			w->place.window, shard, offset);
+	return dataset;
+}
+
 enum { OPEN_FILES = 64, BLOCK_WINDOWS = 1024, BLOCK_BYTES = 64 << 20 };
 
 /* When a shard is opened it is compared with the one that was listed. Some stay open, because
@@ -221,9 +238,8 @@ struct ctl_windows {
 
 	ctl_windows_take *take;
 	void *context;
-	uint64_t n, most;	   /* items that wait, at most */
-	struct ctl_window *window; /* [most] of each; cursor NULL: it has none */
-	char *items, *tokens;	   /* [most] */
+	uint64_t n, most;     /* items that wait, at most */
+	char *items, *tokens; /* [most] */
 	size_t item_bytes;
 };
 
@@ -250,10 +266,9 @@ struct ctl_windows *ctl_windows_open(
 	r->context = context;
 	r->item_bytes = item_bytes;
 	r->frames = frames_new(dataset_frames_budget(s->config));
-	r->window = calloc(r->most, sizeof(*r->window));
 	r->items = malloc(r->most * item_bytes);
 	r->tokens = malloc(r->most * r->window_bytes);
-	if (r->frames && r->window && r->items && r->tokens)
+	if (r->frames && r->items && r->tokens)
 		return r;
 	ctl_fail(PHRASE_MEMORY);
 	ctl_windows_close(r);
@@ -316,23 +331,28 @@ static struct file *acquire(struct ctl_windows *reader, const struct dataset *da
 	return NULL;
 }
 
+static const struct ctl_window *window_of(const struct ctl_windows *r, uint64_t i)
+{
+	return (const void *)(r->items + i * r->item_bytes);
+}
+
 /* Any thread. */
 static bool read_window(const struct parallel *p, struct fault *fault)
 {
 	struct ctl_windows *reader = p->context;
-	const struct ctl_window *w = &reader->window[p->i];
-	const struct dataset *dataset = w->dataset;
-	uint32_t d = w->place.dataset;
+	const struct ctl_window *w = window_of(reader, p->i);
 	uint64_t shard, offset;
 
-	if (!w->cursor)
+	if (!w->of)
 		return true;
+
+	const struct dataset *dataset = ctl_window_locate(w, &shard, &offset);
+
 	if (!dataset)
 		return fault_set(fault, FAULT_ARGUMENT, "",
 			"dataset %s: no longer in the config, so its tokens cannot be read",
-			w->cursor->dataset[d].name);
-	table_locate(&dataset->table, &w->cursor->order[d], w->cursor->seed, w->place.epoch,
-		w->place.window, &shard, &offset);
+			w->of->cursor.dataset[w->place.dataset].name);
+
 	struct file *file = acquire(reader, dataset, shard, fault);
 
 	if (!file)
@@ -355,16 +375,15 @@ bool ctl_windows_flush(struct ctl_windows *r)
 
 	r->n = 0;
 	for (uint64_t i = 0; i < good && wanted; i++)
-		wanted = r->take(r->context, r->items + i * r->item_bytes,
-			r->window[i].cursor ? r->tokens + i * r->window_bytes : NULL);
+		wanted = r->take(r->context, window_of(r, i),
+			window_of(r, i)->of ? r->tokens + i * r->window_bytes : NULL);
 	if (good < n)
 		ctl_fail("%s", fault.text);
 	return good == n && wanted;
 }
 
-bool ctl_windows_add(struct ctl_windows *r, const void *item, const struct ctl_window *window)
+bool ctl_windows_add(struct ctl_windows *r, const void *item)
 {
-	r->window[r->n] = window ? *window : (struct ctl_window){.cursor = NULL};
 	memcpy(r->items + r->n++ * r->item_bytes, item, r->item_bytes);
 	return r->n < r->most || ctl_windows_flush(r);
 }
@@ -377,7 +396,6 @@ void ctl_windows_close(struct ctl_windows *reader)
 		close_file(&reader->file[i]);
 	if (reader->frames)
 		frames_free(reader->frames);
-	free(reader->window);
 	free(reader->items);
 	free(reader->tokens);
 	free(reader);
