@@ -251,122 +251,87 @@ struct search {
 	unsigned char unpacked[LIMIT_CURSOR_BYTES];
 };
 
-/* Each decodes the bytes at @from, up to a byte that does not belong to the form, to @to
- * ([@most]). Returns their number. */
-typedef size_t unpack_form(const unsigned char *from, size_t n, unsigned char *to, size_t most);
+enum form { PLAIN, UTF8, HEX };
 
-static size_t as_it_is(const unsigned char *from, size_t n, unsigned char *to, size_t most)
-{
-	n = n < most ? n : most;
-	memcpy(to, from, n);
-	return n;
-}
-
-/* pickle's protocol 2 stores bytes as a text of U+0000 to U+00FF. */
-static size_t from_utf8(const unsigned char *from, size_t n, unsigned char *to, size_t most)
-{
-	size_t used = 0;
-
-	for (size_t i = 0; i < n && used < most; i++) {
-		if (from[i] < 0x80) {
-			to[used++] = from[i];
-			continue;
-		}
-		if (i + 1 == n || (from[i] & 0xfe) != 0xc2 || (from[i + 1] & 0xc0) != 0x80)
-			break;
-		to[used++] = (unsigned char)(from[i] << 6 | (from[i + 1] & 0x3f));
-		i++;
-	}
-	return used;
-}
-
-static size_t from_hex(const unsigned char *from, size_t n, unsigned char *to, size_t most)
+/* Decodes the bytes at @from, up to one that does not belong to the form, to @to ([@most]). Returns
+ * their number. UTF8: pickle's protocol 2 stores bytes as a text of U+0000 to U+00FF. */
+static size_t unpack(enum form form, const unsigned char *from, const unsigned char *end,
+	unsigned char *to, size_t most)
 {
 	static const char digits[] = "0123456789abcdef";
-	size_t used = 0;
+	size_t n = 0;
 
-	for (; 2 * used + 1 < n && used < most; used++) {
-		const char *high = memchr(digits, from[2 * used], 16),
-			   *low = memchr(digits, from[2 * used + 1], 16);
+	for (; n < most && from < end; n++) {
+		unsigned char first = *from++, second = from < end ? *from : 0;
+		const char *high = memchr(digits, first, 16), *low = memchr(digits, second, 16);
 
-		if (!high || !low)
-			break;
-		to[used] = (unsigned char)((high - digits) << 4 | (low - digits));
-	}
-	return used;
-}
-
-/* Takes ownership of @cursor, whose bytes are in s->unpacked. */
-static void keep(struct search *s, struct cursor *cursor, uint64_t offset)
-{
-	struct found found = {.cursor = *cursor, .offset = offset, .places = 1};
-
-	memcpy(&found.sum, s->unpacked + 8, sizeof(found.sum));
-	for (size_t i = 0; i < s->n; i++)
-		if (s->found[i].sum == found.sum) {
-			s->found[i].places++;
-			cursor_free(cursor);
-			return;
+		if (form == PLAIN || (form == UTF8 && first < 0x80)) {
+			to[n] = first;
+			continue;
 		}
-	found.path = strdup(s->path);
-	if (!found.path) {
-		ctl_fail(PHRASE_MEMORY);
-	} else if (ctl_grow((void **)&s->found, s->n, sizeof(found))) {
-		s->found[s->n++] = found;
-		return;
+		if (form == HEX ? !high || !low : (first & 0xfe) != 0xc2 || (second & 0xc0) != 0x80)
+			break;
+		to[n] = (unsigned char)(form == HEX ? (high - digits) << 4 | (low - digits)
+						    : first << 6 | (second & 0x3f));
+		from++;
 	}
-	free(found.path);
-	cursor_free(cursor);
-	s->failed = true;
+	return n;
 }
 
 enum verdict { NONE, DAMAGED, FOUND };
 
-/* Keeps the cursor that is at @at in this form. The magic alone is common in some files, and to
- * unpack all is slow. */
-static enum verdict look(struct search *s, unpack_form *unpack, const unsigned char *at)
+/* Keeps the cursor that is at @at in this form. */
+static enum verdict look(struct search *s, enum form form, const unsigned char *at)
 {
-	size_t left = (size_t)(s->end - at), n = unpack(at, left, s->unpacked, CURSOR_HEAD_BYTES);
-	struct cursor cursor;
+	struct found one = {.offset = (uint64_t)(at - s->from), .places = 1}, *same = s->found;
+	size_t n = unpack(form, at, s->end, s->unpacked, CURSOR_HEAD_BYTES);
 	struct fault fault;
 
+	/* The magic alone is common in some files, and to unpack all is slow. */
 	if (!cursor_begins(s->unpacked, n))
 		return NONE;
-	n = unpack(at, left, s->unpacked, LIMIT_CURSOR_BYTES);
+	n = unpack(form, at, s->end, s->unpacked, LIMIT_CURSOR_BYTES);
 	n = cursor_length(s->unpacked, n);
 	if (n == 0)
 		return NONE;
-	if (!cursor_decode(&cursor, s->unpacked, n, &fault))
+	if (!cursor_decode(&one.cursor, s->unpacked, n, &fault))
 		return DAMAGED;
-	keep(s, &cursor, (uint64_t)(at - s->from));
+	memcpy(&one.sum, s->unpacked + 8, sizeof(one.sum));
+	while (same < s->found + s->n && same->sum != one.sum)
+		same++;
+	if (same < s->found + s->n) {
+		same->places++;
+		cursor_free(&one.cursor);
+		return FOUND;
+	}
+	one.path = strdup(s->path);
+	s->failed = !one.path && ctl_fail(PHRASE_MEMORY);
+	s->failed = s->failed || !ctl_grow((void **)&s->found, s->n, sizeof(one));
+	if (!s->failed)
+		s->found[s->n++] = one;
 	return FOUND;
-}
-
-static const unsigned char *next(const struct search *s, const void *at, const char *magic)
-{
-	return s->failed ? NULL
-			 : memmem(at, (size_t)(s->end - (const unsigned char *)at), magic,
-				   strlen(magic));
 }
 
 static void search_file(struct search *s, const char *path)
 {
+	const unsigned char *at;
 	size_t n;
 
 	s->path = path;
-	s->from = ctl_map(path, &n);
+	s->from = at = ctl_map(path, &n);
 	s->failed = !s->from;
 	if (s->failed)
 		return;
 	s->end = s->from + n;
-	for (const unsigned char *at = s->from; (at = next(s, at, "tkdc")); at++) {
-		enum verdict verdict = look(s, as_it_is, at);
+	for (; !s->failed && (at = memmem(at, (size_t)(s->end - at), "tkdc", 4)); at++) {
+		enum verdict verdict = look(s, PLAIN, at);
 
-		if (verdict != FOUND && look(s, from_utf8, at) != FOUND)
+		if (verdict != FOUND && look(s, UTF8, at) != FOUND)
 			s->damaged += verdict == DAMAGED;
 	}
-	for (const unsigned char *at = s->from; (at = next(s, at, "746b6463")); at++)
-		look(s, from_hex, at);
+	for (at = s->from; !s->failed && (at = memmem(at, (size_t)(s->end - at), "746b6463", 8));
+		at++)
+		look(s, HEX, at);
 	ctl_unmap(s->from, n);
 	s->files++;
 	s->bytes += n;
