@@ -289,9 +289,7 @@ void emit_share(struct emit *e, const char *key, const char *head, double value)
 
 void emit_bytes(struct emit *e, const char *key, const char *head, uint64_t value)
 {
-	char digits[21];
-
-	emit_json(e, key, write_number(digits, value));
+	emit_number(e, key, NULL, value);
 	show(e, RIGHT, head, si((double)value, "B").text);
 }
 

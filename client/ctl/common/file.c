@@ -138,27 +138,21 @@ void ctl_unmap(const void *at, size_t bytes)
 
 bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct cursor *begin)
 {
-	char bytes[LIMIT_CURSOR_BYTES + 1];
 	struct fault fault;
-	FILE *file = fopen(path, "re");
-	size_t n = file ? fread(bytes, 1, sizeof(bytes), file) : 0;
-	bool read = file && !ferror(file);
+	size_t n;
+	const void *bytes = ctl_map(path, &n);
+	bool good = bytes && cursor_decode(cursor, bytes, n, &fault);
 
-	memset(cursor, 0, sizeof(*cursor));
-	if (!read)
-		ctl_fail("%s: %s", path, strerror(errno));
-	if (file)
-		fclose(file);
-	if (!read)
-		return false;
-	if (!cursor_decode(cursor, bytes, n, &fault))
+	if (!bytes)
+		memset(cursor, 0, sizeof(*cursor));
+	else if (!good)
 		ctl_fail("%s: %s: %s", path, fault.field, fault.text);
 	else if (begin && !cursor_belongs(cursor, begin, &fault))
-		ctl_fail("%s: is not a cursor of stream %s: %s: %s", path, begin->stream,
+		good = ctl_error("%s: is not a cursor of stream %s: %s: %s", path, begin->stream,
 			fault.field, fault.text);
-	else
-		return true;
-	return false;
+	if (bytes)
+		ctl_unmap(bytes, n);
+	return good;
 }
 
 bool ctl_cursor_write(const struct cursor *cursor, const char *path)
