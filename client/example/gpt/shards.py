@@ -15,15 +15,17 @@ import sysconfig
 
 REPO = pathlib.Path(__file__).resolve().parents[3]
 MIB = 10  # at most, of each dataset
-TOKEN_BYTES = 2
 BUCKET = "tokens"
 KEY, SECRET, REGION = "TOKENDKEY", "tokendsecret0123456789", "us-east-1"
 
 
-def done(*command, **more):
+def done(*command):
     """Runs a command to its end. Returns its output."""
     words = [str(word) for word in command]
-    return subprocess.run(words, check=True, capture_output=True, text=True, **more).stdout
+    ended = subprocess.run(words, check=False, capture_output=True, text=True)
+    if ended.returncode:
+        sys.exit(f"FAILED: {words[0]}: {ended.stderr or ended.stdout}")
+    return ended.stdout
 
 
 def free_port():
@@ -38,7 +40,7 @@ def package(name):
 
 
 def prepare(data):
-    """Makes the directory DATA, once. Returns {dataset: directory of shards}, and their tokens."""
+    """Makes the directory DATA, once. Returns {dataset: directory of shards}."""
     sources = {
         "python": pathlib.Path(sysconfig.get_path("stdlib")),
         "torch": package("torch") / "distributed",
@@ -51,27 +53,26 @@ def prepare(data):
         # openai-whisper is installed for one file, GPT-2's vocabulary
         ranks = package("whisper") / "assets" / "gpt2.tiktoken"
         command = [sys.executable, "-m", "tokend", "init", *sources.values()]
-        done(*command, "--tokenizer", ranks, "--most", MIB, cwd=part)
+        subprocess.run([*command, "--tokenizer", ranks, "--most", str(MIB)], cwd=part, check=True)
         part.rename(data)
-    made = {name: data / "tokens" / source.resolve().name for name, source in sources.items()}
-    sizes = [path.stat().st_size for shards in made.values() for path in shards.glob("*.bin")]
-    return made, sum(sizes) // TOKEN_BYTES
+    return {name: data / "tokens" / source.resolve().name for name, source in sources.items()}
 
 
 class Store:
+    """Ceph's gateway, whose objects stay in another process if it is killed."""
+
     def __init__(self, directory):
         self.directory, self.endpoint = directory, f"http://127.0.0.1:{free_port()}"
 
     def script(self, word, *more):
-        """stop-gateway: SIGKILL to the gateway. The objects stay in another process."""
         command = [REPO / "tests" / "objects" / "radosgw.sh", word, self.directory, *more]
         # not a pipe: the store's processes would keep it open
         with open(self.directory.with_suffix(".log"), "a") as log:
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True)
 
     def start(self, shards):
-        """Puts the shards of {dataset: directory} into the bucket, and writes DATASET.jsonl, their
-        manifests: the daemon never lists. Daemon and tokctl read from it, not trainers.
+        """Puts the shards of {dataset: directory} into a bucket. Returns {dataset: keys for the
+        config}: the daemon reads names and sizes from a manifest, and never lists.
         """
         self.script("start", self.endpoint.rpartition(":")[2])
         os.environ |= {
@@ -88,3 +89,6 @@ class Store:
                 done(*signed, "-T", path, f"{self.endpoint}/{BUCKET}/{name}/{path.name}")
             manifest = self.directory / f"{name}.jsonl"
             done(REPO / "build/bin/tokctl", "manifest", f"s3://{BUCKET}/{name}/", manifest)
+        return {
+            name: f'path: "s3://{BUCKET}/{name}/", manifest: store/{name}.jsonl' for name in shards
+        }

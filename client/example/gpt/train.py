@@ -1,13 +1,11 @@
 """A small GPT, trained with plain DDP. Comments that begin with "tokend:" explain the loader.
 
-    torchrun --nproc-per-node N train.py NOTES UNTIL [SLOTS]
+    torchrun --nproc-per-node N train.py STEPS [SLOTS]
 
-It resumes from checkpoint.pt, also if another number of ranks wrote it. The file NOTES gets a line
-of JSON a step. SLOTS: batches in the ring.
+It resumes from checkpoint.pt, also if another number of ranks wrote it. SLOTS: batches in the ring.
 """
 
 import gc
-import json
 import os
 import sys
 import time
@@ -46,9 +44,8 @@ class GPT(nn.Module):
         return self.output(x.flatten(0, 1), labels.flatten()).loss
 
 
-def train(notes, until, slots=0):
+def train(until, slots=0):
     rank, world = dist.get_rank(), dist.get_world_size()
-    log = open(notes, "w", buffering=1) if rank == 0 else None
     torch.manual_seed(42)
     # In a batch without rare tokens, their part of the output layer has no gradient.
     model = DistributedDataParallel(GPT(), find_unused_parameters=True)
@@ -75,10 +72,12 @@ def train(notes, until, slots=0):
         optimizer.zero_grad()
         sums = torch.tensor([loss.item(), waited]) / world
         dist.all_reduce(sums)
-        if log:
-            told = {"step": step, "loss": sums[0].item(), "waited": sums[1].item()}
-            told |= {"took": time.perf_counter() - began, "at": time.time()}
-            log.write(json.dumps(told) + "\n")
+        if rank == 0:
+            loss, waited = sums.tolist()
+            took = time.perf_counter() - began
+            speed = f"{GLOBAL_BATCH * LENGTH / took:,.0f} tokens/s"
+            share = f"waiting for data {100 * waited / took:.2f} %"
+            print(f"step {step} loss {loss:.3f}  {speed}  {share}", flush=True)
         if rank == 0 and (step % 40 == 0 or step == until):
             saved = {name: part.state_dict() for name, part in parts.items()}
             torch.save(saved | {"step": step}, "checkpoint.part")
@@ -89,7 +88,7 @@ def train(notes, until, slots=0):
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    train(sys.argv[1], *map(int, sys.argv[2:]))
+    train(*map(int, sys.argv[1:]))
     gc.collect()  # frees DDP, which keeps the process group alive
     # joins gloo's threads: otherwise a process that exits right after a gather may abort
     dist.destroy_process_group()
