@@ -3,11 +3,13 @@
  * traced.py's events to $TRACE/PID.jsonl, and, linked with -Wl,--wrap=tokend_attach, the library's
  * records to $TRACE_RECORDS/STREAM.
  */
-#include "llmc_dataloader.h"
-
 #include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <tokend.h>
 #include <unistd.h>
 
 #define VOCAB 2048
