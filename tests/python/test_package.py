@@ -46,7 +46,7 @@ def test_version():
 
 # ---- types: pyright's strict mode accepts what users write ----
 
-EXAMPLES = ["fim.py", "trainers/losses.py", "trainers/train_ddp.py"]
+EXAMPLES = ["trainers/losses.py", "trainers/train_ddp.py"]
 OF_TORCH = [
     r'"(load|save)" is not exported from module "torch\.distributed\.checkpoint"',
     (

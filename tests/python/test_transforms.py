@@ -16,7 +16,7 @@ import transforms
 from loading import SEQ, make, positions, rows_of
 
 import tokend
-from lib import REPO, TOKCTL, child_environment, run, wait_until
+from lib import TOKCTL, child_environment, run, wait_until
 from lib.order_reference import derive
 
 IN_PLACE = transforms.in_place
@@ -251,33 +251,3 @@ def test_operators_do_not_wait_for_workers(served):
             assert (children() == before) == (request[0] == "checkpoint")
         loader.seek(position=1000)
         check(served, loader, IN_PLACE, 30, start=1000, cursor=bytes(loader.cursor))
-
-
-# ---- the worked example ----
-
-
-def test_fill_in_the_middle(daemon, monkeypatch):
-    monkeypatch.syspath_prepend(REPO / "client/example")
-    import fim
-
-    tokens = numpy.random.default_rng(3).integers(1, 50_000, 600)
-    tokens[[99, 100, 350]] = fim.EOS
-    for seed in range(20):
-        made = fim.fim(tokens.copy(), 0, numpy.random.default_rng(seed))
-        assert len(made) == len(tokens)
-        assert (numpy.flatnonzero(made == fim.EOS) == numpy.flatnonzero(tokens == fim.EOS)).all()
-        for begin, end in ((0, 99), (101, 350), (351, 600)):
-            old, new = tokens[begin:end].tolist(), made[begin:end].tolist()
-            if new[0] == fim.PRE:
-                suf, mid = new.index(fim.SUF), new.index(fim.MID)
-                new = new[1:suf] + new[mid + 1 :] + new[suf + 1 : mid]
-            assert new == old[: len(new)]
-    assert fim.PRE in made
-    seed, eos = "    seed: 42\n", "    seed: 42\n    eos: 0\n    documents: true\n"
-    daemon.config.write_text(daemon.config.read_text().replace(seed, eos))
-    daemon.stop()
-    daemon.start()
-    where = child_environment(XDG_RUNTIME_DIR=str(daemon.directory), OMP_NUM_THREADS="1")
-    program = REPO / "client/example/fim.py"
-    _, out, err = run(sys.executable, program, daemon.config, "2", env=where)
-    assert out.count(b"samples [") == 3, err
