@@ -24,16 +24,6 @@ static int warn(void *context, const char *line)
 	return 0;
 }
 
-/* Copies the value of "tag" in a request's args to @tag; "" if there is none. */
-static void tag_of(const char *args, char tag[65])
-{
-	const char *line = strncmp(args, "tag ", 4) == 0 ? args : strstr(args, "\ntag ");
-
-	tag[0] = 0;
-	if (line)
-		sscanf(line + (line != args) + 4, "%64[^\n]", tag);
-}
-
 /*
  * Carries out the operator's pending request, if any. Call it after each step; all ranks of a job
  * must carry out a request at the same step. Returns 1 if the operator asked the job to stop, 0 if
@@ -42,7 +32,8 @@ static void tag_of(const char *args, char tag[65])
 static int control(struct tokend *t)
 {
 	static struct tokend_request request; /* 64 KiB: too large for some stacks */
-	char tag[65], text[128];
+	char tag[65] = "example", text[128];
+	const char *named;
 	int r = tokend_attend(t); /* finds a restarted daemon even while batches are ready */
 	int stops, saves;
 
@@ -51,11 +42,13 @@ static int control(struct tokend *t)
 	r = tokend_request(t, &request);
 	if (r < 0 || request.number == 0) /* withdrawn in the meantime */
 		return r;
-	tag_of(request.args, tag);
+	named = strstr(request.args, "tag ");
+	if (named)
+		sscanf(named, "tag %64[^\n]", tag);
 	stops = strcmp(request.kind, "drain") == 0 || strcmp(request.kind, "rescale") == 0;
 	saves = stops || strcmp(request.kind, "checkpoint") == 0;
 	/* save the model here too */
-	r = saves ? tokend_checkpoint(t, tag[0] ? tag : "example", NULL, 0)
+	r = saves ? tokend_checkpoint(t, tag, NULL, 0)
 		  : tokend_obey(t, request.kind, request.args, NULL);
 	if (r < 0) /* nothing was changed, training continues */
 		return tokend_answer(t, request.number, TOKEND_FAILED, tokend_why(t));
@@ -67,7 +60,15 @@ static int control(struct tokend *t)
 
 int main(int argc, char **argv)
 {
-	struct tokend_options options;
+	struct tokend_options options = {
+		.size = sizeof(options),
+		.stream = argc > 1 ? argv[1] : "train",
+		.config = argc > 2 && argv[2][0] ? argv[2] : NULL,
+		.world = 1,
+		.micro_batch = 8,
+		.tag = argc > 3 && argv[3][0] ? argv[3] : NULL,
+		.warn = warn,
+	};
 	long steps = argc > 4 ? atol(argv[4]) : 100, step = 0;
 	struct tokend_batch batch;
 	struct tokend *t;
@@ -75,14 +76,6 @@ int main(int argc, char **argv)
 	uint64_t tokens = 0;
 	int stop = 0, r;
 
-	memset(&options, 0, sizeof(options));
-	options.size = sizeof(options);
-	options.stream = argc > 1 ? argv[1] : "train";
-	options.config = argc > 2 && argv[2][0] ? argv[2] : NULL;
-	options.world = 1;
-	options.micro_batch = 8;
-	options.tag = argc > 3 && argv[3][0] ? argv[3] : NULL;
-	options.warn = warn;
 	r = tokend_attach(&t, &options, why, sizeof(why));
 	if (r < 0)
 		return fprintf(stderr, "trainer: %s\n", why), 1;

@@ -27,7 +27,7 @@ class Megatron(Job):
         more |= {"until": saved and (lambda: os.path.exists(metadata))}
         # traced.py logs, megatron_run.py replaces the GPU
         launcher = os.path.join(HERE, "megatron_run.py")
-        self.start(4, "mcore.py", steps, tp, 2, 2, launcher=launcher, **more)
+        self.start(4, "mcore.py", steps, tp, launcher=launcher, **more)
         self.starts[-1].tp = tp
 
     def steps(self, start):

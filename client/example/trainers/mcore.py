@@ -1,7 +1,6 @@
 """A GPT with megatron.core's pipeline schedules, saved every 5 steps.
 
-torchrun --nproc-per-node 4 mcore.py STEPS TP PP CHUNKS. Started again, with other numbers too, it
-resumes.
+torchrun --nproc-per-node 4 mcore.py STEPS TP. Started again, with other numbers too, it resumes.
 """
 
 import gc
@@ -24,10 +23,10 @@ from megatron.core.transformer import TransformerConfig
 from tokend.integrations.megatron import TokendControl, TokendIterator
 
 SEQ, VOCAB, MICRO, GLOBAL = 32, 2048, 2, 8
+STAGES, CHUNKS = 2, 2  # of the pipeline; of a stage
 
 
 def part_of_model(config, chunk):
-    """@chunk: None: the stage's only one."""
     ends = {"ignore_virtual": False, "vp_stage": chunk}
     part = GPTModel(
         config,
@@ -61,25 +60,24 @@ def forward(iterator, chunk):
     return output, loss_of
 
 
-def main(steps, tp, pp, chunks):
+def main(steps, tp):
     torch.distributed.init_process_group("gloo")
-    several = chunks > 1
-    parallel_state.initialize_model_parallel(tp, pp, chunks if several else None)
+    parallel_state.initialize_model_parallel(tp, STAGES, CHUNKS)
     model_parallel_cuda_manual_seed(1)
     config = TransformerConfig(
         num_layers=4,
         hidden_size=64,
         num_attention_heads=4,
         tensor_model_parallel_size=tp,
-        pipeline_model_parallel_size=pp,
-        virtual_pipeline_model_parallel_size=chunks if several else None,
+        pipeline_model_parallel_size=STAGES,
+        virtual_pipeline_model_parallel_size=CHUNKS,
         pipeline_dtype=torch.float32,
         use_cpu_initialization=True,
         finalize_model_grads_func=finalize_model_grads,
         gradient_accumulation_fusion=False,
         bias_dropout_fusion=False,
     )
-    model = [part_of_model(config, chunk) for chunk in (range(chunks) if several else [None])]
+    model = [part_of_model(config, chunk) for chunk in range(CHUNKS)]
     optimizer = get_megatron_optimizer(OptimizerConfig(lr=1e-3, clip_grad=0.0), model)
 
     def state(loading=False):
@@ -103,8 +101,8 @@ def main(steps, tp, pp, chunks):
         optimizer.zero_grad()
         losses = train(
             forward_step_func=forward,
-            data_iterator=iterators if several else iterators[0],
-            model=model if several else model[0],
+            data_iterator=iterators,
+            model=model,
             num_microbatches=GLOBAL // MICRO // parallel_state.get_data_parallel_world_size(),
             seq_length=SEQ,
             micro_batch_size=MICRO,
