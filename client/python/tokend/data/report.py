@@ -6,7 +6,6 @@ All facts are those of `tokctl verify --json`. The page needs no network and no 
 """
 
 import html
-import itertools
 import json
 import subprocess
 import time
@@ -15,15 +14,13 @@ from .._tokend import program, version
 from .parser import Parser
 
 ROWS = 200  # of a table
-# Distinct also for people who see few colours. They repeat.
-COLOURS = "4477aa ee6677 228833 ccbb44 66ccee aa3377 999933 882255 44aa99 bbbbbb".split()
 STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;max-width:800px;margin:2em auto;padding:0 1em;color:#222}
 h1{font-size:1.5em}h2{font-size:1.15em;margin-top:1.8em;border-bottom:1px solid #ccc}
 table{border-collapse:collapse;margin:.6em 0}td,th{padding:.15em .8em .15em 0;text-align:left}
 th{border-bottom:1px solid #ccc}.n{text-align:right;font-variant-numeric:tabular-nums}
 .ok,.bad{padding:.5em .8em;font-weight:600}.ok{background:#e2f2e4}.bad{background:#fbdede}
-.mix{display:flex;width:20em;height:1em}*{print-color-adjust:exact}tr{break-inside:avoid}
+*{print-color-adjust:exact}tr{break-inside:avoid}
 """
 
 
@@ -33,25 +30,13 @@ def text(value):
     return html.escape("".join(c if c.isprintable() else "?" for c in whole))
 
 
-def bars(shares):
-    """A bar with a part for each share."""
-    parts = zip(shares, itertools.cycle(COLOURS), strict=False)
-    inner = "".join(
-        f'<i style="flex:{share:.4f};background:#{colour}"></i>' for share, colour in parts
-    )
-    return f"<span class=mix>{inner}</span>"
-
-
 def table(head, rows):
-    """@head: of each column; "#": it has numbers, "|": lists of shares. Rows after ROWS are only
-    counted.
-    """
-    yield "<table>\n<tr>" + "".join(f"<th>{text(name[name[:1] in '#|' :])}" for name in head) + "\n"
+    """@head: of each column; "#": it has numbers. Rows after ROWS are only counted."""
+    yield "<table>\n<tr>" + "".join(f"<th>{text(name.lstrip('#'))}" for name in head) + "\n"
     for row in rows[:ROWS]:
         yield "<tr>"
         for name, cell in zip(head, row, strict=True):
-            number = " class=n" if name[:1] == "#" else ""
-            yield f"<td{number}>{bars(cell) if name[:1] == '|' else text(cell)}"
+            yield f"<td{' class=n' if name[:1] == '#' else ''}>{text(cell)}"
         yield "\n"
     yield "</table>\n"
     if len(rows) > ROWS:
@@ -91,12 +76,12 @@ def datasets_of(said, datasets):
     yield from table(head, rows)
     rows = []
     for mix in said["mixes"]:
-        shares = [mix["shares"].get(d["name"], 0) for d in datasets]
         named = sorted(mix["shares"].items(), key=lambda item: -item[1])
-        mixed = ", ".join(f"{name} {100 * share:.3g} %" for name, share in named)
-        rows.append((mix["from"], mixed, shares))
+        rows.append(
+            (mix["from"], ", ".join(f"{name} {100 * share:.3g} %" for name, share in named))
+        )
     yield "<h2>Mixes</h2>\n"
-    yield from table(("#from position", "mix", "|"), rows)
+    yield from table(("#from position", "mix"), rows)
 
 
 def utc(seconds):
