@@ -56,16 +56,17 @@ def streams_of(text):
 
 def begin(*arguments):
     """Runs init. Returns the config's streams and what it printed."""
-    said, _ = call("init", *arguments)
+    said = "".join(call("init", *arguments))
     with open("tokend.yaml") as file:
         return streams_of(file.read()), said
 
 
 def refused(*arguments, program=("init",), code=1):
-    """The message, a line. Nothing is written."""
+    """The message, the last line. Nothing is written."""
     before = sorted({*os.listdir(".")} - {"state"})
     out, err = call(*program, *arguments, code=code)
-    assert (out, err.count("\n")) == ("", 1), (out, err)
+    err = err.splitlines(keepends=True)[-1]
+    assert out == "" and "Traceback" not in err, (out, err)
     assert sorted({*os.listdir(".")} - {"state"}) == before, "nothing is left"
     return err.split(": ", 1)[1].rstrip("\n")
 
@@ -138,8 +139,12 @@ def test_valid_is_what_train_does_not_have(case):
 
 
 BAD = {  # files, arguments, words of the message
-    "no files": ({}, [D], "../data: has neither shards nor text"),
-    "neither shards nor text": ({f"{D}/a.png": b"\x89PNG\0"}, [D], "neither shards nor text"),
+    "no files": ({}, [D], "../data: has no documents; name other files"),
+    "neither shards nor text": (
+        {f"{D}/a.png": b"\x89PNG\0"},
+        [D],
+        "has no documents (../data/a.png: is not UTF-8 text); name other files",
+    ),
     "another file": (
         {f"{D}/a.bin": flat(9000), f"{D}/README.md": WORDS},
         [D],
@@ -155,7 +160,7 @@ BAD = {  # files, arguments, words of the message
     "too few tokens": (
         {f"{D}/a.bin": flat(5)},
         [D],
-        "5 tokens in 1 shard, flat u16; name more data",
+        "5 tokens in 1 shards, flat u16; name more data",
     ),
     "int64 in a flat file": ({f"{D}/a.bin": flat(9000, "<i8")}, [D], "../data/a.bin: "),
     "shards and text": (
@@ -236,7 +241,7 @@ def test_text_for_validation_is_a_stream():
     write({f"{D}/all/latin.txt": "café".encode("latin-1")})
     write({f"{D}/all/much/{name}.txt": WORDS * 20 for name in "ab"})
     streams, said = begin(f"{D}/all", f"{D}/val*.txt", "--most", "1")
-    assert has(said, "(--most converts more) in ", "a token is a byte")
+    assert has(said, "(--most converts more)\n", "a token is a byte")
     assert [[*datasets] for _, datasets in streams.values()] == [["all"], ["data"]]
     paths = [d["path"] for _, datasets in streams.values() for d in datasets.values()]
     sizes = [os.stat(f"{path}/00000.bin").st_size for path in paths]

@@ -184,10 +184,12 @@ def test_any_text_below_a_directory(directory):
     for name, data in {**LEFT_OUT, **contents, ".git/config": b"hidden"}.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(data)
+    parquet(source / "rows.parquet", ["a row"])
     ask = ("-o", directory / "out", "--tokenizer", "bytes")
     assert "its name ends in none of .txt" in refused(directory / "all/README.md", *ask)
     _, said = tokenize(source, *ask, "--text")
-    assert texts(directory / "out") == [text for _, text in sorted(TEXTS.items())]
+    wanted = sorted({**TEXTS, "rows.parquet": "a row"}.items())
+    assert texts(directory / "out") == [text for _, text in wanted]
     assert "empty.txt: is empty\n" in said and "image.png: is not UTF-8 text\n" in said
 
 

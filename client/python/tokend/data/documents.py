@@ -9,7 +9,6 @@ import io
 import json
 import os
 import re
-import sys
 import typing
 import zlib
 
@@ -52,10 +51,9 @@ def package(name, path):
 
 def made_by(sources):
     """The versions of what reads these files."""
-    for source in sources:
-        if source.kind in TABLES or source.packing == ".zst":
-            return {f"tokend {version}", f"pyarrow {package('pyarrow', source.path).__version__}"}
-    return {f"tokend {version}"}
+    need = [s.path for s in sources if s.kind in TABLES or s.packing == ".zst"]
+    arrow = {f"pyarrow {package('pyarrow', need[0]).__version__}"} if need else set()
+    return {f"tokend {version}", *arrow}
 
 
 # ---- sources ----
@@ -75,10 +73,14 @@ def _raise(error):
     raise error
 
 
+def is_pattern(path):
+    return bool(set(path) & set("*?[")) and not os.path.exists(path)
+
+
 def _files(path):
-    """The files that a directory or a pattern has, sorted, without hidden ones."""
+    """The files that a path stands for, sorted, without hidden ones."""
     if not os.path.isdir(path):
-        return sorted(filter(os.path.isfile, glob.glob(path)))
+        return sorted(filter(os.path.isfile, glob.glob(path))) if is_pattern(path) else [path]
     files = []
     for at, directories, names in os.walk(path, onerror=_raise):
         directories[:] = [name for name in directories if name[0] != "."]
@@ -86,23 +88,14 @@ def _files(path):
     return sorted(files)
 
 
-def is_pattern(path):
-    return bool(set(path) & set("*?[")) and not os.path.exists(path)
+def sources_of(paths, kinds, any_text, say):
+    """Returns the sources at @paths. Says which files of directories and patterns are left out.
 
-
-def sources_of(paths, kinds, any_text=False, most=sys.maxsize):
-    """Returns the sources at @paths, and {path: why} of the files of directories and patterns that
-    are left out.
-
-    @any_text: files with any ending are text if they begin with UTF-8. @most: the caller reads only
-    so many bytes, so the files after them are not looked at.
+    @any_text: files with any ending are text if they begin with UTF-8.
     """
-    sources, left_out, size = [], {}, 0
+    sources, left_out = [], ""
     for path in paths:
-        several = os.path.isdir(path) or is_pattern(path)
-        for source in map(_source, _files(path) if several else [path]):
-            if several and any_text and TOKENIZERS.fullmatch(os.path.basename(source.path)):
-                continue
+        for source in map(_source, _files(path)):
             if any_text and source.kind not in kinds:
                 source.kind = "text"
             why = ""
@@ -110,16 +103,20 @@ def sources_of(paths, kinds, any_text=False, most=sys.maxsize):
                 why = "is empty"
             elif source.kind not in kinds:
                 why = "its name ends in none of " + ", ".join(k for k in KINDS if KINDS[k] in kinds)
-            elif any_text and size < most and not _is_text(source):
+            elif any_text and TOKENIZERS.fullmatch(os.path.basename(source.path)):
+                why = "is a tokenizer"
+            elif any_text and not _is_text(source):
                 why = "is not UTF-8 text"
-            if why and not several:
-                raise Error(f"{source.path}: {why}; leave it out")
+            if why and source.path == path:
+                raise Error(f"{path}: {why}; leave it out")
             if why:
-                left_out[source.path] = why
+                left_out = f" ({source.path}: {why})"
+                say(f"left out: {source.path}: {why}")
             else:
                 sources.append(source)
-                size += source.size
-    return sources, left_out
+    if not sources:
+        raise Error(f"{', '.join(paths)}: has no documents{left_out}; name other files")
+    return sources
 
 
 def _is_text(source):
@@ -148,34 +145,26 @@ def _unpacked(source, file):
     return own
 
 
-def _too_long(source):
-    return Error(
-        f"{source.path}: has a line of more than {LONGEST} characters; split it, or leave the "
-        "file out"
-    )
+def _check_length(source, line):
+    if len(line) > LONGEST:
+        raise Error(
+            f"{source.path}: has a line of more than {LONGEST} characters; split it, or leave the "
+            "file out"
+        )
 
 
 def _text(source, stream):
-    def read():
-        part = stream.read(LONGEST)
-        if len(part) < LONGEST:
-            return part
-        end = stream.readline(LONGEST)
-        if "\n" not in part or len(end) == LONGEST:
-            raise _too_long(source)
-        return part + end
-
-    part, begins = read(), True
-    while begins or part:
-        following = read()
-        yield Part(source.path, part, begins, not following)
-        part, begins = following, False
+    lines, begins = stream.readlines(LONGEST), True
+    while begins or lines:
+        _check_length(source, max(lines, key=len, default=""))
+        following = stream.readlines(LONGEST)
+        yield Part(source.path, "".join(lines), begins, not following)
+        lines, begins = following, False
 
 
 def _jsonl(source, stream, field):
-    for number, line in enumerate(iter(lambda: stream.readline(LONGEST), ""), 1):
-        if len(line) == LONGEST:
-            raise _too_long(source)
+    for number, line in enumerate(stream, 1):
+        _check_length(source, line)
         if not line.strip(" \t\r\n"):
             continue
         where = f"{source.path}:{number}"

@@ -10,11 +10,11 @@ like val.bin go into a stream for validation. Without such names, that stream ha
 dataset, which the other stream does not have.
 """
 
-import argparse
 import dataclasses
 import itertools
 import json
 import os
+import pathlib
 import re
 import shlex
 import shutil
@@ -23,18 +23,16 @@ import time
 
 from .._tokend import Error, program
 from . import documents, tokenize, tokenizer
-from .parser import Parser, positive, printable, progress, tokctl
+from .parser import Parser, positive, printable, tokctl
 
 CONFIG, SCRIPT, TOKENS = "tokend.yaml", "train.py", "tokens"
 MOST_MIB = 64  # of text: 20 to 40 CPU seconds with a real tokenizer
 SCANNED_BYTES = 1 << 30  # of shards, for the largest token: a second or two
-BYTES_A_WORKER = 8 << 20
 SHORTEST = 8  # tokens of a sample
 LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
-LISTED = 4  # files of a line
 RUN = 64  # windows: a part of a dataset consists of such runs
 LEAST = 4 * RUN  # windows of a dataset; of a larger one, some are held out
-HELD_OUT = {"val", "valid", "validation", "test", "dev", "eval", "held", "heldout"}
+VALIDATION = {"val", "valid", "validation", "test", "dev", "eval", "held", "heldout"}
 
 YAML = """\
 # Written by `python -m tokend init`. `man tokend.yaml` describes every key.
@@ -46,17 +44,17 @@ STREAM = """\
   {stream}:
     seed: 42             # another seed gives another order
     seq_len: {seq_len:<11} # tokens per sample: the context of your model
-{more}    vocab: {vocab:<13} # {about_vocab}
-    datasets:
+    vocab: {vocab:<13} # {about_vocab}
+    {eos:<20} # the token that ends a document
+{more}    datasets:
 """
-EOS = "    {:<20} # the token that ends a document\n"
 EXTRA = "    extra: 0             # a sample of the shards is a window\n"
 EPOCHS = "    epochs: 1            # ends after each window was served once\n"
 BY_NAME = "\n  # By their names, these are for validation.\n"
 BY_PART = """
-  # For validation: windows that train does not have, in runs of 64 (`part`). Do not change parts,
-  # seq_len or the shards of a path once you train: windows of train would get into valid. Add new
-  # data as another dataset. Window numbers, as in `tokctl plan`, are those of the whole path.
+  # For validation: windows that train does not have (`part`). Do not change parts, seq_len or the
+  # shards of a path once you train: windows of train would get into valid. Add new data as another
+  # dataset. Window numbers, as in `tokctl plan`, are those of the whole path.
 """
 
 TRAIN = """\
@@ -106,12 +104,7 @@ class Dataset:
     tokens: int
     files: list  # its shards
     sample_tokens: int  # 0: the shards have no samples
-    held_out: bool  # by its name: for validation
-    share: float = 0  # of it for training; the rest of it is for validation
-
-
-def _count(number, unit):
-    return f"{number:,} {unit}{'' if number == 1 else 's'}"
+    for_validation: bool  # by its name
 
 
 def _names(paths):
@@ -135,67 +128,47 @@ def _names(paths):
 
 def _tokenizer(given, directories):
     """The tokenizer's file: as given, otherwise one next to the data. None: there is none."""
-    if given.tokenizer:
-        return given.tokenizer
-    for directory in directories:
-        for name in sorted(os.listdir(directory or ".")):
-            if documents.TOKENIZERS.fullmatch(name):
-                return os.path.join(directory, name)
-    return None
-
-
-# ---- text ----
+    beside = (
+        os.path.join(directory, name)
+        for directory in directories
+        for name in sorted(os.listdir(directory or "."))
+        if documents.TOKENIZERS.fullmatch(name)
+    )
+    return given.tokenizer or next(beside, None)
 
 
 def _convert(paths, names, given):
-    """Makes shards of texts. Returns {path: their directory}, and lines for the user."""
+    """Makes shards of texts. Returns {path: tokenize's Output}."""
     directories = [path if os.path.isdir(path) else os.path.dirname(path) for path in paths]
-    options = argparse.Namespace(
-        **{name: getattr(given, name) for name in ("field", "bos", "eos")},
-        **dict.fromkeys(("pattern", "column", "resume")),
-        tokenizer=_tokenizer(given, directories) or tokenizer.BYTES,
-        dtype="auto",
-        shard_tokens=1 << 28,
-    )
-    most, made, notes, sources = given.most << 20, {}, [], {}
+    file = _tokenizer(given, directories) or tokenizer.BYTES
+    more = ["--bos", given.bos] if given.bos is not None else []
+    more += ["--eos", given.eos] if given.eos is not None else []
+    options = ["--text", f"--tokenizer={file}", f"--field={given.field}", *more]
+    outputs = {}
     for path in paths:
-        sources[path], left_out = documents.sources_of([path], documents.TEXTS, True, most)
-        left = [f"{name}: {why}" for name, why in left_out.items()]
-        if not sources[path]:
-            why = f" ({left[0]})" if left else ""
-            raise Error(f"{path}: has neither shards nor text{why}; name a directory that does")
-        more = f"; and {len(left) - LISTED} more" if len(left) > LISTED else ""
-        notes += [f"left out: {'; '.join(left[:LISTED])}{more}"] if left else []
-    for path in paths:
-        made[path] = options.output = os.path.join(TOKENS, names[path])
-        size = sum(source.size for source in sources[path])
-        workers = 1 + min(size, most) // BYTES_A_WORKER
-        options.workers = min(len(os.sched_getaffinity(0)), workers)
-        output = tokenize.make(options, sources[path], most)
-        part = "all text"
-        if output.read < size:
-            part = f"the first {output.read >> 20} of {size >> 20} MiB (--most converts more)"
-        counts = _count(output.done.documents, "document"), _count(output.done.tokens, "token")
-        notes.append(f"{part} in {os.path.abspath(path)}: {', '.join(counts)}")
-    notes.append(f"added to each document: {output.ends()}")
-    if options.tokenizer == tokenizer.BYTES:
-        notes.append("no tokenizer found, so a token is a byte; pass --tokenizer FILE for others")
-    return made, notes
+        output = os.path.join(TOKENS, names[path])
+        asked = tokenize.arguments([*options, "-o", output, "--", path])
+        outputs[path] = tokenize.make(asked, given.most << 20)
+    if file == tokenizer.BYTES:
+        print("no tokenizer found, so a token is a byte; pass --tokenizer FILE for others")
+    return outputs
 
 
 # ---- shards ----
 
 
-def _inspected(path):
+def _inspected(path, dtype=None):
     """Returns what tokctl inspect says of an argument's shards; [] for text."""
-    noted = (tokenize.read_notes(path) or {}).get("run")
-    how = ("--input-dtype", noted["dtype"]) if noted else ()
-    reports = list(tokctl("inspect", "--json", *how, "--", path, statuses=(0, 1)))
+
+    def ask(dtype):
+        how = ("--input-dtype", dtype) if dtype else ()
+        return tokctl("inspect", "--json", *how, "--", path, statuses=(0, 1))
+
+    reports = ask(dtype)
     if not any(report["format"] for report in reports):
         return []
     if any(report["problems"] for report in reports):  # perhaps tokens of another width
-        wide = ("--input-dtype", "u32", "--", path)
-        others = list(tokctl("inspect", "--json", *wide, statuses=(0, 1)))
+        others = ask("u32")
         if not any(report["problems"] or report["notes"] for report in others):
             reports = others
     for report in reports:
@@ -209,29 +182,20 @@ def _inspected(path):
 
 def _dataset(path, place, name, reports):
     """@path: an argument; @place: its shards, perhaps made of its text."""
-    if os.path.isdir(path) and os.path.samefile(path, "."):
-        raise Error(
-            f"{path}: init writes {CONFIG} here, among the shards; name a pattern in quotes like "
-            "'*.bin', or run it in another directory"
-        )
     tokens, one = sum(report["tokens"] for report in reports), reports[0]
     keys = {"name": name, "path": os.path.normpath(place)}
     if one["dtype"] in ("u16", "u32"):  # the config takes these
         keys["dtype"] = one["dtype"]
     if one.get("column"):
         keys["column"] = one["column"]
-    shards = f"{_count(len(reports), 'shard')}, {one['format']} {one['dtype']}"
+    words = re.split("[^a-z]+", os.path.basename(os.path.realpath(path)).lower())
     return Dataset(
         keys,
-        f"{place}: {_count(tokens, 'token')} in {shards}",
+        f"{place}: {tokens:,} tokens in {len(reports)} shards, {one['format']} {one['dtype']}",
         tokens,
         [report["path"] for report in reports],
         max(report.get("sample_tokens", 0) for report in reports),
-        bool(
-            HELD_OUT.intersection(
-                re.split("[^a-z]+", os.path.basename(os.path.realpath(path)).lower())
-            )
-        ),
+        bool(VALIDATION.intersection(words)),
     )
 
 
@@ -252,29 +216,25 @@ def _largest_token(datasets):
 # ---- the config ----
 
 
-def _vocabulary(datasets, given):
-    """Returns vocab, a comment about it, and eos: a key and its value, or a comment."""
-    directories = [os.path.dirname(dataset.files[0]) for dataset in datasets]
-    runs = [(tokenize.read_notes(each) or {}).get("run", {}) for each in directories]
-    run, file = runs[0], given.tokenizer
-    known = (
-        "vocab" in run and run["file"] and (file is None or tokenizer.place(file) == run["file"])
-    )
-    if known and len({(each.get("tokenizer"), each.get("eos")) for each in runs}) == 1:
-        by = "a token is a byte" if run["file"] == tokenizer.BYTES else f"tokenizer: {run['file']}"
-        vocab = max(each.get("vocab", 0) for each in runs)
-        return vocab, f"{by}; a token not below it stops the stream", f"eos: {run['eos']}"
+def _vocabulary(datasets, given, runs):
+    """Returns vocab, a comment about it, and eos: a key and its value, or a comment.
+
+    @runs: what tokenize noted about the shards of each dataset, None if it did not make them.
+    """
+    noted = [run for run in runs if run and run["file"]]
+    if runs == noted and len({(run["tokenizer"], run["eos"]) for run in runs}) == 1:
+        vocab, eos = max(run["vocab"] for run in runs), runs[0]["eos"]
+        return vocab, f"tokenizer: {runs[0]['file']}", f"eos: {eos}"
     largest, whole = _largest_token(datasets)
-    vocab, ends, by = largest + 1, {}, "set your tokenizer's"
-    if file := _tokenizer(given, directories):
+    about, vocab, ends = f"the largest of all tokens is {largest}", largest + 1, {}
+    if file := _tokenizer(given, [os.path.dirname(dataset.files[0]) for dataset in datasets]):
         encoder = tokenizer.load(file)
-        ends, by = encoder.ends_of_text(), f"tokenizer: {file}"
+        ends, about = encoder.ends_of_text(), f"tokenizer: {file}"
         vocab = max(encoder.vocab, vocab, *(end + 1 for end in ends.values()), 0)
     elif not whole:
         vocab = max(1 << 16, 1 << largest.bit_length())
-    where = "of all tokens" if whole else f"in {SCANNED_BYTES >> 30} GiB"
-    eos = f"eos: {next(iter(ends.values()))}" if len(ends) == 1 else "# eos: 50256"
-    return vocab, f"the largest {where} is {largest}; {by}", eos
+        about = f"the largest in {SCANNED_BYTES >> 30} GiB is {largest}; set your tokenizer's"
+    return vocab, about, f"eos: {next(iter(ends.values()))}" if len(ends) == 1 else "# eos: 50256"
 
 
 def _seq_len(datasets, vocab):
@@ -296,84 +256,66 @@ def _seq_len(datasets, vocab):
     return length, ""
 
 
-def _stream(stream, datasets, facts):
+def _stream(stream, datasets, total, facts):
+    """@datasets: [(Dataset, its part or None)]; @total: tokens, for the weights; 0: without."""
     text = STREAM.format(stream=stream, **facts)
-    total = sum(dataset.tokens for dataset in datasets)
-    for dataset in datasets:
-        keys = dict(dataset.keys)
-        if dataset.share:
-            keys["part"] = [0, dataset.share] if stream == "train" else [dataset.share, 1]
-        if stream == "train":
+    for dataset, part in datasets:
+        keys = dataset.keys | ({"part": part} if part else {})
+        if total:
             keys["weight"] = float(f"{max(dataset.tokens / total, 0.0001):.4g}")
         text += f"      # {printable(dataset.about)}\n"
         text += f"      - {json.dumps(keys, ensure_ascii=False)}\n"
     return text
 
 
-def _config(train, why, valid, facts):
-    text = YAML + _stream("train", train, facts)
+def _config(datasets, facts):
+    """The text, and lines for the user."""
+    valid = [(dataset, None) for dataset in datasets if dataset.for_validation]
+    train, why = [(d, None) for d in datasets if not d.for_validation], BY_NAME
+    if not (train and valid):
+        train, valid, why = [], [], BY_PART
+        for dataset in datasets:
+            windows, share = dataset.tokens // facts["seq_len"], None
+            if windows > LEAST:
+                runs = -(-windows // RUN)
+                held = max(runs // 1000, 2 if runs >= 10 else 1)  # one of them may be short
+                # 0.1: not less, when it is rounded
+                share = float(f"{(runs - held + 0.1) / runs:.4g}")
+                valid.append((dataset, [share, 1]))
+            train.append((dataset, share and [0, share]))
+    total = sum(dataset.tokens for dataset, _ in train)
+    text = YAML + _stream("train", train, total, facts)
     if valid:
-        text += why + _stream("valid", valid, {**facts, "more": facts["more"] + EPOCHS})
-    return text
+        more = facts | {"more": facts["more"] + EPOCHS}
+        return text + why + _stream("valid", valid, 0, more), []
+    return text, [
+        f"no stream for validation: a dataset needs more than {LEAST} windows of "
+        f"{facts['seq_len']} tokens; name more data, or files whose names say val"
+    ]
 
 
-def _check(text):
-    """Has tokend check the config before it gets its name. Returns what it says."""
-    part = f".{CONFIG}.part"
-    try:
-        with open(part, "w") as file:
-            file.write(text)
-        command = [program("tokend"), "-c", part, "--check"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    finally:
-        os.unlink(part)
+def _checked():
+    """Has tokend check the config. Returns a line about its stream for validation."""
+    command = [program("tokend"), "-c", CONFIG, "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["tokend --check failed"]
-        raise Error(lines[-1].removeprefix("tokend: ").replace(part, CONFIG))
-    return done.stdout
-
-
-def _divided(datasets, facts):
-    """Returns a config that tokend accepts, and the lines about its stream for validation."""
-    held = [dataset for dataset in datasets if dataset.held_out]
-    train = [dataset for dataset in datasets if not dataset.held_out]
-    if held and train:
-        text = _config(train, BY_NAME, held, facts)
-        _check(text)
-        return text, []
-    text = _config(datasets, "", [], facts)
-    for dataset, found in zip(datasets, re.findall(r" (\d+) windows;", _check(text)), strict=True):
-        windows, runs = int(found), -(-int(found) // RUN)
-        held = max(runs // 1000, 2 if runs >= 10 else 1)  # one of them may be short
-        if windows > LEAST:  # 0.1: not less, when it is rounded
-            dataset.share = float(f"{(runs - held + 0.1) / runs:.4g}")
-    least = f"{LEAST} windows of {facts['seq_len']} tokens"
-    parted = [dataset for dataset in datasets if dataset.share]
-    if not parted:
-        return text, [
-            f"no stream for validation: a dataset needs more than {least}; name more data, or "
-            "files whose names say val"
-        ]
-    text = _config(datasets, BY_PART, parted, facts)
-    said = _check(text).partition("stream valid: ")[2]
-    pairs = re.findall(r": windows (\d+) of (\d+)", said)
-    held, whole = (sum(map(int, numbers)) for numbers in zip(*pairs, strict=True))
+        raise Error((done.stderr or done.stdout).strip().splitlines()[-1].removeprefix("tokend: "))
+    parts = re.findall(r": windows (\d+) of (\d+)", done.stdout.partition("stream valid: ")[2])
+    held, whole = (sum(int(part[i]) for part in parts) for i in (0, 1))
     line = f"stream valid: {held:,} of {whole:,} windows, which train does not have"
-    small = ", ".join(dataset.keys["path"] for dataset in datasets if not dataset.share)
-    return text, [line + (f"; none of {small}: not above {least}" if small else "")]
+    return [line] if parts else []
 
 
 # ---- the command ----
 
 
 def _init(given):
-    begin, made, notes = time.monotonic(), {}, []
-    paths = list(dict.fromkeys(given.paths))
+    begin, paths, notes = time.monotonic(), list(dict.fromkeys(given.paths)), []
     for path in paths:
         if not documents.is_pattern(path):
             os.stat(path)
     names = _names(paths)
-    reports = {path: _inspected(path) for path in paths}
+    places, reports = {path: path for path in paths}, {path: _inspected(path) for path in paths}
     texts = [path for path in paths if not reports[path]]
     for path in set(paths) - set(texts) if texts else ():
         raise Error(
@@ -381,30 +323,28 @@ def _init(given):
             "python -m tokend tokenize"
         )
     if texts:
-        made, notes = _convert(paths, names, given)
-        reports = {path: _inspected(made[path]) for path in paths}
-    datasets = [_dataset(p, made.get(p, p), names[p], reports[p]) for p in paths]
+        for path, output in _convert(paths, names, given).items():
+            places[path] = output.path
+            reports[path] = _inspected(output.path, output.run["dtype"])
+    datasets = [_dataset(p, places[p], names[p], reports[p]) for p in paths]
     if not texts:
-        doubts = [
+        notes = [dataset.about for dataset in datasets]
+        notes += [
             f"look at {r['path']}: {n}" for p in paths for r in reports[p] for n in r["notes"]
         ]
-        notes = [dataset.about for dataset in datasets] + doubts[:LISTED]
-    vocab, about, eos = _vocabulary(datasets, given)
+    known = texts or not given.tokenizer
+    runs = [tokenize.read_notes(os.path.dirname(d.files[0])).get("run") for d in datasets if known]
+    vocab, about, eos = _vocabulary(datasets, given, runs)
     seq_len, more = _seq_len(datasets, vocab)
-    facts = {
-        "vocab": vocab,
-        "about_vocab": about,
-        "seq_len": seq_len,
-        "more": more + EOS.format(eos),
-    }
-    text, valid = _divided(datasets, facts)
+    facts = {"vocab": vocab, "about_vocab": about, "seq_len": seq_len, "more": more, "eos": eos}
+    text, none = _config(datasets, facts)
     micro_batch = max(1, min(8, LOGITS // (seq_len * vocab)))
     script = TRAIN.format(vocab=vocab, micro_batch=micro_batch)
     for name, content in ((CONFIG, text), (SCRIPT, script)):
         with open(name, "x") as file:
             file.write(content)
-    progress()
-    for line in (*notes, *valid):
+    notes += none + _checked()
+    for line in notes:
         print(printable(line).replace("\n", "?"))
     known = f" --tokenizer {shlex.quote(given.tokenizer)}" if given.tokenizer else ""
     print(f"wrote {CONFIG} and {SCRIPT} in {time.monotonic() - begin:.1f} s; go on with")
@@ -423,10 +363,7 @@ def main(argv):
     add("--tokenizer", metavar="FILE",
         help="tokenizer.json or .tiktoken; default: one next to the data, otherwise a token is a "
         "byte")  # fmt: skip
-    add("--field", default="text", metavar="NAME", help="field of JSONL, column of parquet")
-    add("--eos", metavar="ID|TEXT",
-        help="token after each document; default: the tokenizer's, if it names one")  # fmt: skip
-    add("--bos", metavar="ID|TEXT", help=tokenize.BOS_HELP)
+    tokenize.add_shared(add)
     add("--most", type=positive, default=MOST_MIB, metavar="MIB",
         help=f"text to convert of each PATH; default {MOST_MIB}. python -m tokend tokenize "
         "converts all")  # fmt: skip
@@ -436,6 +373,8 @@ def main(argv):
             raise Error(f"{name}: exists, and init replaces nothing; move it away")
     try:
         return _init(given)
-    except BaseException:
-        shutil.rmtree(TOKENS, ignore_errors=True)  # not there before
+    except BaseException:  # none of it was there before
+        shutil.rmtree(TOKENS, ignore_errors=True)
+        for name in (CONFIG, SCRIPT):
+            pathlib.Path(name).unlink(missing_ok=True)
         raise

@@ -56,10 +56,11 @@ def printable(text):
 
 
 def tokctl(*arguments, statuses=(0,)):
-    """Yields the JSON objects that a tokctl command prints. Raises Error with what it says."""
+    """Returns the JSON objects that a tokctl command prints. Raises Error with what it says."""
     command = [program("tokctl"), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        yield from map(json.loads, process.stdout)
-        said = process.stderr.read().decode(errors="replace").strip()
-    if process.returncode not in statuses:
-        raise Error(said.removeprefix("tokctl: ") or f"tokctl: exit status {process.returncode}")
+    keys = {"capture_output": True, "text": True, "errors": "replace"}
+    done = subprocess.run(command, check=False, **keys)
+    if done.returncode not in statuses:
+        said = done.stderr.strip().removeprefix("tokctl: ")
+        raise Error(said or f"tokctl: exit status {done.returncode}")
+    return [json.loads(line) for line in done.stdout.splitlines()]

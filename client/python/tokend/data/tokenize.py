@@ -14,7 +14,7 @@ bytes do not depend on the number of workers. At the end, a config for these sha
 import array
 import collections
 import concurrent.futures
-import dataclasses
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -33,21 +33,20 @@ from .parser import Parser, positive, progress
 
 NOTES = ".tokenize.json"  # in the directory of shards: options, inputs and progress
 TYPECODES = {"u16": "H", "u32": "I"}  # of arrays; tokens and these machines are little-endian
-WIDTHS = {"u16": 2, "u32": 4}
 LABEL_BYTES = 64
 TOGETHER = 1 << 18  # characters or tokens that are encoded together
+BYTES_A_WORKER = 8 << 20  # of input
 NONE = "none"
 COLUMN = "column"  # instead of a tokenizer's digest
 RESUME = "continue with --resume"
 START_OVER = "start again, in another directory"
-BOS_HELP = f"token before each document, or {NONE}; default: what a tokenizer.json's template says"
 
 
 # ---- workers ----
 
 
 def _encoded(parts, encoder, run):
-    """Returns (tokens as bytes, documents, empty documents, characters)."""
+    """Returns (tokens as bytes, documents, empty documents)."""
     contents = [part.content for part in parts]
     whole = array.array(TYPECODES[run["dtype"]])
     try:
@@ -60,34 +59,27 @@ def _encoded(parts, encoder, run):
                 whole.append(run["eos"])
     except (TypeError, ValueError, OverflowError) as error:
         more = "" if encoder else f"; --column takes lists of tokens of {run['dtype']}"
-        raise Error(f"{parts[0].where} or a later document: {error}{more}") from None
+        return Error(f"{parts[0].where} or a later document: {error}{more}")
     empty = sum(not content for content in contents)
-    characters = sum(map(len, contents))
-    return whole.tobytes(), sum(part.ends for part in parts), empty, characters
+    return whole.tobytes(), sum(part.ends for part in parts), empty
 
 
 def _work(pipe, run):
     """A process: encodes lists of parts until the parent ends."""
     encoder = run["file"] and tokenizer.load(run["file"], run["pattern"])
-    while True:
-        try:
-            parts = pipe.recv()
-            try:
-                pipe.send(_encoded(parts, encoder, run))
-            except Error as error:
-                pipe.send(error)
-        except (EOFError, OSError):
-            return
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            pipe.send(_encoded(pipe.recv(), encoder, run))
 
 
-class Workers:
+class Workers(concurrent.futures.ThreadPoolExecutor):
     """Threads, each with a process, to which it sends parts and waits for the result."""
 
     def __init__(self, count, run):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's, in every process
         multiprocessing.resource_tracker.ensure_running()  # otherwise start() unblocks SIGINT
         self._own, self._context = threading.local(), multiprocessing.get_context("spawn")
-        self._threads = concurrent.futures.ThreadPoolExecutor(count, "", self._start, (run,))
+        super().__init__(count, "", self._start, (run,))
 
     def _start(self, run):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it is for the main thread
@@ -95,49 +87,33 @@ class Workers:
         self._context.Process(target=_work, args=(theirs, run), daemon=True).start()
         theirs.close()
 
-    def _encode(self, parts):
+    def encode(self, parts):
         try:
             self._own.pipe.send(parts)
             result = self._own.pipe.recv()
         except (EOFError, OSError):
-            raise Error(
-                f"--workers: a worker died (out of memory?); pass fewer, and {RESUME}"
-            ) from None
+            result = Error(f"--workers: a worker died (out of memory?); pass fewer, and {RESUME}")
         if isinstance(result, Error):
             raise result
         return result
-
-    def begin(self, parts):
-        return self._threads.submit(self._encode, parts)
-
-    def end(self):
-        self._threads.shutdown(cancel_futures=True)
 
 
 # ---- the output ----
 
 
-@dataclasses.dataclass
-class Done:
-    """The progress after a whole shard. All but shards are before the documents that were encoded
-    together and continue after it: some of their tokens may be in the shard.
-    """
-
-    shards: int = 0
-    parts: int = 0
-    tokens: int = 0
-    documents: int = 0
-    empty: int = 0
-    finished: bool = False
+# Progress after a whole shard. All but shards are before the documents that were encoded together
+# and continue after it: some of their tokens may be in the shard.
+NOTHING = {"shards": 0, "parts": 0, "tokens": 0, "documents": 0, "empty": 0, "finished": False}
 
 
 class Output:
     """Writes shards to a directory: each as a part file, synced, renamed, then noted."""
 
     def __init__(self, path, run, resume):
-        self.path, self.run, self.done = path, run, Done()
-        self.read = self.characters = 0  # by this process; read: bytes of input
-        self._width = WIDTHS[run["dtype"]]
+        self.path, self.run, self.done, self._part = path, run, NOTHING, None
+        self.read = 0  # bytes of input, by this process
+        self._width = array.array(TYPECODES[run["dtype"]]).itemsize
+        self._shard_bytes = run["shard_tokens"] * self._width
         os.makedirs(path, exist_ok=True)
         self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -152,13 +128,11 @@ class Output:
             raise Error(f"{path}: is not empty; name another directory, or {RESUME}")
         else:
             self._resume()
-        self.count = dataclasses.replace(self.done)
-        self._part = None
-        self._written = self.done.shards * run["shard_tokens"]  # tokens
+        self._count = dict(self.done)
 
     def _resume(self):
         notes = read_notes(self.path)
-        if notes is None:
+        if not notes:
             raise Error(
                 f"{self.path}: --resume: has files, but no run of tokend tokenize; name another "
                 "directory"
@@ -170,58 +144,55 @@ class Output:
                 if key == "inputs":
                     what = "the inputs have changed (files, sizes or times)"
                 raise Error(f"{self.path}: --resume: {what}; {START_OVER}")
-        self.done = Done(**notes["done"])
-        whole = self.run["shard_tokens"] * self._width
-        for number in range(self.done.shards):
+        self.done = notes["done"]
+        for number in range(self.done["shards"]):
             path = os.path.join(self.path, _name(number))
-            size = os.stat(path).st_size
-            is_last = self.done.finished and number == self.done.shards - 1
+            size, whole = os.stat(path).st_size, self._shard_bytes
+            is_last = self.done["finished"] and number == self.done["shards"] - 1
             if size != whole and not (is_last and 0 < size < whole):
                 raise Error(f"{path}: has {size} bytes instead of {whole}; {START_OVER}")
 
-    def _rename(self, old, new):
-        os.replace(os.path.join(self.path, old), os.path.join(self.path, new))
-        os.fsync(self._directory)
-
-    def _note(self):
-        with open(os.path.join(self.path, NOTES + ".part"), "w") as file:
-            json.dump({"run": self.run, "done": dataclasses.asdict(self.done)}, file)
+    def _finish(self, file, name):
+        """Gives a part file its name, for good."""
+        with file:
             file.flush()
             os.fsync(file.fileno())
-        self._rename(NOTES + ".part", NOTES)
+        os.replace(file.name, os.path.join(self.path, name))
+        os.fsync(self._directory)
 
-    def write(self, parts, data, number, empty, characters):
+    def _open(self, name, mode):
+        return open(os.path.join(self.path, f".{name}.part"), mode)
+
+    def _note(self):
+        file = self._open(NOTES, "w")
+        json.dump({"run": self.run, "done": self.done}, file)
+        self._finish(file, NOTES)
+
+    def write(self, parts, data, number, empty):
         """Appends the tokens of some parts, without those that are in shards already."""
-        count, rest = self.count, memoryview(data)
-        rest = rest[(self._written - count.tokens) * self._width :]
+        count, written = self._count, self.done["shards"] * self._shard_bytes
+        written += self._part.tell() if self._part else 0
+        rest = memoryview(data)[written - count["tokens"] * self._width :]
         while rest:
             if self._part is None:
-                self._part = open(os.path.join(self.path, self._part_name()), "wb")
-            left = self.run["shard_tokens"] - self._written % self.run["shard_tokens"]
-            now, rest = rest[: left * self._width], rest[left * self._width :]
-            self._part.write(now)
-            self._written += len(now) // self._width
-            if len(now) == left * self._width:
+                self._part = self._open(_name(self.done["shards"]), "wb")
+            left = self._shard_bytes - self._part.tell()
+            self._part.write(rest[:left])
+            if len(rest) >= left:
                 self.close()
-        count.parts += parts
-        count.tokens += len(data) // self._width
-        count.documents += number
-        count.empty += empty
-        self.characters += characters
-
-    def _part_name(self):
-        return f".{_name(self.done.shards)}.part"
+            rest = rest[left:]
+        count["parts"] += parts
+        count["tokens"] += len(data) // self._width
+        count["documents"] += number
+        count["empty"] += empty
 
     def close(self, finished=False):
         """Ends the shard, and notes the progress."""
-        shards = self.done.shards
+        shards = self.done["shards"]
         if self._part:
-            self._part.flush()
-            os.fsync(self._part.fileno())
-            self._part.close()
-            self._rename(self._part_name(), _name(shards))
+            self._finish(self._part, _name(shards))
             self._part, shards = None, shards + 1
-        self.done = dataclasses.replace(self.count, shards=shards, finished=finished)
+        self.done = self._count | {"shards": shards, "finished": finished}
         self._note()
 
     def ends(self):
@@ -249,20 +220,26 @@ def _name(number):
     return f"{number:05}.bin"
 
 
+def label(path):
+    """The last name of a path, as a dataset may have it."""
+    text = "".join(c for c in os.path.basename(path) if c.isprintable())
+    return text.encode(errors="ignore")[:LABEL_BYTES].decode(errors="ignore") or "text"
+
+
 def read_notes(directory):
-    """Returns what tokenize noted next to its shards, or None."""
+    """Returns what tokenize noted next to its shards: {"run": …, "done": …}, or {}."""
     try:
         with open(os.path.join(directory, NOTES)) as file:
             return json.load(file)
     except (OSError, ValueError):
-        return None
+        return {}
 
 
 def noted_tokenizer(directory):
     """The tokenizer of the shards in a directory: BYTES, or a file that is still there; otherwise
     None.
     """
-    noted = (read_notes(directory) or {}).get("run", {}).get("file")
+    noted = read_notes(directory).get("run", {}).get("file")
     return noted if noted and (noted == tokenizer.BYTES or os.path.exists(noted)) else None
 
 
@@ -278,9 +255,9 @@ def _token(option, given, encoder):
 
 
 def _eos(given, encoder):
-    if given is not None or encoder is None:
-        return None if given is None else _token("--eos", given, encoder)
-    ends = encoder.ends_of_text()
+    if given is not None:
+        return _token("--eos", given, encoder)
+    ends = encoder.ends_of_text() if encoder else {None: None}
     if len(ends) != 1:
         known = f"several tokens that end a text ({', '.join(ends)})" if ends else "no known one"
         raise Error(f"--eos: the tokenizer has {known}; pass the token's number or text")
@@ -293,59 +270,57 @@ def _bos(given, encoder):
     return [] if given == NONE else [_token("--bos", given, encoder)]
 
 
-def label(path):
-    """The last name of a path, as a dataset may have it."""
-    text = "".join(c for c in os.path.basename(path) if c.isprintable())
-    return text.encode(errors="ignore")[:LABEL_BYTES].decode(errors="ignore") or "text"
+def _groups(parts, most):
+    """Yields (bytes read, parts that are encoded together)."""
+    group, size, read = [], 0, 0
+    for part, read in parts:
+        group.append(part)
+        size += len(part.content)
+        if size > TOGETHER:
+            yield read, group
+            group, size = [], 0
+        if read >= most:
+            break
+    if group:
+        yield read, group
 
 
 def _convert(output, sources, count, most):
-    """@count: of processes."""
-    begin = shown = time.monotonic()
-    total = min(sum(source.size for source in sources), most)
-    workers, run = Workers(count, output.run), output.run
-    pending = collections.deque()  # (bytes read, number of parts, their result)
+    """@count: of processes, or None."""
+    run, size = output.run, sum(source.size for source in sources)
+    total = min(size, most)
+    count = count or min(len(os.sched_getaffinity(0)), 1 + total // BYTES_A_WORKER)
+    workers, pending = Workers(count, run), collections.deque()
 
-    def write_first():
-        nonlocal shown
-        output.read, parts, encoded = pending.popleft()
-        output.write(parts, *encoded.result())
-        now, made = time.monotonic(), output.count
-        if now - shown > 0.2:
-            shown = now
-            left = (total - output.read) * (now - begin) / max(output.read, 1)
-            progress(f"{made.documents} documents, {made.tokens} tokens, {left:.0f} s left")
-
-    def convert(read, parts):
-        pending.append((read, len(parts), workers.begin(parts)))
-        if len(pending) > 2 * count:
-            write_first()
+    def write(at_most):
+        """Waits for results until at most so many are pending."""
+        while len(pending) > at_most:
+            output.read, parts, encoded = pending.popleft()
+            output.write(parts, *encoded.result())
+            progress(f"{100 * output.read // total} % of the input")
 
     try:
         found = documents.read(sources, run["field"], not run["file"])
-        parts, size, read = [], 0, 0
-        for part, read in itertools.islice(found, output.done.parts, None):
-            parts.append(part)
-            size += len(part.content)
-            if size > TOGETHER:
-                convert(read, parts)
-                parts, size = [], 0
-            if read >= most:
-                break
-        convert(read, parts)
-        while pending:
-            write_first()
+        for read, parts in _groups(itertools.islice(found, output.done["parts"], None), most):
+            pending.append((read, len(parts), workers.submit(workers.encode, parts)))
+            write(2 * count)
+        write(0)
         output.close(finished=True)
+        if most <= output.read < size:
+            say(f"only the first {output.read >> 20} of {size >> 20} MiB (--most converts more)")
     finally:
-        workers.end()
+        workers.shutdown(cancel_futures=True)
         progress()
 
 
-def make(given, sources, most=sys.maxsize):
-    """Makes the shards. Returns the Output. @most: the end is after so many bytes of input."""
-    made_by = documents.made_by(sources)
+def make(given, most=sys.maxsize):
+    """Makes the shards. Returns the Output. @given: as arguments() returns it. @most: the end is
+    after so many bytes of input.
+    """
+    kinds = documents.TABLES if given.column else documents.TEXTS
+    sources = documents.sources_of(given.inputs, kinds, given.text, say)
     encoder = tokenizer.load(given.tokenizer, given.pattern) if given.tokenizer else None
-    made_by |= {encoder.made_by} if encoder else set()
+    made_by = documents.made_by(sources) | ({encoder.made_by} if encoder else set())
     bos, eos = _bos(given.bos, encoder), _eos(given.eos, encoder)
     vocab = max([encoder.vocab if encoder else 0, *(token + 1 for token in [*bos, eos or 0])])
     dtype = given.dtype
@@ -368,11 +343,18 @@ def make(given, sources, most=sys.maxsize):
     }
     if encoder and encoder.note and not given.resume:
         say(encoder.note)
-    output = Output(given.output, run, given.resume)
-    if not output.done.finished:
+    begin, output = time.monotonic(), Output(given.output, run, given.resume)
+    if not output.done["finished"]:
         _convert(output, sources, given.workers, most)
-    if not output.done.tokens:
+    done, seconds = output.done, time.monotonic() - begin
+    if not done["tokens"]:
         raise Error(f"{sources[0].path}: has no documents; name other files")
+    empty = f" ({done['empty']} of them empty)" if done["empty"] else ""
+    say(
+        f"{done['documents']} documents{empty}, {done['tokens']} tokens in {done['shards']} shards "
+        f"of {dtype} in {given.output}; {output.ends()}; {seconds:.1f} s, "
+        f"{output.read / 1e6 / seconds:.1f} MB/s"
+    )
     return output
 
 
@@ -380,10 +362,23 @@ def make(given, sources, most=sys.maxsize):
 
 
 def say(text):
+    progress()
     print(f"tokend tokenize: {text}", file=sys.stderr, flush=True)
 
 
-def _arguments(argv):
+def add_shared(add):
+    """The options that init has, too. @add: a parser's add_argument."""
+    add("--field", default="text", metavar="NAME",
+        help="field of JSONL, column of parquet; default text")  # fmt: skip
+    add("--eos", metavar="ID|TEXT",
+        help="token after each document; default: the tokenizer's own, if it names one, and none "
+        "with --column")  # fmt: skip
+    add("--bos", metavar="ID|TEXT",
+        help=f"token before each document, or {NONE}; default: what a tokenizer.json's template "
+        "says")  # fmt: skip
+
+
+def arguments(argv):
     parser = Parser(
         prog="python -m tokend tokenize",
         description="Makes flat token shards from text, JSONL or parquet, with EOS after each "
@@ -400,19 +395,14 @@ def _arguments(argv):
         help="instead of --tokenizer: column of .parquet or .arrow with tokens")  # fmt: skip
     add("--text", action="store_true",
         help="take files with any other ending too, if they contain UTF-8 text")  # fmt: skip
-    add("--field", default="text", metavar="NAME",
-        help="field of JSONL, column of parquet; default text")  # fmt: skip
     add("--dtype", default="auto", choices=("auto", "u16", "u32"),
         help="default: u16 if the vocabulary fits, u32 with --column")  # fmt: skip
     add("--shard-tokens", type=positive, default=1 << 28, metavar="N",
         help="tokens per shard; default 2^28")  # fmt: skip
-    add("--eos", metavar="ID|TEXT",
-        help="token after each document; default: the tokenizer's own, if it names one, and none "
-        "with --column")  # fmt: skip
-    add("--bos", metavar="ID|TEXT", help=BOS_HELP)
+    add_shared(add)
     add("--pattern", metavar="REGEX", help="splits text for a .tiktoken file; default GPT-2's")
-    add("--workers", type=positive, metavar="N", default=len(os.sched_getaffinity(0)),
-        help="processes; default: one per core")  # fmt: skip
+    add("--workers", type=positive, metavar="N",
+        help="processes; default: one per core, fewer for small inputs")  # fmt: skip
     add("--resume", action="store_true", help="continue after the last whole shard in DIR")
     given = parser.parse_intermixed_args(argv)  # IN may follow options
     if (given.tokenizer is None) == (given.column is None):
@@ -421,17 +411,9 @@ def _arguments(argv):
 
 
 def main(argv):
-    given = _arguments(argv)
-    begin = time.monotonic()
-    kinds = documents.TABLES if given.column else documents.TEXTS
-    sources, left_out = documents.sources_of(given.inputs, kinds, given.text)
-    if not sources:
-        why = next((f" ({path}: {why})" for path, why in left_out.items()), "")
-        raise Error(f"{', '.join(given.inputs)}: has no documents{why}; name other files")
-    for path, why in left_out.items():
-        say(f"left out: {path}: {why}")
+    given = arguments(argv)
     try:
-        output = make(given, sources)
+        output = make(given)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             where = error.filename or given.output
@@ -439,12 +421,5 @@ def main(argv):
         raise
     except KeyboardInterrupt:
         raise KeyboardInterrupt(RESUME) from None
-    done, seconds = output.done, time.monotonic() - begin
-    empty = f" ({done.empty} of them empty)" if done.empty else ""
-    say(
-        f"{done.documents} documents{empty}, {done.tokens} tokens in {done.shards} shards of "
-        f"{output.run['dtype']} in {given.output}; {output.ends()}; {seconds:.1f} s, "
-        f"{output.characters / 1e6 / seconds:.1f} MB/s"
-    )
     print(output.config(), end="")
     return 0

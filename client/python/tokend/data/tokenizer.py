@@ -8,6 +8,7 @@ import hashlib
 import importlib.metadata
 import itertools
 import os
+import pathlib
 import re
 
 from .._tokend import Error, version
@@ -56,9 +57,7 @@ class Tokenizer:
 
 
 class HuggingFace(Tokenizer):
-    def __init__(self, path, data, pattern):
-        if pattern is not None:
-            raise Error(f"--pattern: {path} contains its own; omit --pattern")
+    def __init__(self, path, data):
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # tokenize runs a process per core
         self._made = package("tokenizers", path).Tokenizer.from_str(data.decode())
         self._made.no_truncation()  # a file for inference may truncate texts to 512 tokens
@@ -96,17 +95,11 @@ class Tiktoken(Tokenizer):
                 token, rank = line.split()
                 self._ranks[base64.b64decode(token, validate=True)] = int(rank)
             except ValueError:
-                raise Error(
-                    f"--tokenizer {path}:{number}: not a token in base64 and its rank; name "
-                    "another file"
-                ) from None
+                raise ValueError(f"{path}:{number}: not a token in base64 and its rank") from None
         self._tokens = {rank: token for token, rank in self._ranks.items()}
         every = {bytes([byte]) for byte in range(256)}
         if not every <= self._ranks.keys() or len(self._tokens) != len(self._ranks):
-            raise Error(
-                f"--tokenizer {path}: has a rank twice, or no token for some byte; name another "
-                "file"
-            )
+            raise ValueError("has a rank twice, or no token for some byte")
         self.vocab = max(self._tokens) + 1
         self.pattern = pattern or GPT2_PATTERN
         self._encoding = package("tiktoken", path).Encoding(
@@ -121,11 +114,8 @@ class Tiktoken(Tokenizer):
 
     def encode(self, texts):
         made = [self._encoding.encode_ordinary(text) for text in texts]
-        for text, tokens in zip(texts, made, strict=True):
-            if sum(len(self._tokens[token]) for token in tokens) != len(text.encode()):
-                raise Error(
-                    f"--pattern {self.pattern}: does not match all of a text; pass one that does"
-                )
+        if list(map(self._encoding.decode_bytes, made)) != [text.encode() for text in texts]:
+            raise ValueError(f"--pattern {self.pattern}: does not match all; pass one that does")
         return made
 
     def number(self, text):
@@ -143,10 +133,6 @@ class Tiktoken(Tokenizer):
 
 class Bytes(Tokenizer):
     vocab, end = 257, 256
-
-    def __init__(self, path, data, pattern):
-        if pattern is not None:
-            raise Error(f"--pattern: --tokenizer {BYTES} needs none; omit --pattern")
 
     def encode(self, texts):
         return [array.array("H", iter(text.encode())) for text in texts]
@@ -171,16 +157,14 @@ def load(path, pattern=None):
 
     @pattern: how a .tiktoken file splits text; default GPT-2's. Other files contain their own.
     """
-    if place(path) == BYTES:
-        return Bytes(path, b"", pattern)
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError as error:
-        raise Error(f"--tokenizer {path}: {error.strerror}") from None
+    data = b"" if place(path) == BYTES else pathlib.Path(path).read_bytes()
     is_ranks = re.match(rb"[A-Za-z0-9+/]+=* [0-9]+\r?\n", data)
+    if pattern is not None and not is_ranks:
+        raise Error(f"--pattern: is for .tiktoken files, and {path} is none; omit --pattern")
+    if place(path) == BYTES:
+        return Bytes()
     try:
-        tokenizer = (Tiktoken if is_ranks else HuggingFace)(path, data, pattern)
+        tokenizer = Tiktoken(path, data, pattern) if is_ranks else HuggingFace(path, data)
     except Error:
         raise
     except Exception as error:  # each package has its own errors

@@ -77,7 +77,7 @@ def main(argv):
         )
     tokens = given.tokenizer and tokenizer.load(given.tokenizer)
     rows = ("--from", "0", "--count", str(given.rows))
-    plan = list(tokctl("plan", "-c", given.config, given.stream, *rows, "--tokens", "--json"))
+    plan = tokctl("plan", "-c", given.config, given.stream, *rows, "--tokens", "--json")
     progress(f"{given.config}: a daemon starts")
     with Loader(
         given.stream,
