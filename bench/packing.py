@@ -2,7 +2,7 @@
 
     build/venv/bin/python bench/run.py packing
 
-Documents have log-normal lengths, with a median of 300 tokens. Concatenation and best-fit are
+Documents have log-normal lengths, with a median of 300 tokens. Concatenation and first-fit are
 `tokctl pack --format flat` and `tokctl pack --fit`: read, packed, written and read back.
 """
 
@@ -59,12 +59,12 @@ def packing(directory, args):
     found = {}
     for name, what, rows, cut in (
         ("concatenate", "concatenate", least, sums["cut_by_concatenation"]),
-        ("best", "best-fit (--fit)", sums["rows"], sums["cut"]),
+        ("best", "first-fit (--fit)", sums["rows"], sums["cut"]),
     ):
         padding = 1 - total / (rows * ROW)
         per = found[f"packing_{name}_s"] = statistics.median(seconds[name]) / total * 1e9
         share = cut / len(lengths)
         print(f"  {what:26}{rows / least:>14.4f}{padding:>10.3%}{share:>15.1%}{per:>19.1f}")
     ratio = found["packing_rows"] = sums["rows"] / least
-    row("rows of best-fit ÷ the least possible", f"{ratio:.4f}", "wanted ≤ 1.01")
+    row("rows of first-fit ÷ the least possible", f"{ratio:.4f}", "wanted ≤ 1.01")
     return found

@@ -23,20 +23,33 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* A dataset of the config, to find how a file is configured. */
+struct listed {
+	const struct config_stream *stream;
+	const struct config_dataset *dataset;
+	struct dataset shards; /* its list; the rest only if there is a manifest */
+	struct dataset first; /* a list of the first shard that was seen, and its facts; or empty */
+	char *root;	      /* with links resolved, to compare with paths */
+	char *mask;	      /* its label_mask, absolute or a URL; or NULL */
+	bool unlisted;	      /* in a store, without a manifest: all below @root */
+	bool judged, joined;  /* its samples are joined; known once it is judged */
+};
+
 /* The command, and what was seen so far. */
 struct inspect {
 	struct emit emit;
 	struct ctl_input input;
+	struct listed *listed; /* all datasets of the config */
+	unsigned lists;
 	bool deep, faults;
 	FILE *manifest; /* to be written; or NULL */
 	struct ctl_progress progress;
 
 	/* the path that is read */
 	struct ctl_place place;
-	struct ctl_place masks; /* of the dataset of the path, if they are in a store */
-	char masks_url[PATH_MAX];
+	struct ctl_place masks;	    /* of the dataset of the path, if they are in a store */
 	const struct dataset *from; /* that the shards must agree with; NULL: their dataset's */
-	struct first_shard first;   /* of those in no dataset */
+	struct dataset first;	    /* as of a listed one, of shards in no dataset */
 };
 
 /* The first options of both commands. */
@@ -147,14 +160,122 @@ static void print(struct inspect *in, const struct inspected *f)
 	emit_row(e);
 }
 
-/* Reports a path that could not be listed or read. */
-static void inspect_unread(struct inspect *in, const char *path, const char *text)
+/* Reports what is wrong with a path, or with @name below it. */
+__attribute__((format(printf, 4, 5))) static void report(
+	struct inspect *in, const char *path, const char *name, const char *format, ...)
 {
 	struct inspected f = {.shard = NULL};
+	char text[sizeof(f.problem[0])];
+	va_list args;
 
-	snprintf(f.path, sizeof(f.path), "%s", path);
-	problem(&f, "%s", ctl_input_text(path, text));
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	snprintf(f.path, sizeof(f.path), "%s%s%s", path, name ? "/" : "", name ? name : "");
+	problem(&f, "%s", ctl_input_text(f.path, text));
 	print(in, &f);
+}
+
+/* ---- the datasets of the config ---- */
+
+/* What follows the dataset's root in @path, or NULL. */
+static const char *name_below(const struct listed *l, const char *path)
+{
+	size_t n = strlen(l->root) - bytes_ends_in(l->root, "/");
+
+	return strncmp(path, l->root, n) == 0 && path[n] == '/' ? path + n + 1 : NULL;
+}
+
+/* The dataset that contains the file @path, and its number there in *@shard (-1: not known). Of
+ * several, the first with a label_mask, otherwise the first. NULL: none. */
+static struct listed *find_listed(const struct inspect *in, const char *path, int64_t *shard)
+{
+	struct listed *found = NULL;
+
+	for (unsigned i = 0; i < in->lists && !(found && found->mask); i++) {
+		struct listed *l = &in->listed[i];
+		const char *name = name_below(l, path);
+		int64_t number = name ? shard_list_find(&l->shards.list, name) : -1;
+
+		if (!name || (number < 0 && !l->unlisted) || (found && !l->mask))
+			continue;
+		found = l;
+		*shard = number;
+	}
+	return found;
+}
+
+/* Lists the files of a dataset. */
+static bool list_dataset(const struct inspect *in, struct listed *l, struct fault *fault)
+{
+	const struct config_dataset *dataset = l->dataset;
+	const struct config *config = in->input.config;
+	bool url = url_text_is(dataset->path);
+	char path[PATH_MAX];
+
+	/* A manifest that is to be written may be the dataset's. */
+	if (dataset->manifest && !in->manifest) {
+		l->shards = (struct dataset){.file = config,
+			.stream = l->stream,
+			.config = dataset,
+			.finder.stores = in->input.stores};
+		if (!dataset_manifest(&l->shards, fault))
+			return false;
+	} else if (url) { /* without its slash, as other roots */
+		l->shards.list.root = strndup(dataset->path, strlen(dataset->path) - 1);
+		l->unlisted = true;
+	} else if (!config_path(config, dataset->path, path, sizeof(path))) {
+		return fault_errno(
+			fault, ENAMETOOLONG, "", "%s: %s", dataset->path, strerror(ENAMETOOLONG));
+	} else if (!shard_list_read(&l->shards.list, path, fault)) {
+		return fault_prefix(fault, "%s:%d: path: ", config->path, dataset->path_line);
+	}
+	const char *root = l->shards.list.root;
+
+	l->root = !root ? NULL : url ? strdup(root) : realpath(root, NULL);
+	if (dataset->label_mask && config_path(config, dataset->label_mask, path, sizeof(path)))
+		l->mask = strdup(path);
+	return (l->root && !l->mask == !dataset->label_mask) ||
+	       fault_errno(fault, errno, "", "%s: %s", dataset->path, strerror(errno));
+}
+
+static bool list_datasets(struct inspect *in, struct fault *fault)
+{
+	const struct config *config = in->input.config;
+
+	in->input.hint.budget_bytes = dataset_frames_budget(config);
+	for (uint32_t i = 0; i < config->streams; i++)
+		for (uint32_t d = 0; d < config->stream[i].datasets; d++) {
+			if (!ctl_grow((void **)&in->listed, in->lists, sizeof(*in->listed)))
+				return fault_memory(fault);
+			struct listed *l = &in->listed[in->lists++];
+
+			*l = (struct listed){.stream = &config->stream[i],
+				.dataset = &config->stream[i].dataset[d]};
+			if (!list_dataset(in, l, fault))
+				return false;
+		}
+	return true;
+}
+
+/* Takes what the options do not say from the dataset that lists the file. */
+static void use_listed(const struct listed *l, struct ctl_input *input)
+{
+	const struct config_dataset *dataset = l->dataset;
+
+	if (!input->format)
+		input->format = shard_format(dataset->format);
+	if (!input->hint.has_type)
+		input->hint.type = !dataset->has_dtype && l->shards.entry
+					   ? (enum shard_type)l->shards.entry[0].type
+				   : dataset->token_bytes == 4 ? SHARD_U32
+							       : SHARD_U16;
+	input->hint.has_type |= dataset->has_dtype;
+	if (!input->hint.column)
+		input->hint.column = dataset->column;
+	input->hint.window_tokens = l->stream->seq_len + l->stream->extra;
+	input->hint.label_mask = l->mask;
+	input->hint.root_bytes = strlen(l->root) + !bytes_ends_in(l->root, "/");
 }
 
 /* ---- how a shard is read ---- */
@@ -178,12 +299,12 @@ static void begin_shard(struct inspect *in, struct inspected *f, uint64_t i)
 	f->fd = -1;
 	ctl_place_path(&in->place, i, f->path);
 	ctl_place_file(&in->place, i, f->file);
-	f->listed = ctl_listed_find(&in->input, f->file, &f->number);
+	f->listed = find_listed(in, f->file, &f->number);
 	f->input = ctl_input_at(&in->place, &in->input);
 	if (in->from)
 		use_manifest(in->from, ctl_place_name(&in->place, i), &f->input);
 	if (f->listed)
-		ctl_listed_use(f->listed, &f->input);
+		use_listed(f->listed, &f->input);
 }
 
 /* ---- reading ---- */
@@ -242,59 +363,34 @@ static void read_shard(struct inspect *in, struct inspected *f)
 	check_looks(in, f);
 	if (in->deep)
 		scan(in, f);
-	if (in->place.remote)
-		f->size = ctl_place_object(&in->place, f->i).size;
-	else if (fstat(f->fd, &st) == 0)
-		f->size = (uint64_t)st.st_size;
-	else
-		problem(f, "%s", strerror(errno));
+	f->size = in->place.remote	   ? ctl_place_object(&in->place, f->i).size
+		  : fstat(f->fd, &st) == 0 ? (uint64_t)st.st_size
+					   : 0;
 }
 
 /* ---- what a stream would serve ---- */
 
-/* Whether the samples of shard @p->i of a dataset are windows. A shard that cannot be opened is
- * reported by itself. */
-static bool has_windows(const struct parallel *p, struct fault *fault)
+/* Whether the samples of a dataset, in a format that mixes rows, are joined, because those of one
+ * of its shards are not windows. False also if the daemon would refuse its stream. */
+static bool is_joined(const struct inspect *in, struct listed *l)
 {
-	const struct inspected *f = p->context;
-	char path[PATH_MAX + 1];
-	struct shard *shard = NULL;
-	int fd = -1;
-
-	if (shard_list_path(&f->listed->shards.list, p->i, path, sizeof(path)))
-		shard = ctl_input_open(&f->input, path, &fd, fault);
-	bool fine = !shard || shard->facts.sample_tokens == f->input.hint.window_tokens;
-
-	ctl_input_close(shard, fd);
-	return fine;
-}
-
-/*
- * Whether the samples of the shard's dataset, in a format that mixes rows, are joined, because
- * those of one of its shards are not windows. Without a manifest, all of its shards are opened.
- */
-static bool is_joined(struct inspected *f)
-{
-	struct listed *l = f->listed;
-	uint64_t n = l->shards.list.count;
 	struct fault fault;
 
-	if (!l->judged && l->shards.entry) {
-		l->joined = l->shards.sample_tokens == 0;
-	} else if (!l->judged && !l->unlisted) {
-		struct mds_indexes *indexes = f->input.hint.indexes;
+	if (l->judged)
+		return l->joined;
+	struct catalog *catalog =
+		catalog_open(in->input.config, in->input.stores, l->stream->name, NULL, &fault);
 
-		f->input.hint.indexes = mds_indexes_new(l->root);
-		l->joined = parallel_for(n, parallel_reads(n), has_windows, f, &fault) < n;
-		mds_indexes_free(f->input.hint.indexes);
-		f->input.hint.indexes = indexes;
-	}
+	for (uint32_t d = 0; catalog && d < catalog->datasets; d++)
+		if (catalog->dataset[d].config == l->dataset)
+			l->joined = catalog->dataset[d].sample_tokens == 0;
+	catalog_free(catalog);
 	l->judged = true;
 	return l->joined;
 }
 
 /* Counts the windows that the stream cuts from the shard, and the tokens in none of them. */
-static void count_windows(struct inspected *f)
+static void count_windows(const struct inspect *in, struct inspected *f)
 {
 	const struct config_stream *stream = f->listed->stream;
 	uint64_t first_window[2], tokens = f->facts.tokens, *sample = &f->facts.sample_tokens;
@@ -304,7 +400,7 @@ static void count_windows(struct inspected *f)
 		.tokens = &tokens,
 		.first_window = first_window};
 
-	if (*sample > 0 && f->shard->format->mixes_rows && is_joined(f)) {
+	if (*sample > 0 && f->shard->format->mixes_rows && is_joined(in, f->listed)) {
 		f->facts.documents = tokens / *sample;
 		*sample = 0;
 	}
@@ -321,31 +417,17 @@ static void count_windows(struct inspected *f)
 	f->unserved = table_unserved(&table);
 }
 
-/* A dataset's shards have one format and one width; in a stream with loss_mask, either all have a
- * mask or none has; likewise lists of document bounds. */
+/* A dataset's shards have one format and one width. */
 static void compare_with_first(struct inspect *in, struct inspected *f)
 {
-	static const char *const names[] = {"loss mask", "list of document bounds (.csv.gz)"};
-	const bool has[] = {f->facts.mask, f->facts.bounds};
-	struct first_shard *first = f->listed ? &f->listed->first : &in->first;
+	struct dataset *first = f->listed ? &f->listed->first : &in->first;
+	const char *name = ctl_place_name(&in->place, f->i);
 	struct fault fault;
 
-	if (first->of.list.count == 0) {
-		memcpy(first->has, has, sizeof(has));
-		if (!shard_list_add(&first->of.list, ctl_place_name(&in->place, f->i), &fault) ||
-			!dataset_resize(&first->of, 1, &fault)) {
-			problem(f, "%s", fault.text);
-			return;
-		}
-	}
-	if (!dataset_keep(&first->of, 0, f->shard->format, &f->facts, &fault))
+	if ((first->list.count == 0 && !(shard_list_add(&first->list, name, &fault) &&
+					       dataset_resize(first, 1, &fault))) ||
+		!dataset_keep(first, 0, f->shard->format, &f->facts, &fault))
 		problem(f, "%s", fault.text);
-	for (unsigned i = 0; i < 2 && f->listed && f->listed->stream->loss_mask; i++)
-		if (first->has[i] != has[i])
-			problem(f,
-				"has %s %s, but the first shard, %s, has %s; " PHRASE_ALL_OR_NONE,
-				has[i] ? "a" : "no", names[i], shard_list_name(&first->of.list, 0),
-				has[i] ? "none" : "one");
 }
 
 /* Compares with line @s of a manifest; the digest only if both have one. */
@@ -433,7 +515,7 @@ static void end_shard(struct inspect *in, struct inspected *f)
 		return;
 	}
 	if (l)
-		count_windows(f);
+		count_windows(in, f);
 	compare_with_first(in, f);
 	if (in->from)
 		line = shard_list_find(&in->from->list, ctl_place_name(&in->place, f->i));
@@ -477,12 +559,12 @@ static void inspect_place(struct inspect *in)
 	unsigned threads = p->remote || in->deep ? ctl_place_threads(p) : parallel_reads(p->shards);
 	struct fault fault = {.code = FAULT_NONE};
 
-	dataset_close(&in->first.of);
+	dataset_close(&in->first);
 	ctl_progress_begin(
 		&in->progress, p->path, in->deep ? "tokens" : "shards", in->deep ? 0 : p->shards);
 	if (parallel_for(p->shards, threads, inspect_shard, in, &fault) < p->shards &&
 		fault.code != FAULT_NONE)
-		inspect_unread(in, p->path, fault.text);
+		report(in, p->path, NULL, "%s", fault.text);
 	ctl_progress_end(&in->progress);
 }
 
@@ -491,17 +573,13 @@ static void inspect_place(struct inspect *in)
 /* Lists the masks of the dataset that @path is in, if the config has them in a store. */
 static bool list_masks(struct inspect *in, const char *path, struct fault *fault)
 {
-	for (unsigned i = 0; i < in->input.lists; i++) {
-		const char *masks = in->input.listed[i].dataset->label_mask, *name;
+	for (unsigned i = 0; i < in->lists; i++) {
+		const char *mask = in->listed[i].mask;
 
-		if (!masks || !url_text_is(masks) ||
-			!ctl_listed_below(&in->input.listed[i], path, &name))
-			continue;
-		snprintf(in->masks_url, sizeof(in->masks_url), "%s%s", masks,
-			bytes_ends_in(masks, "/") ? "" : "/");
-		return ctl_place_open(
-			       &in->masks, in->input.stores, in->masks_url, NULL, NULL, fault) ||
-		       fault_prefix(fault, "%s: ", in->masks_url);
+		if (mask && url_text_is(mask) && name_below(&in->listed[i], path))
+			return ctl_place_open(
+				       &in->masks, in->input.stores, mask, NULL, NULL, fault) ||
+			       fault_prefix(fault, "%s: ", mask);
 	}
 	return true;
 }
@@ -521,24 +599,25 @@ static bool inspect_open(struct inspect *in, const char *path, const struct shar
 		ctl_place_open(&in->place, in->input.stores, path, names,
 			in->masks.remote ? &in->masks : NULL, &fault))
 		return true;
-	inspect_unread(in, path, fault.text);
+	report(in, path, NULL, "%s", fault.text);
 	inspect_close(in);
 	return false;
 }
 
 /* ---- the command line ---- */
 
-/* Takes the options, and lists the config's datasets. Returns an exit status. inspect_end() is
- * needed either way, and returns the command's. */
-static int inspect_begin(struct inspect *in, const struct ctl_arguments *a)
+/* As ctl_input_begin(), and lists the config's datasets. inspect_end() is needed either way, and
+ * returns the command's exit status. */
+static int inspect_begin(struct inspect *in, const struct ctl_arguments *a, int *n)
 {
-	int status = ctl_input_begin(&in->input, a);
+	int status = ctl_input_begin(&in->input, a, n);
+	struct fault fault;
 
 	in->emit.json = ctl_given(a, INSPECT_JSON);
 	in->deep = ctl_given(a, INSPECT_DEEP);
 	in->input.hint.documents = in->input.hint.loss_mask = true;
-	if (status == CTL_OK && in->input.config && !ctl_listed_read(&in->input, !in->manifest))
-		status = CTL_FAILED;
+	if (status == CTL_OK && in->input.config && !list_datasets(in, &fault))
+		status = ctl_fail("%s", fault.text);
 	return status;
 }
 
@@ -546,7 +625,14 @@ static int inspect_end(struct inspect *in, int status)
 {
 	if (status == CTL_OK)
 		status = emit_end(&in->emit, in->faults ? CTL_FAILED : CTL_OK);
-	dataset_close(&in->first.of);
+	for (unsigned i = 0; i < in->lists; i++) {
+		dataset_close(&in->listed[i].shards);
+		dataset_close(&in->listed[i].first);
+		free(in->listed[i].root);
+		free(in->listed[i].mask);
+	}
+	free(in->listed);
+	dataset_close(&in->first);
 	ctl_input_end(&in->input);
 	return status;
 }
@@ -560,14 +646,8 @@ static const struct ctl_option inspect_options[] = {
 static int inspect(const struct ctl_arguments *a)
 {
 	struct inspect in = {.deep = false};
-	int n = ctl_input_paths(a->argument, a->arguments), status;
+	int n = a->arguments, status = inspect_begin(&in, a, &n);
 
-	for (int i = 0; i < n; i++)
-		if (ctl_place_unlisted(a->argument[i]))
-			return ctl_usage(a->command,
-				"%s: an HTTPS server has no listing; see `tokctl manifest --from`",
-				a->argument[i]);
-	status = n < 0 ? ctl_fail(PHRASE_MEMORY) : inspect_begin(&in, a);
 	for (int i = 0; status == CTL_OK && i < n; i++)
 		if (inspect_open(&in, a->argument[i], NULL)) {
 			inspect_place(&in);
@@ -589,135 +669,113 @@ const struct ctl_command ctl_inspect = {
 
 struct join {
 	struct inspect *in;
-	const char *path, *url; /* of the manifest that is read, of the objects */
+	const char *path; /* of the manifest that is read */
 	struct dataset from;
+	char **line; /* [lines] without what is of files: etag, side */
+	size_t lines;
 	struct shard_list names; /* of shards and side files that should be there */
 };
 
-/* Reports what is wrong with the object called @name. */
-__attribute__((format(printf, 3, 4))) static void report(
-	const struct join *j, const char *name, const char *format, ...)
-{
-	char path[2 * PATH_MAX], text[512];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	snprintf(path, sizeof(path), "%s/%s", j->in->place.list.root, name);
-	inspect_unread(j->in, path, text);
-}
-
-/* Takes the names of a line's shard and side files. */
-static bool take_names(void *context, const struct dataset *m, json_t *line, struct fault *fault)
-{
-	struct shard_list *names = &((struct join *)context)->names;
-	const char *name;
-	json_t *value;
-
-	if (!shard_list_add(names, shard_list_name(&m->list, m->list.count - 1), fault))
-		return false;
-	json_object_foreach(json_object_get(line, "side"), name, value)
-	{
-		if (!shard_list_add(names, name, fault))
-			return false;
-	}
-	return true;
-}
-
-/* Finds the object of a line, and copies the line for it. */
-static bool join_line(void *context, const struct dataset *m, json_t *line, struct fault *fault)
+static bool take_line(void *context, const struct dataset *m, json_t *line, struct fault *fault)
 {
 	struct join *j = context;
 	uint64_t i = m->list.count - 1;
-	const char *name = shard_list_name(&m->list, i);
-	int64_t found = shard_list_find(&j->in->place.list, name);
-	struct fault odd;
+	const char *name;
+	json_t *value;
+	bool fine = shard_list_add(&j->names, shard_list_name(&m->list, i), fault);
 
-	if (found < 0) {
-		report(j, name, "is in %.300s:%" PRIu64 ", but not in the store; upload it",
-			j->path, i + 1);
-		return true;
-	}
-	struct object object = ctl_place_object(&j->in->place, (uint64_t)found);
-
-	if (object.size != m->entry[i].file.bytes)
-		report(j, name,
-			"has %" PRIu64 " bytes, but %" PRIu64 " in %.300s:%" PRIu64
-			"; upload it again, or write that manifest anew",
-			object.size, m->entry[i].file.bytes, j->path, i + 1);
-	else if (!ctl_place_etag_ok(object.etag, &odd))
-		report(j, name, "%s", odd.text);
-	if (j->in->faults || j->in->deep)
-		return true;
+	json_object_foreach(json_object_get(line, "side"), name, value) fine =
+		fine && shard_list_add(&j->names, name, fault);
 	json_object_del(line, "etag");
 	json_object_del(line, "side");
-	return put_line(j->in, (uint64_t)found, m->format, line, fault);
+	if (!fine || !ctl_grow((void **)&j->line, i, sizeof(*j->line)))
+		return fine && fault_memory(fault);
+	j->line[j->lines++] = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER);
+	return j->line[i] || fault_memory(fault);
 }
 
-/* Reads the manifest. */
-static bool read_lines(struct join *j, manifest_visit *visit)
+/* Finds the object of line @i, and copies the line for it. */
+static void join_line(const struct join *j, uint64_t i)
 {
-	const struct listed *listed = ctl_listed_find(&j->in->input, j->url, &(int64_t){0});
+	struct inspect *in = j->in;
+	const char *root = in->place.list.root, *name = shard_list_name(&j->from.list, i);
+	int64_t found = shard_list_find(&in->place.list, name);
+	uint64_t size = j->from.entry[i].file.bytes;
 	struct fault fault;
 
-	/* Rows of a file are compared as the config reads them. */
-	if (j->in->deep && listed)
-		j->from.hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
-	j->from.hint.type = SHARD_U16;
-	if (manifest_read(&j->from, j->path, "/", NULL, visit, j, &fault))
-		return true;
-	inspect_unread(j->in, j->path, fault.text);
-	return false;
+	if (found < 0) {
+		report(in, root, name, "is in %.300s:%" PRIu64 ", but not in the store; upload it",
+			j->path, i + 1);
+		return;
+	}
+	struct object object = ctl_place_object(&in->place, (uint64_t)found);
+
+	if (object.size != size)
+		report(in, root, name,
+			"has %" PRIu64 " bytes, but %" PRIu64 " in %.300s:%" PRIu64
+			"; upload it again, or write that manifest anew",
+			object.size, size, j->path, i + 1);
+	else if (!ctl_place_etag_ok(object.etag, &fault))
+		report(in, root, name, "%s", fault.text);
+	if (in->faults || in->deep)
+		return;
+	json_t *line = json_loads(j->line[i], 0, NULL);
+
+	if (!put_line(in, (uint64_t)found, j->from.format, line, &fault))
+		report(in, root, name, "%s", fault.text);
+	json_decref(line);
 }
 
-/* Reports shards that the manifest has not. */
-static void report_others(const struct join *j)
+/* Compares the manifest with the objects. */
+static void join_lines(const struct join *j)
 {
-	const struct ctl_place *p = &j->in->place;
+	struct inspect *in = j->in;
 
-	for (uint64_t i = 0; i < p->shards; i++)
-		if (shard_list_find(&j->from.list, ctl_place_name(p, i)) < 0)
-			report(j, ctl_place_name(p, i),
+	for (uint64_t i = 0; i < j->from.list.count; i++)
+		join_line(j, i);
+	for (uint64_t i = 0; i < in->place.shards; i++)
+		if (shard_list_find(&j->from.list, ctl_place_name(&in->place, i)) < 0)
+			report(in, in->place.list.root, ctl_place_name(&in->place, i),
 				"is in the store, but not in %.300s; delete it, or write that "
 				"manifest anew with it",
 				j->path);
-}
-
-/* Reads the objects, and makes their lines anew. */
-static void read_objects(struct join *j)
-{
-	char text[256];
-
-	for (uint64_t i = 0; i < j->from.list.count; i++)
+	for (uint64_t i = 0; in->deep && i < j->from.list.count; i++)
 		if (j->from.table.tokens[i] && !j->from.entry[i].digest) {
-			snprintf(text, sizeof(text),
+			report(in, j->path, NULL,
 				"line %" PRIu64 " has no digest to compare with; write it anew "
 				"with --deep",
 				i + 1);
-			inspect_unread(j->in, j->path, text);
-			return;
+			break;
 		}
-	j->in->from = &j->from;
-	inspect_place(j->in);
-	j->in->from = NULL;
 }
 
+/* Writes the manifest of the objects at @url from that at @path. */
 static void join(struct inspect *in, const char *path, const char *url)
 {
-	struct join j = {.in = in, .path = path, .url = url};
-	bool ask = ctl_place_unlisted(url), known = !ask || read_lines(&j, take_names);
+	struct join j = {.in = in, .path = path};
+	const struct listed *listed = find_listed(in, url, &(int64_t){0});
+	struct fault fault;
 
-	dataset_close(&j.from);
-	shard_list_sort(&j.names);
-	if (known && inspect_open(in, url, ask ? &j.names : NULL)) {
-		if (read_lines(&j, join_line))
-			report_others(&j);
-		if (in->deep && !in->faults)
-			read_objects(&j);
-		dataset_close(&j.from);
-		inspect_close(in);
+	/* Rows of a file are compared as the config reads them. */
+	if (in->deep && listed)
+		j.from.hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
+	j.from.hint.type = SHARD_U16;
+	if (!manifest_read(&j.from, path, "/", NULL, take_line, &j, &fault)) {
+		report(in, path, NULL, "%s", fault.text);
+	} else {
+		shard_list_sort(&j.names);
+		if (inspect_open(in, url, ctl_place_unlisted(url) ? &j.names : NULL)) {
+			join_lines(&j);
+			in->from = &j.from;
+			if (in->deep && !in->faults) /* makes the lines anew */
+				inspect_place(in);
+			inspect_close(in);
+		}
 	}
+	while (j.lines > 0)
+		free(j.line[--j.lines]);
+	free(j.line);
+	dataset_close(&j.from);
 	shard_list_free(&j.names);
 }
 
@@ -746,11 +804,6 @@ static int check_arguments(const struct ctl_arguments *a)
 			to);
 	if (from && !prefix)
 		return ctl_usage(c, "--from needs a URL that ends in '/'");
-	if (!from && ctl_place_unlisted(path))
-		return ctl_usage(c,
-			"%s: an HTTPS server has no listing; give --from FILE, a manifest of the "
-			"same shards on a disk",
-			path);
 	return CTL_OK;
 }
 
@@ -759,12 +812,12 @@ static int manifest(const struct ctl_arguments *a)
 	const char *path = a->argument[0], *to = a->argument[1];
 	struct inspect in = {.deep = false};
 	struct ctl_file file;
-	int status = check_arguments(a);
+	int status = check_arguments(a), shards = !ctl_given(a, FROM);
 
 	if (status != CTL_OK || !ctl_file_begin(&file, to))
 		return status != CTL_OK ? status : CTL_FAILED;
 	in.manifest = file.to;
-	status = inspect_begin(&in, a);
+	status = inspect_begin(&in, a, &shards);
 	in.deep |= !url_text_is(path); /* for the digests: files have no ETag */
 	if (status == CTL_OK && ctl_given(a, FROM)) {
 		join(&in, ctl_text(a, FROM), path);

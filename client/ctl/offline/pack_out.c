@@ -23,8 +23,7 @@
 #include <zstd.h>
 
 enum {
-	FOOTER_BYTES = 9, /* of a zstd seek table */
-	FRAMES_MOST = 0x8000000,
+	FOOTER_BYTES = 9,	   /* of a zstd seek table */
 	SEQUENCE_MOST = INT32_MAX, /* tokens of a document in Megatron's format */
 };
 
@@ -34,17 +33,23 @@ struct frame {
 };
 
 struct out {
-	const struct pack_how *how;
-	const char *path;
+	struct pack *p;
+	struct pack_file *f;
+	uint32_t width;	     /* of a token in the file */
 	char part[PATH_MAX]; /* its name until it is complete */
 	char side[PATH_MAX]; /* likewise of its side file; "": none */
 	FILE *file;	     /* NULL: it is only compared */
 	FILE *side_file;     /* or NULL */
-	struct pack_reader reader;
-	void *piece; /* tokens that are not written yet; without --fit, room for pack_read() */
-	uint64_t room, used; /* in the piece; room: whole pieces of the digest, and frames */
+	uint32_t *piece;     /* tokens that are not written yet */
+	uint64_t room, used; /* in the piece; room: whole pieces of the digest */
 	uint64_t tokens;     /* written, or to be compared */
-	struct pack_result *result;
+
+	/* of the inputs */
+	uint64_t taken;	  /* tokens */
+	uint32_t *window; /* --fit: all of them */
+
+	uint64_t *end; /* [ends] where documents end; in rows, where parts of them and padding do */
+	size_t ends;
 
 	/* zstd */
 	ZSTD_CCtx *zstd;
@@ -52,19 +57,13 @@ struct out {
 	size_t packed_room;
 	struct frame *frame;
 	size_t frames;
-
-	/* Megatron, --fit: the documents of the inputs, which Megatron's are */
-	uint32_t *at;	       /* their ends in a piece */
-	uint64_t *end;	       /* [result->documents] their ends */
-	uint64_t *bound;       /* [bounds] of --fit: where documents, their parts and padding end */
-	size_t bounds, pieces; /* pieces: those that are not padding */
 };
 
-bool pack_side_path(const struct pack_how *how, const char *path, char *side)
+bool pack_side_path(const struct pack *p, const char *path, char side[PATH_MAX])
 {
-	const char *ending = how->row_tokens		    ? BOUNDS_ENDING
-			     : how->format == PACK_MEGATRON ? ".idx"
-							    : NULL;
+	const char *ending = p->row_tokens		  ? BOUNDS_ENDING
+			     : p->format == PACK_MEGATRON ? ".idx"
+							  : NULL;
 
 	if (ending && !bytes_side_path(path, ".bin", ending, side, PATH_MAX))
 		assert(!"the command line or the format's ending makes it end in .bin");
@@ -81,7 +80,6 @@ bool pack_fail(struct fault *fault, const char *path, int error)
 
 static bool put(struct out *o, const void *from, size_t n, struct fault *fault)
 {
-	o->result->bytes += n;
 	return fwrite(from, 1, n, o->file) == n || pack_fail(fault, o->part, errno);
 }
 
@@ -91,12 +89,12 @@ static bool put(struct out *o, const void *from, size_t n, struct fault *fault)
  * save too little space. */
 static bool begin_zstd(struct out *o)
 {
-	ZSTD_parameters large = ZSTD_getParams(o->how->level, 0, 0);
+	ZSTD_parameters large = ZSTD_getParams(o->p->level, 0, 0);
 	ZSTD_CCtx_params *set = ZSTD_createCCtxParams();
 	bool fine;
 
 	large.fParams.checksumFlag = 1;
-	o->packed_room = ZSTD_compressBound(o->how->frame_bytes);
+	o->packed_room = ZSTD_compressBound(o->p->frame_bytes);
 	o->packed = malloc(o->packed_room);
 	o->zstd = ZSTD_createCCtx();
 	fine = set && o->packed && o->zstd &&
@@ -111,7 +109,7 @@ static bool put_frames(struct out *o, const void *bytes, size_t n, struct fault 
 	const char *from = bytes;
 
 	for (size_t some; n > 0; from += some, n -= some) {
-		some = n < o->how->frame_bytes ? n : o->how->frame_bytes;
+		some = n < o->p->frame_bytes ? n : o->p->frame_bytes;
 
 		size_t packed = ZSTD_compress2(o->zstd, o->packed, o->packed_room, from, some);
 
@@ -128,7 +126,8 @@ static bool put_frames(struct out *o, const void *bytes, size_t n, struct fault 
 	return true;
 }
 
-/* The table is a skippable frame of its own. */
+/* The table is a skippable frame of its own. One of too many frames is found when it is read back.
+ */
 static bool put_seek_table(struct out *o, struct fault *fault)
 {
 	uint64_t bytes = o->frames * sizeof(struct frame);
@@ -136,11 +135,6 @@ static bool put_seek_table(struct out *o, struct fault *fault)
 		 count = htole32((uint32_t)o->frames), magic = htole32(0x8f92eab1);
 	uint8_t foot[FOOTER_BYTES] = {[4] = 0x80}; /* there are checksums */
 
-	if (bytes + FOOTER_BYTES > UINT32_MAX || o->frames > FRAMES_MOST)
-		return fault_set(fault, FAULT_ARGUMENT, "frame",
-			"%s: %zu frames do not fit into a seek table (at most %d); give a larger "
-			"--frame, or more --shards",
-			o->part, o->frames, FRAMES_MOST);
 	memcpy(foot, &count, sizeof(count));
 	memcpy(foot + 5, &magic, sizeof(magic));
 	return put(o, head, sizeof(head), fault) && put(o, o->frame, bytes, fault) &&
@@ -151,28 +145,24 @@ static bool put_seek_table(struct out *o, struct fault *fault)
 
 static bool put_idx(const struct out *o, struct fault *fault)
 {
-	uint64_t n = o->result->documents, header[] = {htole64(n), htole64(n + 1)}, at = 0;
-	uint32_t width = o->how->token_bytes;
+	uint64_t n = o->ends, header[] = {htole64(n), htole64(n + 1)}, at = 0;
 	FILE *idx = o->side_file;
 
-	for (uint64_t i = 0; i < n; at = o->end[i++])
+	fwrite("MMIDIDX\0\0\1\0\0\0\0\0\0\0", 1, 17, idx);
+	fputc(o->width == 2 ? 8 : 4, idx); /* u16, i32 */
+	fwrite(header, sizeof(header), 1, idx);
+	for (uint64_t i = 0; i < n; at = o->end[i++]) {
 		if (o->end[i] - at > SEQUENCE_MOST)
 			return fault_set(fault, FAULT_ARGUMENT, "eos",
 				"%s: a document of %" PRIu64
 				" tokens is too long for Megatron (at most %d); give --eos, or "
 				"more --shards",
-				o->path, o->end[i] - at, SEQUENCE_MOST);
-	if (!idx)
-		return true;
-	fwrite("MMIDIDX\0\0\1\0\0\0\0\0\0\0", 1, 17, idx);
-	fputc(width == 2 ? 8 : 4, idx); /* u16, i32 */
-	fwrite(header, sizeof(header), 1, idx);
-	at = 0;
-	for (uint64_t i = 0; i < n; at = o->end[i++])
+				o->f->path, o->end[i] - at, SEQUENCE_MOST);
 		fwrite(&(uint32_t){htole32((uint32_t)(o->end[i] - at))}, 4, 1, idx);
+	}
 	at = 0;
 	for (uint64_t i = 0; i < n; at = o->end[i++])
-		fwrite(&(uint64_t){htole64(at * width)}, 8, 1, idx);
+		fwrite(&(uint64_t){htole64(at * o->width)}, 8, 1, idx);
 	for (uint64_t i = 0; i <= n; i++)
 		fwrite(&(uint64_t){htole64(i)}, 8, 1, idx);
 	return true; /* faults of writing are found at the end */
@@ -183,222 +173,145 @@ static bool put_idx(const struct out *o, struct fault *fault)
 /* Writes the piece. */
 static bool flush(struct out *o, struct fault *fault)
 {
-	uint64_t n = o->used, at = o->result->bytes;
-	uint32_t width = o->how->token_bytes;
+	uint64_t n = o->used;
 
-	o->result->digest += ctl_digest(o->piece, n, width, o->tokens / CTL_DIGEST_TOKENS);
+	o->f->digest += ctl_digest(o->piece, n, o->tokens / CTL_DIGEST_TOKENS);
 	o->tokens += n;
 	o->used = 0;
 	if (!o->file)
 		return true;
-	if (!(o->zstd ? put_frames : put)(o, o->piece, n * width, fault))
+	for (uint64_t i = 0; o->width == 2 && i < n; i++)
+		memcpy((char *)o->piece + 2 * i, &(uint16_t){(uint16_t)o->piece[i]}, 2);
+	if (!(o->zstd ? put_frames : put)(o, o->piece, n * o->width, fault))
 		return false;
 	/* Starts writing to the disk early, because fsync() waits for all of it at the end. */
-	(void)sync_file_range(
-		fileno(o->file), (off_t)at, (off_t)(o->result->bytes - at), SYNC_FILE_RANGE_WRITE);
+	(void)sync_file_range(fileno(o->file), 0, 0, SYNC_FILE_RANGE_WRITE);
 	return true;
 }
 
-static bool add_end(uint64_t **list, uint64_t n, uint64_t end, struct fault *fault)
+static bool put_tokens(struct out *o, const uint32_t *from, uint64_t n, struct fault *fault)
 {
-	if (!ctl_grow((void **)list, n, sizeof(**list)))
-		return fault_memory(fault);
-	(*list)[n] = end;
-	return true;
-}
-
-/* Reads the next @n tokens of the inputs from @begin + @from on into @to, and the ends of
- * documents. */
-static bool read_piece(
-	struct out *o, uint64_t begin, uint64_t from, uint64_t n, void *to, struct fault *fault)
-{
-	uint64_t ends = 0;
-	bool fine = pack_read(&o->reader, begin + from, n, to, o->at, &ends, fault);
-
-	for (uint64_t i = 0; fine && i < ends; i++)
-		fine = add_end(&o->end, o->result->documents++, from + o->at[i], fault);
-	if (fine)
-		ctl_progress_add(o->how->progress, n);
-	return fine;
-}
-
-/* Writes tokens [begin, end) of the inputs. */
-static bool put_inputs(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
-{
-	while (o->tokens < end - begin) {
-		uint64_t left = end - begin - o->tokens;
-
-		o->used = left < o->room ? left : o->room;
-		if (!read_piece(o, begin, o->tokens, o->used, o->piece, fault) || !flush(o, fault))
+	for (uint64_t some; n > 0; from += some, n -= some) {
+		some = n < o->room - o->used ? n : o->room - o->used;
+		memcpy(o->piece + o->used, from, some * sizeof(*from));
+		o->used += some;
+		if (o->used == o->room && !flush(o, fault))
 			return false;
 	}
 	return true;
 }
 
+static bool add_end(struct out *o, uint64_t end, struct fault *fault)
+{
+	if (!ctl_grow((void **)&o->end, o->ends, sizeof(*o->end)))
+		return fault_memory(fault);
+	o->end[o->ends++] = end;
+	return true;
+}
+
+/* Adds the end of a document of the inputs. Counts documents longer than a row, and those that
+ * plain concatenation would cut. */
+static bool add_document(struct out *o, uint64_t end, struct fault *fault)
+{
+	uint64_t begin = o->ends ? o->end[o->ends - 1] : 0, row = o->p->row_tokens;
+
+	if (row) {
+		o->f->cut += end - begin > row;
+		o->f->split += (o->f->begin + begin) / row != (o->f->begin + end - 1) / row;
+	}
+	o->f->documents++;
+	return add_end(o, end, fault);
+}
+
+/* Takes the next tokens of the inputs: to write them, or to pack their documents. */
+static bool take(void *context, const uint32_t *tokens, uint64_t n, const uint32_t *end,
+	uint64_t ends, struct fault *fault)
+{
+	struct out *o = context;
+	uint64_t at = o->taken;
+
+	o->taken += n;
+	ctl_progress_add(&o->p->progress, n);
+	for (uint64_t i = 0; i < ends; i++)
+		if (!add_document(o, at + end[i], fault))
+			return false;
+	if (!o->window)
+		return put_tokens(o, tokens, n, fault);
+	memcpy(o->window + at, tokens, n * sizeof(*tokens));
+	return true;
+}
+
 /*
- * ---- best-fit packing of documents into rows: largest first, each into the fullest row that it
- * fits (Ding et al. 2024, "Fewer Truncations Improve Language Modeling"). The result depends only
- * on the documents' lengths. ----
+ * ---- packing of documents into rows: largest first, each into the first row that it fits (Ding
+ * et al. 2024, "Fewer Truncations Improve Language Modeling"). A longer document becomes full rows
+ * and a rest. The result depends only on the documents' lengths. ----
  */
 
 /* A document, or a part of one, in a row. */
-struct pack_piece {
-	uint32_t at; /* its first token */
-	uint32_t tokens : 31;
-	uint32_t last : 1; /* of its row; the rest of that is padding */
+struct piece {
+	uint64_t key; /* it is sorted by; the lower half is the piece's first token */
+	uint32_t tokens, row;
 };
 
-#define NONE UINT32_MAX
-
-/* ---- a set of numbers up to a row's length: a binary tree, whose leaves are the numbers ---- */
-
-struct set {
-	uint8_t *node; /* [2 * leaves] is a number below it in the set? 1: the root */
-	uint32_t leaves;
-};
-
-static bool set_new(struct set *s, uint32_t most)
+static int by_key(const void *a, const void *b)
 {
-	for (s->leaves = 1; s->leaves <= most;)
-		s->leaves *= 2;
-	s->node = calloc(s->leaves, 2);
-	return s->node;
+	uint64_t x = ((const struct piece *)a)->key, y = ((const struct piece *)b)->key;
+
+	return (x > y) - (x < y);
 }
 
-static void set_put(struct set *s, uint32_t i, bool in)
+/* Cuts the documents into *@n pieces, the longest first. NULL: out of memory. */
+static struct piece *list_pieces(const struct out *o, size_t *n)
 {
-	i += s->leaves;
-	for (s->node[i] = in; i > 1; i /= 2)
-		s->node[i / 2] = s->node[i] | s->node[i ^ 1];
-}
+	uint64_t row = o->p->row_tokens, at = 0, some;
+	struct piece *piece = NULL;
 
-/* The least member from @i on, or NONE. */
-static uint32_t set_next(const struct set *s, uint32_t i)
-{
-	for (i += s->leaves; !s->node[i]; i++) {
-		while (i % 2 == 1) /* a right child: what is right of it is right of its parent */
-			i /= 2;
-		if (i == 0) /* the root was the last */
-			return NONE;
-	}
-	while (i < s->leaves)
-		i = 2 * i + !s->node[2 * i];
-	return i - s->leaves;
-}
-
-/* ---- rows of rests: of what is left of documents after full rows ---- */
-
-struct fit {
-	const uint64_t *end;
-	uint32_t documents, row_tokens;
-	struct set free;  /* the numbers of free tokens that some row has */
-	uint32_t *head;	  /* [row_tokens + 1] the last row with so many free tokens */
-	uint32_t *next;	  /* by row: the one before it with as many; then its first document */
-	uint32_t *with;	  /* [row_tokens + 1] the first document with such a rest */
-	uint32_t *after;  /* [documents] the next one with as long a rest; then in its row */
-	uint32_t *row_of; /* [documents] the row of its rest */
-};
-
-static uint32_t rest_of(const struct fit *f, uint32_t d)
-{
-	return (uint32_t)((f->end[d] - (d ? f->end[d - 1] : 0)) % f->row_tokens);
-}
-
-/* The row with the least free tokens ≥ @n loses them; a new one, @rows, if there is none. */
-static uint32_t fill(struct fit *f, uint32_t n, uint32_t rows)
-{
-	uint32_t left = set_next(&f->free, n), row = rows;
-
-	if (left == NONE) {
-		left = f->row_tokens;
-	} else {
-		row = f->head[left];
-		f->head[left] = f->next[row];
-		if (f->head[left] == NONE)
-			set_put(&f->free, left, false);
-	}
-	left -= n;
-	if (left > 0 && f->head[left] == NONE)
-		set_put(&f->free, left, true);
-	f->next[row] = f->head[left];
-	f->head[left] = row;
-	return row;
-}
-
-static void fill_rows(struct fit *f)
-{
-	size_t lengths = (f->row_tokens + UINT64_C(1)) * sizeof(uint32_t);
-	uint32_t rows = 0;
-
-	memset(f->head, 0xff, lengths);
-	memset(f->with, 0xff, lengths);
-	for (uint32_t d = f->documents; d-- > 0;) {
-		f->after[d] = f->with[rest_of(f, d)];
-		f->with[rest_of(f, d)] = d;
-	}
-	for (uint32_t n = f->row_tokens; n-- > 1;)
-		for (uint32_t d = f->with[n]; d != NONE; d = f->after[d]) {
-			f->row_of[d] = fill(f, n, rows);
-			rows += f->row_of[d] == rows;
+	for (size_t d = 0; d < o->ends; d++)
+		for (; at < o->end[d]; at += some) {
+			some = o->end[d] - at < row ? o->end[d] - at : row;
+			if (!ctl_grow((void **)&piece, *n, sizeof(*piece))) {
+				free(piece);
+				return NULL;
+			}
+			piece[(*n)++] = (struct piece){(row - some) << 32 | at, (uint32_t)some, 0};
 		}
-	memset(f->next, 0xff, f->documents * sizeof(*f->next));
-	for (uint32_t d = f->documents; d-- > 0;)
-		if (rest_of(f, d) > 0) {
-			f->after[d] = f->next[f->row_of[d]];
-			f->next[f->row_of[d]] = d;
-		}
-}
-
-/* Writes the pieces of all rows, in the order of their first documents. Returns their number. */
-static size_t list_pieces(const struct fit *f, struct pack_piece *to)
-{
-	uint32_t row = f->row_tokens;
-	uint64_t at = 0;
-	size_t n = 0;
-
-	for (uint32_t d = 0; d < f->documents; at = f->end[d++]) {
-		for (; f->end[d] - at >= row; at += row)
-			to[n++] = (struct pack_piece){(uint32_t)at, row, true};
-		if (at == f->end[d] || f->next[f->row_of[d]] != d)
-			continue;
-		for (uint32_t e = d; e != NONE; e = f->after[e])
-			to[n++] = (struct pack_piece){(uint32_t)f->end[e] - rest_of(f, e),
-				rest_of(f, e), f->after[e] == NONE};
-	}
-	return n;
-}
-
-/* Document d has tokens [end[d - 1], end[d]), and is not empty. One longer than a row becomes full
- * rows, and a rest. Returns the pieces in the order of the rows; the caller frees them. NULL: out
- * of memory. */
-static struct pack_piece *pack_fit(
-	const uint64_t *end, uint32_t documents, uint32_t row_tokens, size_t *pieces)
-{
-	size_t lengths = row_tokens + UINT64_C(1),
-	       most = documents + end[documents - 1] / row_tokens;
-	struct fit f = {.end = end,
-		.documents = documents,
-		.row_tokens = row_tokens,
-		.head = calloc(lengths, sizeof(uint32_t)),
-		.with = calloc(lengths, sizeof(uint32_t)),
-		.next = calloc(documents, sizeof(uint32_t)),
-		.after = calloc(documents, sizeof(uint32_t)),
-		.row_of = calloc(documents, sizeof(uint32_t))};
-	struct pack_piece *piece = NULL;
-
-	if (set_new(&f.free, row_tokens) && f.head && f.with && f.next && f.after && f.row_of) {
-		fill_rows(&f);
-		piece = calloc(most, sizeof(*piece));
-	}
-	if (piece)
-		*pieces = list_pieces(&f, piece);
-	free(f.free.node);
-	free(f.head);
-	free(f.with);
-	free(f.next);
-	free(f.after);
-	free(f.row_of);
+	qsort(piece, *n, sizeof(*piece), by_key);
 	return piece;
+}
+
+/* Chooses rows for the pieces, and sorts those by the first tokens of their rows. */
+static bool choose_rows(const struct out *o, struct piece *piece, size_t n)
+{
+	uint32_t row = o->p->row_tokens, *room, *first;
+	/* Any two rows have more tokens than fit into one. */
+	uint64_t most = 2 * o->taken / row + 1, leaves = 1, at;
+
+	while (leaves < most && leaves < n)
+		leaves *= 2;
+	room = malloc(2 * leaves * sizeof(*room)); /* a tree of maxima; the leaves are the rows */
+	if (!room)
+		return false;
+	for (at = 0; at < 2 * leaves; at++)
+		room[at] = row;
+	for (size_t i = 0; i < n; i++) {
+		for (at = 1; at < leaves;)
+			at = 2 * at + (room[2 * at] < piece[i].tokens);
+		room[at] -= piece[i].tokens;
+		piece[i].row = (uint32_t)(at - leaves);
+		while (at /= 2)
+			room[at] =
+				room[2 * at] > room[2 * at + 1] ? room[2 * at] : room[2 * at + 1];
+	}
+	first = room; /* of each row; the tree is not needed any more */
+	memset(first, 0xff, leaves * sizeof(*first));
+	for (size_t i = 0; i < n; i++)
+		if ((uint32_t)piece[i].key < first[piece[i].row])
+			first[piece[i].row] = (uint32_t)piece[i].key;
+	for (size_t i = 0; i < n; i++)
+		piece[i].key = (uint64_t)first[piece[i].row] << 32 | (uint32_t)piece[i].key;
+	qsort(piece, n, sizeof(*piece), by_key);
+	free(room);
+	return true;
 }
 
 /* ---- rows of --fit, and the list of their documents ---- */
@@ -409,67 +322,40 @@ static struct pack_piece *pack_fit(
  */
 
 /* A wrong --eos would make each input one document. */
-static bool check_eos(
-	const struct out *o, const void *window, uint64_t begin, uint64_t end, struct fault *fault)
+static bool check_eos(const struct out *o, struct fault *fault)
 {
-	const struct pack_in *in = o->reader.in;
-	bool found = !in->has_eos || in->has[PACK_UNINDEXED].sources < in->sources;
+	const struct pack *p = o->p;
+	bool found = !p->has_eos;
 
-	for (uint64_t d = 0; d < o->result->documents && !found; d++)
-		found = tokens_value(window, o->end[d] - 1, o->how->token_bytes) == in->eos;
+	for (size_t i = 0; i < p->sources && !found; i++)
+		found = !p->source[i].has[PACK_UNINDEXED];
+	for (size_t d = 0; d < o->ends && !found; d++)
+		found = o->window[o->end[d] - 1] == p->eos;
 	return found ||
 	       fault_set(fault, FAULT_ARGUMENT, "eos",
 		       "--eos %" PRIu64 ": does not occur in tokens %" PRIu64 " to %" PRIu64
 		       " of the inputs, so there are no documents to pack; give the token "
 		       "that ends one",
-		       in->eos, begin, end);
+		       p->eos, o->f->begin, o->f->end);
 }
 
-/* Counts documents longer than a row, and those that plain concatenation would cut. */
-static void count_documents(struct out *o, uint64_t begin)
+/* Writes a piece of the window, its bounds to @list, and if it is the @last of its row, padding. */
+static bool put_piece(
+	struct out *o, const struct piece *p, bool last, gzFile list, struct fault *fault)
 {
-	uint64_t row = o->how->row_tokens, at = begin;
-
-	for (uint64_t d = 0; d < o->result->documents; at = begin + o->end[d++]) {
-		uint64_t last = begin + o->end[d] - 1;
-
-		o->result->split += at / row != last / row;
-		o->result->cut += last + 1 - at > row;
-	}
-}
-
-static bool put_tokens(struct out *o, const char *from, uint64_t n, struct fault *fault)
-{
-	uint32_t width = o->how->token_bytes;
-
-	for (uint64_t some; n > 0; from += some * width, n -= some) {
-		some = n < o->room - o->used ? n : o->room - o->used;
-		memcpy((char *)o->piece + o->used * width, from, some * width);
-		o->used += some;
-		if (o->used == o->room && !flush(o, fault))
-			return false;
-	}
-	return true;
-}
-
-/* Writes a piece of the window, its bounds to @list, and the padding after it. */
-static bool put_piece(struct out *o, const char *window, const struct pack_piece *p, gzFile list,
-	struct fault *fault)
-{
-	uint64_t at = o->tokens + o->used, end = at + p->tokens, row = o->how->row_tokens;
-	uint32_t width = o->how->token_bytes;
-	const char *from = window + (uint64_t)p->at * width;
+	uint64_t at = o->tokens + o->used, end = at + p->tokens, row = o->p->row_tokens;
+	const uint32_t *from = o->window + (uint32_t)p->key;
 
 	if (list && gzprintf(list, "%" PRIu64 ",%" PRIu64 "\n", at, end) <= 0)
 		return pack_fail(fault, o->side, errno);
-	if (!put_tokens(o, from, p->tokens, fault) || !add_end(&o->bound, o->bounds++, end, fault))
+	if (!put_tokens(o, from, p->tokens, fault) || !add_end(o, end, fault))
 		return false;
-	if (!p->last || end % row == 0)
+	if (!last || end % row == 0)
 		return true;
 	for (; end % row != 0; end++)
-		if (!put_tokens(o, from + (p->tokens - 1) * (uint64_t)width, 1, fault))
+		if (!put_tokens(o, from + p->tokens - 1, 1, fault))
 			return false;
-	return add_end(&o->bound, o->bounds++, end, fault);
+	return add_end(o, end, fault);
 }
 
 /* Opens the list. It begins with an empty gzip member, for the comment, which zlib does not write:
@@ -479,97 +365,76 @@ static gzFile open_list(struct out *o)
 	static const char head[] = "\x1f\x8b\x08\x10\0\0\0\0\0\3", empty[] = "\3\0\0\0\0\0\0\0\0";
 
 	fwrite(head, sizeof(head) - 1, 1, o->side_file);
-	fprintf(o->side_file, BOUNDS_ROWS, (uint64_t)o->how->row_tokens, o->result->padding);
+	fprintf(o->side_file, BOUNDS_ROWS, (uint64_t)o->p->row_tokens, o->f->padding);
 	fputc(0, o->side_file);
 	fwrite(empty, sizeof(empty), 1, o->side_file);
 	return fflush(o->side_file) == 0 ? gzdopen(dup(fileno(o->side_file)), "wb1") : NULL;
 }
 
-/* Writes the rows that are packed from the @tokens in the window. */
-static bool put_rows(struct out *o, const char *window, uint64_t tokens, struct fault *fault)
+/* Writes the rows that are packed from the documents in the window. */
+static bool put_rows(struct out *o, struct fault *fault)
 {
-	uint64_t rows = 0;
-	struct pack_piece *piece =
-		pack_fit(o->end, (uint32_t)o->result->documents, o->how->row_tokens, &o->pieces);
+	size_t n = 0, rows = 0;
+	struct piece *piece = list_pieces(o, &n);
 	gzFile list = NULL;
-	bool fine = piece || fault_memory(fault);
+	bool fine = (piece && choose_rows(o, piece, n)) || fault_memory(fault);
 
-	for (size_t i = 0; fine && i < o->pieces; i++)
-		rows += piece[i].last;
-	o->result->padding = rows * o->how->row_tokens - tokens;
+	for (size_t i = 0; fine && i < n; i++)
+		rows += i == 0 || piece[i].row != piece[i - 1].row;
+	o->f->padding = rows * o->p->row_tokens - o->taken;
+	o->ends = 0;
 	if (fine && o->file)
 		fine = (list = open_list(o)) || pack_fail(fault, o->side, errno);
-	for (size_t i = 0; fine && i < o->pieces; i++)
-		fine = put_piece(o, window, &piece[i], list, fault);
+	for (size_t i = 0; fine && i < n; i++)
+		fine = put_piece(
+			o, &piece[i], i + 1 == n || piece[i + 1].row != piece[i].row, list, fault);
 	if (list && gzclose(list) != Z_OK && fine)
 		fine = pack_fail(fault, o->side, errno);
 	free(piece);
-	return fine && flush(o, fault);
-}
-
-/* Packs tokens [begin, end), which are whole documents, into rows. */
-static bool fit_inputs(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
-{
-	uint64_t tokens = end - begin, n;
-	uint32_t width = o->how->token_bytes;
-	/* pack_read() needs 4 bytes a token while it reads. */
-	char *window = malloc(tokens * width + o->room * sizeof(uint32_t));
-	bool fine = window || fault_memory(fault);
-
-	assert(tokens > 0 && tokens <= PACK_FIT_MOST);
-	for (uint64_t from = 0; fine && from < tokens; from += n) {
-		n = tokens - from < o->room ? tokens - from : o->room;
-		fine = read_piece(o, begin, from, n, window + from * width, fault);
-	}
-	fine = fine && check_eos(o, window, begin, end, fault);
-	if (fine) {
-		count_documents(o, begin);
-		fine = put_rows(o, window, tokens, fault);
-	}
-	free(window);
 	return fine;
 }
 
 /* ---- a file ---- */
 
 /* Opens the part, which no other process may be writing. One that was killed may have left it; one
- * that held it when it was opened here may have renamed it. */
-static bool open_part(struct out *o, struct fault *fault)
+ * that held it when it was opened here may have renamed it. @side: the side file's name at last. */
+static bool open_part(struct out *o, const char *side, struct fault *fault)
 {
-	int fd = open(o->part, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), error;
-	struct stat mine = {0}, named = {0};
+	struct stat mine, named;
 
-	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) {
-		if (fstat(fd, &mine) != 0 || stat(o->part, &named) != 0 ||
-			mine.st_ino != named.st_ino)
-			errno = EWOULDBLOCK;
-		else if (ftruncate(fd, 0) == 0)
-			o->file = fdopen(fd, "w");
-	}
-	error = errno;
-	if (!o->file && fd >= 0)
-		close(fd);
-	if (!o->file && error == EWOULDBLOCK)
+	if (o->side[0] && lstat(side, &named) == 0)
+		return fault_set(fault, FAULT_ARGUMENT, "",
+			"%s: exists, and nothing is overwritten; remove it, or give another name",
+			side);
+	FILE *file = fopen(o->part, "ae"); /* "a": it is not cut yet */
+
+	if (!file)
+		return pack_fail(fault, o->part, errno);
+	if (flock(fileno(file), LOCK_EX | LOCK_NB) != 0 || fstat(fileno(file), &mine) != 0 ||
+		stat(o->part, &named) != 0 || mine.st_ino != named.st_ino) {
+		fclose(file);
 		return fault_set(fault, FAULT_ARGUMENT, "", "%s: another tokctl pack is writing it",
 			o->part);
-	if (!o->file)
-		return pack_fail(fault, o->part, error);
-	setvbuf(o->file, NULL, _IONBF, 0);
-	return true;
+	}
+	o->file = file;
+	if (ftruncate(fileno(file), 0) != 0)
+		return pack_fail(fault, o->part, errno);
+	if (o->side[0])
+		o->side_file = fopen(o->side, "we");
+	return !o->side[0] || o->side_file || pack_fail(fault, o->side, errno);
 }
 
 static bool prepare(struct out *o, struct fault *fault)
 {
-	bool documents = o->how->row_tokens || o->how->format == PACK_MEGATRON;
-	uint64_t frame_tokens = o->how->frame_bytes / o->how->token_bytes;
+	uint64_t frame_tokens = o->p->frame_bytes / o->width;
 
 	while (o->room < frame_tokens || o->room == 0)
 		o->room += CTL_DIGEST_TOKENS;
-	o->piece = malloc(o->room * sizeof(uint32_t));
-	if (documents)
-		o->at = malloc(o->room * sizeof(*o->at));
-	return (o->piece && (o->at || !documents) &&
-		       (o->how->format != PACK_ZSTD || !o->file || begin_zstd(o))) ||
+	o->piece = malloc(o->room * sizeof(*o->piece));
+	if (o->p->row_tokens)
+		o->window = malloc((o->f->end - o->f->begin) * sizeof(*o->window));
+	return (o->piece && (o->window || !o->p->row_tokens) &&
+		       (o->p->format != PACK_ZSTD || !o->file || begin_zstd(o))) ||
 	       fault_memory(fault);
 }
 
@@ -578,15 +443,15 @@ static bool is_durable(FILE *file)
 	return fflush(file) == 0 && !ferror(file) && fsync(fileno(file)) == 0;
 }
 
-static bool put_all(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
+static bool put_all(struct out *o, struct fault *fault)
 {
 	if (!prepare(o, fault) ||
-		!(o->how->row_tokens ? fit_inputs : put_inputs)(o, begin, end, fault) ||
-		!pack_read_end(&o->reader, fault))
+		!pack_read(o->p, o->f->source, o->f->begin, o->f->end, take, o, fault))
 		return false;
-	if (o->zstd && !put_seek_table(o, fault))
+	if (o->window && !(check_eos(o, fault) && put_rows(o, fault)))
 		return false;
-	if (o->how->format == PACK_MEGATRON && !put_idx(o, fault))
+	if (!flush(o, fault) || (o->zstd && !put_seek_table(o, fault)) ||
+		(o->side_file && !o->window && !put_idx(o, fault)))
 		return false;
 	if (o->side_file && !is_durable(o->side_file))
 		return pack_fail(fault, o->side, errno);
@@ -595,14 +460,14 @@ static bool put_all(struct out *o, uint64_t begin, uint64_t end, struct fault *f
 
 /* ---- reading back ---- */
 
-/* Whether the file's documents, and its padding, end at the @n bounds. */
-static bool same_bounds(const struct shard *shard, const uint64_t *bound, uint64_t n)
+/* Whether the file's documents, and its padding, end where they should. */
+static bool same_bounds(const struct out *o, const struct shard *shard)
 {
-	bool same = true;
+	bool same = o->ends == 0 || shard->facts.documents != SHARD_UNKNOWN;
 
-	for (uint64_t i = 0, at = 0; same && i < n; at = bound[i++])
-		same = at < bound[i] && bound[i] <= shard->facts.tokens &&
-		       shard_boundary(shard, at) == bound[i];
+	for (uint64_t i = 0, at = 0; same && i < o->ends; at = o->end[i++])
+		same = at < o->end[i] && o->end[i] <= shard->facts.tokens &&
+		       shard_boundary(shard, at) == o->end[i];
 	return same;
 }
 
@@ -610,145 +475,88 @@ static bool same_bounds(const struct shard *shard, const uint64_t *bound, uint64
 static bool compare(const struct out *o, const struct shard *shard, struct fault *fault)
 {
 	struct ctl_scan scan = {.digests = true};
-	bool fit = o->how->row_tokens;
-	uint64_t documents = fit ? o->pieces : o->at ? o->result->documents : SHARD_UNKNOWN;
 
+	if (shard->facts.tokens != o->tokens || shard->facts.token_bytes != o->width)
+		return fault_set(fault, FAULT_DATA, "",
+			"has %" PRIu64 " tokens of %" PRIu32 " bytes; must be %" PRIu64
+			" of %" PRIu32,
+			shard->facts.tokens, shard->facts.token_bytes, o->tokens, o->width);
 	if (!ctl_scan(&scan, shard, fault))
 		return false;
-	if (scan.digest != o->result->digest)
+	if (scan.digest != o->f->digest)
 		return fault_set(fault, FAULT_DATA, "",
 			"has tokens with digest %016" PRIx64 "; must be %016" PRIx64, scan.digest,
-			o->result->digest);
-	return (shard->facts.documents == documents &&
-		       (!o->at || same_bounds(shard, fit ? o->bound : o->end,
-					  fit ? o->bounds : o->result->documents))) ||
+			o->f->digest);
+	return same_bounds(o, shard) ||
 	       fault_set(fault, FAULT_DATA, "", "has other document bounds");
 }
 
 /* Whether the file has what was written. Sets the result's bytes to its size. */
-static bool verify(struct out *o, struct fault *fault)
+static bool verify(const struct out *o, struct fault *fault)
 {
 	struct ctl_input input = {
-		.format = shard_format(o->how->format == PACK_MEGATRON ? "megatron" : "flat"),
-		.hint = {.type = o->how->token_bytes == 2 ? SHARD_U16 : SHARD_U32,
+		.format = shard_format(o->p->format == PACK_MEGATRON ? "megatron" : "flat"),
+		.hint = {.type = o->width == 2 ? SHARD_U16 : SHARD_U32,
 			.has_type = true,
-			.documents = o->at,
-			.loss_mask = o->how->row_tokens,
-			.frames = o->reader.in->input.hint.frames}};
+			.documents = pack_keeps_documents(o->p),
+			.loss_mask = o->p->row_tokens,
+			.frames = o->p->input.hint.frames}};
 	int fd;
-	struct shard *shard = ctl_input_open(&input, o->file ? o->part : o->path, &fd, fault);
+	struct shard *shard = ctl_input_open(&input, o->file ? o->part : o->f->path, &fd, fault);
 	struct stat st = {0};
-	bool fine = shard;
+	bool fine = shard && compare(o, shard, fault);
 
-	if (fine && (shard->facts.tokens != o->tokens ||
-			    shard->facts.token_bytes != o->how->token_bytes))
-		fine = fault_set(fault, FAULT_DATA, "",
-			"has %" PRIu64 " tokens of %" PRIu32 " bytes; must be %" PRIu64
-			" of %" PRIu32,
-			shard->facts.tokens, shard->facts.token_bytes, o->tokens,
-			o->how->token_bytes);
-	fine = fine && compare(o, shard, fault);
 	if (fine && fstat(fd, &st) == 0)
-		o->result->bytes = (uint64_t)st.st_size;
+		o->f->bytes = (uint64_t)st.st_size;
 	ctl_input_close(shard, fd);
-	return fine || (o->file ? fault_prefix(fault, "%s: reading it back failed: ", o->part)
-				: fault_prefix(fault,
-					  "%s: exists, and nothing is overwritten; give another "
-					  "name: ",
-					  o->path));
+	return fine || fault_prefix(fault, "%s: %s: ", o->file ? o->part : o->f->path,
+			       o->file ? "reading it back failed"
+				       : "exists, and nothing is overwritten; give another name");
 }
 
 /* ---- all of it ---- */
 
-static bool name_part(struct out *o, struct fault *fault)
+/* Gives the file and its side file, @side, their names. The side file goes first: a shard without
+ * one would be taken for a flat file. */
+static bool publish(const struct out *o, const char *side, struct fault *fault)
 {
-	const char *name = bytes_name(o->path);
-	int n = snprintf(
-		o->part, PATH_MAX, "%.*s" PACK_PART "%s", (int)(name - o->path), o->path, name);
-
-	if (n < 0 || n >= PATH_MAX)
-		return pack_fail(fault, o->path, ENAMETOOLONG);
-	pack_side_path(o->how, o->part, o->side);
-	return true;
+	if (o->side[0] && rename(o->side, side) != 0)
+		return pack_fail(fault, side, errno);
+	if (rename(o->part, o->f->path) == 0)
+		return ctl_file_sync_parent(o->f->path) || pack_fail(fault, o->f->path, errno);
+	pack_fail(fault, o->f->path, errno);
+	if (o->side[0])
+		unlink(side);
+	return false;
 }
 
-static bool move(const char *from, const char *to, struct fault *fault)
+bool pack_write(struct pack *p, struct pack_file *f, struct fault *fault)
 {
-	if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
-		return true;
-	/* Not every file system has RENAME_NOREPLACE. */
-	if (errno == EINVAL && access(to, F_OK) != 0 && rename(from, to) == 0)
-		return true;
-	return pack_fail(fault, to, errno == EINVAL ? EEXIST : errno);
-}
-
-/* Gives the file and its side file their names. The side file goes first: a shard without one would
- * be taken for a flat file. */
-static bool publish(const struct out *o, struct fault *fault)
-{
+	struct out o = {.p = p, .f = f, .width = p->token_bytes};
+	const char *name = bytes_name(f->path);
 	char side[PATH_MAX];
-	bool has_side = pack_side_path(o->how, o->path, side);
+	struct stat st;
+	bool there = lstat(f->path, &st) == 0;
 
-	if (has_side && !move(o->side, side, fault))
-		return false;
-	if (!move(o->part, o->path, fault)) {
-		if (has_side)
-			unlink(side);
-		return false;
+	snprintf(o.part, PATH_MAX, "%.*s" PACK_PART "%s", (int)(name - f->path), f->path, name);
+	if (pack_side_path(p, f->path, side))
+		pack_side_path(p, o.part, o.side);
+	bool fine = (there || open_part(&o, side, fault)) && put_all(&o, fault) &&
+		    verify(&o, fault) && (there || publish(&o, side, fault));
+
+	if (!fine && o.file) {
+		unlink(o.part);
+		unlink(o.side);
 	}
-	return ctl_file_sync_parent(o->path) || pack_fail(fault, o->path, errno);
-}
-
-static bool write_part(struct out *o, uint64_t begin, uint64_t end, struct fault *fault)
-{
-	char side[PATH_MAX];
-	struct stat st;
-
-	if (pack_side_path(o->how, o->path, side) && lstat(side, &st) == 0)
-		return fault_set(fault, FAULT_ARGUMENT, "",
-			"%s: exists, and nothing is overwritten; remove it, or give another name",
-			side);
-	if (!open_part(o, fault))
-		return false;
-	bool fine = !o->side[0] || (o->side_file = fopen(o->side, "we")) ||
-		    pack_fail(fault, o->side, errno);
-
-	fine = fine && put_all(o, begin, end, fault) && verify(o, fault) && publish(o, fault);
-	if (o->side_file)
-		fclose(o->side_file);
-	if (!fine)
-		unlink(o->part);
-	if (!fine && o->side[0])
-		unlink(o->side);
-	fclose(o->file);
-	return fine;
-}
-
-static void free_buffers(struct out *o)
-{
-	pack_read_end(&o->reader, NULL);
-	ZSTD_freeCCtx(o->zstd);
-	free(o->packed);
-	free(o->frame);
-	free(o->at);
-	free(o->end);
-	free(o->bound);
-	free(o->piece);
-}
-
-bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t end,
-	const char *path, struct pack_result *result, struct fault *fault)
-{
-	struct out o = {
-		.how = how, .path = path, .reader = {.in = in, .how = how}, .result = result};
-	struct stat st;
-	bool fine = name_part(&o, fault);
-
-	*result = (struct pack_result){0};
-	if (fine && lstat(path, &st) == 0)
-		fine = put_all(&o, begin, end, fault) && verify(&o, fault);
-	else
-		fine = fine && write_part(&o, begin, end, fault);
-	free_buffers(&o);
+	if (o.side_file)
+		fclose(o.side_file);
+	if (o.file)
+		fclose(o.file);
+	ZSTD_freeCCtx(o.zstd);
+	free(o.packed);
+	free(o.frame);
+	free(o.end);
+	free(o.window);
+	free(o.piece);
 	return fine;
 }

@@ -84,8 +84,6 @@ struct ctl_input {
 	struct shard_hint hint;
 	struct config *config; /* NULL: none */
 	struct stores *stores;
-	struct listed *listed; /* all datasets of the config */
-	unsigned lists;
 };
 
 #define CTL_INPUT_FORMAT_OPTION                                                                    \
@@ -101,15 +99,14 @@ struct ctl_input {
 		"column of the tokens in mds and arrow shards; default: tokens, then input_ids, "  \
 		"then the only one that fits")
 
-/* Takes the options, and opens config and stores. Returns an exit status. ctl_input_end() is needed
- * either way. */
-int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a);
-void ctl_input_end(struct ctl_input *input);
 /*
- * Removes from the @n paths side files (an index, a mask, …) of shards that are also named: a shell
- * expands DIRECTORY/[*] to all of them. Returns the number of paths left; -1: out of memory.
+ * Takes the options, and opens config and stores. The first *@n arguments are paths of shards,
+ * which cannot be on a server without listings. Side files (an index, a mask, …) of shards that are
+ * also named are removed from them: a shell expands DIRECTORY/[*] to all of them. Returns an exit
+ * status. ctl_input_end() is needed either way.
  */
-int ctl_input_paths(char **path, int n);
+int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a, int *n);
+void ctl_input_end(struct ctl_input *input);
 /* @input for the shards of the place. */
 struct ctl_input ctl_input_at(const struct ctl_place *p, const struct ctl_input *input);
 /* Recognises and opens a shard. ctl_input_close() is needed either way. NULL: the fault does not
@@ -123,37 +120,6 @@ bool ctl_input_fault(const char *path, struct fault *fault);
 /* @text without @path, if it begins with it. */
 const char *ctl_input_text(const char *path, const char *text);
 
-/* ---- the datasets of the config, which say how their files are read ---- */
-
-/* The first shard of a dataset, or of a path. */
-struct first_shard {
-	struct dataset of; /* a list of its name, and its facts; or empty */
-	bool has[2];	   /* a loss mask, a list of document bounds */
-};
-
-/* A dataset of the config, to find how a file is configured. */
-struct listed {
-	const struct config_stream *stream;
-	const struct config_dataset *dataset;
-	struct dataset shards; /* its list; the rest only if there is a manifest */
-	char *root;	       /* with links resolved, to compare with paths */
-	char *mask;	       /* its label_mask, absolute or a URL; or NULL */
-	bool unlisted;	       /* in a store, without a manifest: all below @root */
-	bool judged, joined;   /* its samples are joined; known once it is judged */
-	struct first_shard first;
-};
-
-/* Lists the files of all datasets. @manifests: read theirs, unless it may be the one to be written.
- * False after an error was printed. */
-bool ctl_listed_read(struct ctl_input *input, bool manifests);
-/* The dataset that contains the file @path, and its number there in *@shard (-1: not known). Of
- * several, the first with a label_mask, otherwise the first. NULL: none. */
-struct listed *ctl_listed_find(const struct ctl_input *input, const char *path, int64_t *shard);
-/* Is @path below the dataset's root? Sets *@name to the rest. */
-bool ctl_listed_below(const struct listed *l, const char *path, const char **name);
-/* Takes what the options do not say from the dataset that lists the file. */
-void ctl_listed_use(const struct listed *l, struct ctl_input *input);
-
 /* ---- all tokens of a shard ---- */
 
 /*
@@ -161,7 +127,7 @@ void ctl_listed_use(const struct listed *l, struct ctl_input *input);
  * values, not on format or width: it is the sum modulo 2^64, over its pieces of CTL_DIGEST_TOKENS
  * tokens, of the XXH3-64 of the piece as little-endian u32, seeded with the number of the piece.
  */
-uint64_t ctl_digest(const void *tokens, uint64_t n, uint32_t token_bytes, uint64_t piece);
+uint64_t ctl_digest(const uint32_t *tokens, uint64_t n, uint64_t piece);
 
 struct ctl_scan {
 	uint64_t vocab; /* tokens must be below it; 0: no limit */
@@ -183,29 +149,11 @@ bool ctl_scan(struct ctl_scan *scan, const struct shard *shard, struct fault *fa
 /* ---- pack ---- */
 
 /*
- * `tokctl pack`: the inputs are one row of tokens, which is cut into files (cmd_pack.c). One thread
- * writes one file: its tokens in order, or with --fit rows of documents, in the form of its format
- * (pack_out.c).
+ * `tokctl pack`: the inputs are one row of tokens (pack_in.c), which is cut into files
+ * (cmd_pack.c). One thread writes one file: its tokens in order, or with --fit rows of documents,
+ * in the form of its format (pack_out.c).
  */
-enum pack_format { PACK_FLAT, PACK_ZSTD, PACK_MEGATRON, PACK_FORMATS };
-
-struct pack_how {
-	enum pack_format format;
-	uint32_t token_bytes;
-	uint32_t row_tokens; /* --fit: documents are packed into rows; 0: tokens stay in order */
-	int level;
-	uint32_t frame_bytes;
-	struct ctl_progress *progress; /* of tokens */
-};
-
-struct pack_result {
-	uint64_t bytes;	    /* of the file */
-	uint64_t documents; /* PACK_MEGATRON, or --fit: of the inputs */
-	uint64_t digest;    /* as ctl_digest() */
-	uint64_t padding;   /* the rest is of --fit; tokens */
-	uint64_t cut;	    /* documents longer than a row */
-	uint64_t split;	    /* documents that windows of a row's length would cut without --fit */
-};
+enum pack_format { PACK_FLAT, PACK_ZSTD, PACK_MEGATRON };
 
 /* Traits of sources. The packed file cannot have the last four. */
 enum pack_trait {
@@ -217,7 +165,7 @@ enum pack_trait {
 	PACK_TRAITS,
 };
 
-/* A shard. */
+/* A shard that is read. It must be the same from the start to the end. */
 struct pack_source {
 	const struct ctl_place *place;
 	uint64_t shard;		/* in the place */
@@ -227,62 +175,77 @@ struct pack_source {
 	bool has[PACK_TRAITS];
 };
 
-struct pack_in {
+/* A file that is written. */
+struct pack_file {
+	char *path;
+	const struct pack_source *source; /* in which its tokens begin */
+	uint64_t begin, end;		  /* those of the inputs */
+
+	/* the result */
+	uint64_t bytes;	    /* of the file; 0: it is not there yet */
+	uint64_t documents; /* of the inputs, if they are kept */
+	uint64_t digest;    /* as ctl_digest() */
+	uint64_t padding;   /* the rest is of --fit; tokens */
+	uint64_t cut;	    /* documents longer than a row */
+	uint64_t split;	    /* documents that windows of a row's length would cut without --fit */
+};
+
+struct pack {
 	struct ctl_input input;
 	struct ctl_place *place; /* of each path */
 	unsigned places;
 	unsigned threads; /* that read them */
-	bool has_eos;
-	uint64_t eos; /* ends a document in formats without document bounds */
 	struct pack_source *source;
 	size_t sources;
 	uint64_t tokens;
-	uint32_t token_bytes; /* the largest width of a source */
-	struct {
-		const struct pack_source *first; /* of those that have it */
-		uint64_t sources;		 /* their number */
-	} has[PACK_TRAITS];
+	bool has_eos;
+	uint64_t eos; /* ends a document in formats without document bounds */
+
+	const char *out;
+	bool single; /* it is a file */
+	enum pack_format format;
+	uint32_t token_bytes;
+	uint32_t row_tokens; /* --fit: documents are packed into rows; 0: tokens stay in order */
+	int level;
+	uint32_t frame_bytes;
+	struct pack_file *file;
+	uint64_t files; /* at first those that --shards asks for, or 0 */
+	struct emit emit;
 	struct ctl_progress progress;
 };
 
-/* Reads the row from one thread. A source is opened when it is read and closed after it: there may
- * be more than a process can have open. It must be the same from the start to the end. */
-struct pack_reader {
-	const struct pack_in *in;
-	const struct pack_how *how;
-	const struct pack_source *source; /* the open one; NULL: none */
-	struct shard *shard;
-	int fd; /* -1: an object */
-};
+/* Files are cut between documents, and say where those are. */
+static inline bool pack_keeps_documents(const struct pack *p)
+{
+	return p->format == PACK_MEGATRON || p->row_tokens;
+}
 
-/*
- * Reads tokens [token, token + n) into @to, which has room for n of 4 bytes; then they have
- * how->token_bytes each. Fails for a token that this or the format cannot store. @at NULL, or
- * the ends of documents among them are written there, ascending and relative to @token; it has room
- * for n, and *@count is their number. The end of a source ends a document.
- */
-bool pack_read(struct pack_reader *r, uint64_t token, uint64_t n, uint32_t *to, uint32_t *at,
-	uint64_t *count, struct fault *fault);
-/* Closes the source that is open. False: it has changed. @fault NULL: there was another fault. */
-bool pack_read_end(struct pack_reader *r, struct fault *fault);
+/* Lists the shards of the @n paths, and opens each once for its facts. */
+bool pack_find_sources(struct pack *p, char *const *path, int n, struct fault *fault);
+/* Gets tokens, and if files keep documents, where @ends of them end, relative to the first token
+ * and ascending. The end of a source ends a document. */
+typedef bool pack_take(void *context, const uint32_t *tokens, uint64_t n, const uint32_t *end,
+	uint64_t ends, struct fault *fault);
+/* Passes on tokens [begin, end) in order; they begin in @s or after it. Fails for a token that the
+ * width or the format cannot store, or if @take returns false. Any thread. */
+bool pack_read(const struct pack *p, const struct pack_source *s, uint64_t begin, uint64_t end,
+	pack_take *take, void *context, struct fault *fault);
 
 enum {
-	PACK_FIT_TOKENS = 1 << 27, /* of a shard, if --shards does not say */
-	PACK_FIT_MOST = 1 << 28,   /* of all in memory: 1 GiB, and 36 bytes per document */
+	PACK_FIT_TOKENS = 1 << 27, /* of a file, if --shards does not say */
+	PACK_FIT_MOST = 1 << 28,   /* of all in memory: 1 GiB, and 40 bytes per document */
 	PACK_FIT_ROW = 1 << 24,	   /* of a row, at most */
 };
 
 /*
- * Writes tokens [begin, end), or the rows that --fit packs from them, and a side file if there is
- * one, under names that begin with PACK_PART; makes both durable, reads them back, compares, and
- * gives them their names. A file that is at @path already must have what would be written, and
- * stays.
+ * Writes a file, and a side file if there is one, under names that begin with PACK_PART; makes both
+ * durable, reads them back, compares, and gives them their names. A file that is there already must
+ * have what would be written, and stays. Fills the result. Any thread.
  */
 #define PACK_PART ".part-"
-bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t end,
-	const char *path, struct pack_result *result, struct fault *fault);
+bool pack_write(struct pack *p, struct pack_file *f, struct fault *fault);
 /* Whether files have a side file. Sets @side to that of @path. */
-bool pack_side_path(const struct pack_how *how, const char *path, char *side);
+bool pack_side_path(const struct pack *p, const char *path, char side[PATH_MAX]);
 /* Fills in @fault: a system call on @path failed with @error. Always false. */
 bool pack_fail(struct fault *fault, const char *path, int error);
 

@@ -1,0 +1,224 @@
+/* The inputs of `tokctl pack`: shards of any format, as one row of tokens. */
+#include "client/ctl/offline/shards.h"
+#include "daemon/catalog/parallel_for.h"
+#include "daemon/shard/format.h"
+
+#define XXH_INLINE_ALL
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+/* ---- a source ---- */
+
+/* Puts the source's path before the fault's text. Always false. */
+static bool fail(const struct pack_source *s, struct fault *fault)
+{
+	char path[PATH_MAX + 1];
+
+	ctl_place_path(s->place, s->shard, path);
+	return ctl_input_fault(path, fault);
+}
+
+/* A hash of what differs if the open file or a side file was replaced. The store compares an
+ * object's ETag with each answer. */
+static uint64_t identify(const struct shard *shard, int fd)
+{
+	const struct shard_facts *f = &shard->facts;
+	uint64_t facts[] = {f->tokens, f->type, f->index, f->bounds, 0};
+	struct stat st;
+
+	if (fd >= 0 && fstat(fd, &st) == 0)
+		facts[4] = bytes_id(&st);
+	return XXH64(facts, sizeof(facts), 0);
+}
+
+static bool is_same(
+	const struct pack_source *s, const struct shard *shard, int fd, struct fault *fault)
+{
+	if (identify(shard, fd) == s->identity)
+		return true;
+	fault_set(fault, FAULT_CHANGED, "",
+		"the file or a side file has changed since packing began (size or time)");
+	return fail(s, fault);
+}
+
+/* Opens a source. @token_bytes: least width of its tokens, or 0. Call ctl_input_close() either way.
+ * NULL: @fault names it. */
+static struct shard *open_source(const struct pack *p, const struct pack_source *s,
+	uint32_t token_bytes, int *fd, struct fault *fault)
+{
+	struct ctl_input input = ctl_input_at(s->place, &p->input);
+	struct shard *shard = NULL;
+	char file[PATH_MAX + 1];
+
+	input.hint.token_bytes = token_bytes;
+	ctl_place_file(s->place, s->shard, file);
+	*fd = -1;
+	/* An object without an ETag could be replaced between two reads. */
+	if (!s->place->remote ||
+		ctl_place_etag_ok(ctl_place_object(s->place, s->shard).etag, fault))
+		shard = ctl_input_open(&input, file, fd, fault);
+	if (!shard)
+		fail(s, fault);
+	return shard;
+}
+
+/* Opens a source for its facts. */
+static bool find_source(const struct parallel *parallel, struct fault *fault)
+{
+	struct pack *p = parallel->context;
+	struct pack_source *s = &p->source[parallel->i];
+	const struct ctl_input input = ctl_input_at(s->place, &p->input);
+	const struct shard_hint *hint = &input.hint;
+	char file[PATH_MAX + 1];
+	int fd;
+	struct shard *shard = open_source(p, s, 0, &fd, fault);
+
+	if (shard) {
+		const struct shard_facts *f = &shard->facts;
+		const struct shard_format *format = shard->format;
+
+		ctl_place_file(s->place, s->shard, file);
+		s->tokens = f->tokens;
+		s->token_bytes = f->token_bytes;
+		s->identity = identify(shard, fd);
+		s->has[PACK_UNINDEXED] = f->documents == SHARD_UNKNOWN;
+		s->has[PACK_DOCUMENTS] =
+			!hint->documents && (side_id(SIDE_BOUNDS, format, hint, file) ||
+						    (!s->has[PACK_UNINDEXED] && f->documents > 1));
+		s->has[PACK_OUTSIDE] = shard->map.outside > 0;
+		s->has[PACK_PADDING] = f->padding > 0;
+		s->has[PACK_MASK] = side_id(SIDE_MASK, format, hint, file);
+	}
+	ctl_input_close(shard, fd);
+	ctl_progress_add(&p->progress, 1);
+	return shard;
+}
+
+/* ---- all sources ---- */
+
+/* Lists the sources at @path. */
+static bool add_place(struct pack *p, const char *path, struct fault *fault)
+{
+	struct ctl_place *place = &p->place[p->places];
+
+	if (!ctl_place_open(place, p->input.stores, path, NULL, NULL, fault))
+		return ctl_input_fault(path, fault);
+	p->places++;
+	if (ctl_place_threads(place) > p->threads)
+		p->threads = ctl_place_threads(place);
+	for (uint64_t i = 0; i < place->shards; i++) {
+		if (!ctl_grow((void **)&p->source, p->sources, sizeof(*p->source)))
+			return fault_memory(fault);
+		p->source[p->sources++] = (struct pack_source){.place = place, .shard = i};
+	}
+	return true;
+}
+
+bool pack_find_sources(struct pack *p, char *const *path, int n, struct fault *fault)
+{
+	bool fine = (p->place = calloc((size_t)n, sizeof(*p->place))) || fault_memory(fault);
+
+	for (int i = 0; fine && i < n; i++)
+		fine = add_place(p, path[i], fault);
+	ctl_progress_begin(&p->progress, "looking at inputs", "shards", p->sources);
+	fine = fine && parallel_for(p->sources, p->threads, find_source, p, fault) == p->sources;
+	ctl_progress_end(&p->progress);
+	for (size_t i = 0; fine && i < p->sources; i++) {
+		p->source[i].begin = p->tokens;
+		p->tokens += p->source[i].tokens;
+	}
+	return fine;
+}
+
+/* ---- reading ---- */
+
+/* A source that is read. */
+struct reading {
+	const struct pack *p;
+	const struct pack_source *s;
+	struct shard *shard;
+	uint32_t *tokens, *end; /* [CTL_DIGEST_TOKENS] */
+	pack_take *take;
+	void *context;
+};
+
+/* Can all of the tokens be stored? They are those from @token of the source on. */
+static bool check_tokens(const struct reading *r, uint64_t token, uint64_t n, struct fault *fault)
+{
+	bool narrow = r->p->token_bytes == 2, megatron = r->p->format == PACK_MEGATRON;
+	uint32_t most = narrow ? UINT16_MAX : megatron ? INT32_MAX : UINT32_MAX;
+	uint64_t good = tokens_first_above(r->tokens, n, sizeof(*r->tokens), most);
+
+	return good == n ||
+	       fault_set(fault, FAULT_DATA, "",
+		       "token %" PRIu64 " is %" PRIu32 "; must be at most %" PRIu32 " for %s",
+		       token + good, r->tokens[good], most,
+		       narrow ? "--dtype u16; give --dtype u32" : "--format megatron (31 bits)");
+}
+
+/* Lists where documents end in (token, token + n] of the source. Returns their number. */
+static uint64_t find_ends(const struct reading *r, uint64_t token, uint64_t n)
+{
+	bool last = token + n == r->s->tokens;
+	uint64_t ends = 0;
+
+	if (!pack_keeps_documents(r->p))
+		return 0;
+	if (!r->s->has[PACK_UNINDEXED]) /* also a boundary at the end of the range */
+		ends = shard_documents(r->shard, token, n + !last, r->end, (uint32_t)n);
+	else if (r->p->has_eos)
+		for (uint64_t i = 0; i + last < n; i++)
+			if (r->tokens[i] == r->p->eos)
+				r->end[ends++] = (uint32_t)i + 1;
+	if (last)
+		r->end[ends++] = (uint32_t)n;
+	return ends;
+}
+
+/* Reads tokens [token, to) of the source. */
+static bool read_source(struct reading *r, uint64_t token, uint64_t to, struct fault *fault)
+{
+	uint64_t n, most = 1 << 16; /* grows, as who looks for a boundary reads little */
+
+	for (; token < to; token += n, most = n < CTL_DIGEST_TOKENS ? 2 * n : n) {
+		n = to - token < most ? to - token : most;
+		if (!shard_read(r->shard, token, n, r->tokens, fault) ||
+			!check_tokens(r, token, n, fault))
+			return fail(r->s, fault);
+		if (!r->take(r->context, r->tokens, n, r->end, find_ends(r, token, n), fault))
+			return false;
+	}
+	return true;
+}
+
+bool pack_read(const struct pack *p, const struct pack_source *s, uint64_t begin, uint64_t end,
+	pack_take *take, void *context, struct fault *fault)
+{
+	struct reading r = {.p = p,
+		.tokens = malloc(CTL_DIGEST_TOKENS * sizeof(*r.tokens)),
+		.end = malloc(CTL_DIGEST_TOKENS * sizeof(*r.end)),
+		.take = take,
+		.context = context};
+	bool fine = (r.tokens && r.end) || fault_memory(fault);
+	int fd;
+
+	for (; fine && begin < end; s++) {
+		uint64_t after = s->begin + s->tokens, to = end < after ? end : after;
+
+		if (to <= begin)
+			continue;
+		r.s = s;
+		r.shard = open_source(p, s, sizeof(uint32_t), &fd, fault);
+		fine = r.shard && is_same(s, r.shard, fd, fault) &&
+		       read_source(&r, begin - s->begin, to - s->begin, fault) &&
+		       is_same(s, r.shard, fd, fault);
+		ctl_input_close(r.shard, fd);
+		begin = to;
+	}
+	free(r.tokens);
+	free(r.end);
+	return fine;
+}
