@@ -182,6 +182,19 @@ uint32_t bytes_object_id(const struct object *object)
 	return id ? id : 1;
 }
 
+uint32_t bytes_id_at(const struct objects *objects, const char *path)
+{
+	struct object object;
+	struct stat st;
+
+	if (objects)
+		return objects->find(objects->context, path, &object) ? bytes_object_id(&object)
+								      : 0;
+	if (stat(path, &st) == 0)
+		return bytes_id(&st);
+	return errno != ENOENT || lstat(path, &st) == 0;
+}
+
 /* *@b is NULL if there is no such object. */
 static bool open_object(
 	const struct objects *objects, const char *path, struct bytes **b, struct fault *fault)

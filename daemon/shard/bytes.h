@@ -70,6 +70,8 @@ bool bytes_settled(const struct bytes *b, struct fault *fault);
 uint32_t bytes_id(const struct stat *st);
 /* The same of an object's size and ETag. */
 uint32_t bytes_object_id(const struct object *object);
+/* The same of the file or object at @path; 0: there is none, and no link to a lost one. */
+uint32_t bytes_id_at(const struct objects *objects, const char *path);
 /* The message for an open() that failed with @error. */
 const char *bytes_open_fault(int error);
 

@@ -22,12 +22,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 enum {
 	COLUMNS_MOST = 256,
-	DIMENSIONS_MOST = 63,
-	SHAPE_MOST = 2 + 8 * DIMENSIONS_MOST, /* bytes of a type and a shape */
+	SHAPE_MOST = 2 + 8 * 63, /* bytes of a type and a shape */
 	CONFIG_MOST = 1 << 20,
 	INDEX_MOST = 64 << 20, /* bytes of an index.json: a hundred thousand shards */
 	SMALL = 1 << 20,       /* bytes; all samples of smaller shards are looked at */
@@ -43,15 +42,14 @@ struct mds {
 	uint8_t *front; /* the first bytes: up to the first sample, and some of that */
 	uint64_t front_bytes;
 
-	unsigned columns;
-	unsigned column;	     /* index of the one with the tokens */
-	uint32_t size[COLUMNS_MOST]; /* of each column; 0: variable, stored in each sample */
-	unsigned variable;	     /* number of variable columns */
-	uint64_t fixed;		     /* total bytes of the others */
-	char name[SHOWN];	     /* of the column, printable */
-	bool has_type;		     /* otherwise its values begin with their type */
-	bool raw;		     /* otherwise a shape comes next */
-	enum shard_type type;
+	unsigned lengths,
+		lengths_before;	      /* columns of variable size; of these, those before ours */
+	uint64_t fixed, fixed_before; /* the same: bytes of the other columns */
+	uint32_t size;		      /* of our column; 0: variable */
+	char name[SHOWN];	      /* of the column, printable */
+	bool has_type;		      /* otherwise its values begin with their type */
+	bool raw;		      /* otherwise a shape comes next */
+	enum shard_type type;	      /* unless it has_type: since sample 0 */
 };
 
 struct sample {
@@ -59,7 +57,6 @@ struct sample {
 	uint64_t begin, end;   /* in the file */
 	uint64_t value, bytes; /* of our column */
 	uint64_t at, tokens;
-	enum shard_type type;
 };
 
 #define refuse(m, ...) fault_data((m)->fault, __VA_ARGS__)
@@ -71,7 +68,7 @@ struct sample {
 struct mds_indexes {
 	pthread_mutex_t lock;
 	json_t *read;
-	size_t root_bytes; /* without slashes at the end */
+	size_t root_bytes; /* without a slash at the end */
 	char root[];
 };
 
@@ -85,9 +82,7 @@ struct mds_indexes *mds_indexes_new(const char *root)
 	pthread_mutex_init(&indexes->lock, NULL);
 	indexes->read = json_object();
 	memcpy(indexes->root, root, n);
-	while (n > 0 && root[n - 1] == '/')
-		n--;
-	indexes->root_bytes = n;
+	indexes->root_bytes = n - (n > 0 && root[n - 1] == '/');
 	return indexes;
 }
 
@@ -100,63 +95,64 @@ void mds_indexes_free(struct mds_indexes *indexes)
 	free(indexes);
 }
 
-/* Whether the raw file @name exists, also compressed. */
+/* Whether the raw file @name exists next to the index, also compressed. */
 static bool is_there(const struct bytes *index, const char *name)
 {
 	static const char *const endings[] = {"", ".zstd", ".zst"};
-	const struct objects *objects = index->objects;
 	int directory = (int)(bytes_name(index->path) - index->path);
 	char path[PATH_MAX];
-	struct object object;
-	struct stat st;
 
-	for (unsigned i = 0; i < sizeof(endings) / sizeof(endings[0]); i++)
+	for (unsigned i = 0; i < 3; i++)
 		if (snprintf(path, sizeof(path), "%.*s%s%s", directory, index->path, name,
-			    endings[i]) < (int)sizeof(path) &&
-			(objects ? objects->find(objects->context, path, &object)
-				 : stat(path, &st) == 0 && S_ISREG(st.st_mode)))
+			    endings[i]) < PATH_MAX &&
+			bytes_id_at(index->objects, path) != 0)
 			return true;
 	return false;
 }
 
-static bool take_shard(
-	const struct bytes *index, size_t number, json_t *shard, json_t *to, struct fault *fault)
+/* Adds all shards of an index, which must exist, to @to. */
+static bool take_shards(
+	const struct bytes *index, const json_t *whole, json_t *to, struct fault *fault)
 {
+	const json_t *shards = json_object_get(whole, "shards");
 	json_int_t samples, bytes;
 	json_error_t error;
 	const char *name;
 	char shown[80];
 
-	if (json_unpack_ex(shard, &error, 0, "{s:I, s:{s:s, s:I}}", "samples", &samples, "raw_data",
-		    "basename", &name, "bytes", &bytes) != 0)
-		return fault_data(fault, "shards[%zu]: %s", number,
-			json_shown(error.text, shown, sizeof(shown)));
-	if (!is_there(index, name))
-		return fault_data(fault,
-			"shards[%zu] is '%s', but there is no such file; add it, or rewrite the "
-			"index",
-			number, json_shown(name, shown, sizeof(shown)));
-	return json_object_set_new(to, name, json_pack("[II]", samples, bytes)) == 0 ||
-	       fault_memory(fault);
+	if (!json_is_array(shards))
+		return fault_data(fault, "shards is %s; must be an array", json_kind(shards));
+	for (size_t i = 0; i < json_array_size(shards); i++) {
+		if (json_unpack_ex(json_array_get(shards, i), &error, 0, "{s:I, s:{s:s, s:I}}",
+			    "samples", &samples, "raw_data", "basename", &name, "bytes",
+			    &bytes) != 0)
+			return fault_data(fault, "shards[%zu]: %s", i,
+				json_shown(error.text, shown, sizeof(shown)));
+		if (!is_there(index, name))
+			return fault_data(fault,
+				"shards[%zu] is '%s', but there is no such file; add it, or "
+				"rewrite the index",
+				i, json_shown(name, shown, sizeof(shown)));
+		if (json_object_set_new(to, name, json_pack("[II]", samples, bytes)) != 0)
+			return fault_memory(fault);
+	}
+	return bytes_settled(index, fault);
 }
 
 static json_t *load_index(const struct bytes *index, struct fault *fault)
 {
-	char *text = NULL;
-	json_t *whole = NULL, *shards = NULL, *found = json_object();
-	bool fine = bytes_check(fault, index->size, 0, INDEX_MOST, "its size") &&
-		    (text = bytes_load(index, 0, index->size, fault)) &&
-		    (whole = json_object_of(text, index->size, fault));
+	json_t *whole = NULL, *shards = json_object();
+	char *text = bytes_check(fault, index->size, 0, INDEX_MOST, "its size")
+			     ? bytes_load(index, 0, index->size, fault)
+			     : NULL;
+	bool fine = text && (whole = json_object_of(text, index->size, fault)) &&
+		    take_shards(index, whole, shards, fault);
 
-	if (fine && !json_is_array(shards = json_object_get(whole, "shards")))
-		fine = fault_data(fault, "shards is %s; must be an array", json_kind(shards));
-	for (size_t i = 0; fine && i < json_array_size(shards); i++)
-		fine = take_shard(index, i, json_array_get(shards, i), found, fault);
 	json_decref(whole);
 	free(text);
-	if (fine && bytes_settled(index, fault))
-		return found;
-	json_decref(found);
+	if (fine)
+		return shards;
+	json_decref(shards);
 	fault_prefix(fault, "index.json: ");
 	return NULL;
 }
@@ -182,26 +178,17 @@ static const json_t *index_at(struct mds_indexes *indexes, const struct bytes *s
 	return x;
 }
 
-/*
- * Writes the absolute path of the raw shard to @to[PATH_MAX]: the names of its directory and of the
- * parent are needed. False: @fault.
- */
+/* Writes the absolute path of the raw shard, whose directory's name is needed, to @to[PATH_MAX]. */
 static bool raw_path(const struct bytes *b, char *to, struct fault *fault)
 {
-	const char *name = bytes_name(b->path), *end = bytes_ending(b->path, ".mds");
-	int n = (int)(name - b->path);
-	char directory[PATH_MAX];
+	const char *end = bytes_ending(b->path, ".mds");
+	bool whole = b->objects || b->path[0] == '/';
+	char here[PATH_MAX] = "";
 
-	snprintf(to, PATH_MAX, "%.*s", n - 1, b->path);
-	snprintf(directory, sizeof(directory), "%.*s.", n, b->path);
-	if (!b->objects &&
-		(b->path[0] != '/' || strstr(b->path, "/./") || strstr(b->path, "/../")) &&
-		!realpath(directory, to))
+	if (!whole && !getcwd(here, sizeof(here)))
 		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	size_t at = strlen(to);
-
-	return snprintf(to + at, PATH_MAX - at, "/%.*s", end ? (int)(end - name) + 4 : PATH_MAX,
-		       name) < (int)(PATH_MAX - at) ||
+	return snprintf(to, PATH_MAX, "%s%s%.*s", here, whole ? "" : "/",
+		       end ? (int)(end - b->path) + 4 : PATH_MAX, b->path) < PATH_MAX ||
 	       fault_errno(fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG));
 }
 
@@ -209,12 +196,11 @@ static bool raw_path(const struct bytes *b, char *to, struct fault *fault)
 static bool check_index(const struct mds *m, struct mds_indexes *indexes, const char *raw,
 	const char *name, bool *absent)
 {
-	const struct bytes *b = m->b;
 	char path[PATH_MAX];
 	json_int_t samples, bytes;
 
 	snprintf(path, sizeof(path), "%.*sindex.json", (int)(name - raw), raw);
-	const json_t *x = index_at(indexes, b, path, m->fault);
+	const json_t *x = index_at(indexes, m->b, path, m->fault);
 
 	*absent = json_is_null(x);
 	if (!x || *absent)
@@ -223,11 +209,20 @@ static bool check_index(const struct mds *m, struct mds_indexes *indexes, const 
 		return refuse(m,
 			"is not among the %zu shards of %.200s; move it away, or rewrite the index",
 			json_object_size(x), path);
-	return (samples == m->samples && (uint64_t)bytes == b->size) ||
+	return (samples == m->samples && (uint64_t)bytes == m->b->size) ||
 	       refuse(m,
-		       "has %" PRIu32 " samples and %" PRIu64 " bytes%s; in %.200s it has "
+		       "has %" PRIu32 " samples and %" PRIu64 " raw bytes; in %.200s it has "
 		       "%" JSON_INTEGER_FORMAT " and %" JSON_INTEGER_FORMAT,
-		       m->samples, b->size, b->plain ? "" : " when decoded", path, samples, bytes);
+		       m->samples, m->b->size, path, samples, bytes);
+}
+
+/* Whether the directory of @end characters is below the dataset's. */
+static bool is_below(const struct mds_indexes *indexes, const char *directory, size_t end)
+{
+	size_t root = indexes->root_bytes;
+
+	return root > 0 && end > root && directory[root] == '/' &&
+	       memcmp(directory, indexes->root, root) == 0;
 }
 
 /*
@@ -235,27 +230,22 @@ static bool check_index(const struct mds *m, struct mds_indexes *indexes, const 
  * that they list exist. The index of the parent, a merged one, which calls the shard
  * DIRECTORY/NAME, is checked if it belongs to the dataset or is the only one.
  */
-static bool check_listed(const struct mds *m, const struct shard_hint *hint)
+static bool check_listed(const struct mds *m, struct mds_indexes *indexes)
 {
-	struct mds_indexes *indexes = hint->indexes ? hint->indexes : mds_indexes_new("");
 	char raw[PATH_MAX];
-	bool fine = indexes ? raw_path(m->b, raw, m->fault) : fault_memory(m->fault), absent;
+	bool absent;
 
-	if (fine) {
-		const char *name = bytes_name(raw), *up = name - 1;
-		size_t root = indexes->root_bytes;
+	if (!indexes)
+		return fault_memory(m->fault);
+	if (!raw_path(m->b, raw, m->fault))
+		return false;
+	const char *name = bytes_name(raw), *up = name - 1;
 
-		while (up > raw && up[-1] != '/')
-			up--;
-		fine = check_index(m, indexes, raw, name, &absent);
-		if (fine && up > raw &&
-			(absent || (root > 0 && (size_t)(up - raw) > root && raw[root] == '/' &&
-					   memcmp(raw, indexes->root, root) == 0)))
-			fine = check_index(m, indexes, raw, up, &absent);
-	}
-	if (!hint->indexes)
-		mds_indexes_free(indexes);
-	return fine;
+	while (up > raw && up[-1] != '/')
+		up--;
+	return check_index(m, indexes, raw, name, &absent) &&
+	       (up <= raw || (!absent && !is_below(indexes, raw, (size_t)(up - raw))) ||
+		       check_index(m, indexes, raw, up, &absent));
 }
 
 /* ---- columns ---- */
@@ -284,81 +274,77 @@ static bool encoding(const char *text, const struct shard_hint *hint, struct mds
 	return false;
 }
 
-/* The config's three arrays, of m->columns columns each. */
-struct columns {
-	json_t *names, *encodings, *sizes;
-};
-
-static const char *text_of(const json_t *array, size_t i)
+static bool is_called(const json_t *names, size_t i, const char *name)
 {
-	return json_string_value(json_array_get(array, i));
+	const char *text = json_string_value(json_array_get(names, i));
+
+	return text && strcmp(text, name) == 0;
 }
 
-/* Checks the arrays. Names ascend, as they are written. */
-static bool read_columns(struct mds *m, const struct columns *c)
+/* The index of the config's column; otherwise of one with llm-foundry's names, or the only one. */
+static size_t choose(const json_t *names, const char *wanted)
 {
-	size_t n = json_array_size(c->names);
-	bool fine = n > 0 && n <= COLUMNS_MOST && json_array_size(c->encodings) == n &&
-		    json_array_size(c->sizes) == n;
+	size_t n = json_array_size(names);
 
-	for (unsigned i = 0; fine && i < n; i++) {
-		const json_t *size = json_array_get(c->sizes, i);
-		json_int_t bytes = json_integer_value(size);
-
-		fine = text_of(c->names, i) && text_of(c->encodings, i) &&
-		       (json_is_null(size) || json_is_integer(size)) && bytes >= 0 &&
-		       bytes <= UINT32_MAX &&
-		       (i == 0 || strcmp(text_of(c->names, i), text_of(c->names, i - 1)) > 0);
-		m->size[i] = (uint32_t)bytes;
-		m->variable += bytes == 0;
-		m->fixed += m->size[i];
-	}
-	m->columns = (unsigned)n;
-	return fine || refuse(m,
-			       "column_names, column_encodings and column_sizes must be arrays of "
-			       "the same length, 1 to %d, of names that ascend, encodings, and "
-			       "null or numbers below 2^32",
-			       COLUMNS_MOST);
-}
-
-/* Chooses the config's column; otherwise one with llm-foundry's names; otherwise the only one. */
-static bool choose(struct mds *m, const json_t *names, const char *name)
-{
-	const char *const wanted[] = {name ? name : "tokens", name ? name : "input_ids"};
-
-	for (unsigned i = 0; i < 2 * m->columns; i++) {
-		m->column = i % m->columns;
-		if (strcmp(text_of(names, m->column), wanted[i / m->columns]) == 0)
-			return true;
-	}
-	return !name && m->columns == 1;
+	for (size_t i = 0; i < n; i++)
+		if (is_called(names, i, wanted ? wanted : "tokens"))
+			return i;
+	for (size_t i = 0; i < n; i++)
+		if (!wanted && is_called(names, i, "input_ids"))
+			return i;
+	return !wanted && n == 1 ? 0 : n;
 }
 
 static bool lay_out(struct mds *m, json_t *config, const struct shard_hint *hint)
 {
-	struct columns c;
+	json_t *names, *encodings, *sizes;
+	json_int_t version, bytes;
 	json_error_t error;
-	json_int_t version;
 	char shown[SHOWN];
 
 	if (json_unpack_ex(config, &error, 0, "{s:I, s:o, s:o, s:o}", "version", &version,
-		    "column_names", &c.names, "column_encodings", &c.encodings, "column_sizes",
-		    &c.sizes) != 0)
+		    "column_names", &names, "column_encodings", &encodings, "column_sizes",
+		    &sizes) != 0)
 		return refuse(m, "%s", json_shown(error.text, shown, sizeof(shown)));
-	if (!bytes_check(m->fault, version, 2, 2, "version") || !read_columns(m, &c))
+	size_t columns = json_array_size(names), ours = choose(names, hint->column);
+	bool fine = columns <= COLUMNS_MOST && json_array_size(encodings) == columns &&
+		    json_array_size(sizes) == columns;
+
+	for (size_t i = 0; fine && i < columns; i++) {
+		const json_t *size = json_array_get(sizes, i);
+
+		bytes = json_integer_value(size); /* of null: 0 */
+		fine = (json_is_null(size) || json_is_integer(size)) && bytes >= 0 &&
+		       bytes <= UINT32_MAX;
+		m->lengths += bytes == 0;
+		m->fixed += (uint64_t)bytes;
+		if (i < ours) {
+			m->lengths_before += bytes == 0;
+			m->fixed_before += (uint64_t)bytes;
+		} else if (i == ours) {
+			m->size = (uint32_t)bytes;
+		}
+	}
+	if (!bytes_check(m->fault, version, 2, 2, "version"))
 		return false;
-	if (!choose(m, c.names, hint->column))
+	if (!fine)
+		return refuse(m,
+			"column_names, column_encodings and column_sizes must be arrays of the "
+			"same length, at most %d, and sizes be null or below 2^32",
+			COLUMNS_MOST);
+	if (ours == columns)
 		return refuse(m,
 			"has no column %s; set `column` to the one of column_names with the tokens",
 			hint->column ? hint->column : "tokens or input_ids");
-	const char *text = text_of(c.encodings, m->column);
+	const char *name = json_string_value(json_array_get(names, ours)),
+		   *text = json_string_value(json_array_get(encodings, ours));
 
-	json_shown(text_of(c.names, m->column), m->name, sizeof(m->name));
-	return encoding(text, hint, m) ||
+	json_shown(name ? name : "", m->name, sizeof(m->name));
+	return (text && encoding(text, hint, m)) ||
 	       refuse(m,
 		       "column `%s` is encoded as `%s`; must be bytes, or ndarray[:DTYPE[:SHAPE]] "
 		       "with an integer type",
-		       m->name, json_shown(text, shown, sizeof(shown)));
+		       m->name, json_shown(text ? text : "", shown, sizeof(shown)));
 }
 
 /* ---- the front ---- */
@@ -413,7 +399,7 @@ static bool read_config(struct mds *m, const struct shard_hint *hint)
 /* ---- samples ---- */
 
 /* Like bytes_read(), which the front spares. */
-static bool get(struct mds *m, uint64_t at, void *to, size_t n)
+static bool get(const struct mds *m, uint64_t at, void *to, size_t n)
 {
 	if (at + n > m->front_bytes)
 		return bytes_read(m->b, at, to, n, m->fault);
@@ -422,28 +408,27 @@ static bool get(struct mds *m, uint64_t at, void *to, size_t n)
 }
 
 /*
- * Finds our column in a sample, whose lengths must add up to its size. @sized: the length is not
- * read if it is the only one.
+ * Finds our column in a sample, whose lengths must add up to its size. @look: otherwise a length
+ * that is the only one is not read.
  */
-static bool find_column(struct mds *m, struct sample *s, bool sized)
+static bool find_column(const struct mds *m, struct sample *s, bool look)
 {
-	uint8_t lengths[4 * COLUMNS_MOST], *length = lengths;
-	uint64_t bytes = s->end - s->begin, head = 4 * (uint64_t)m->variable, sum = head + m->fixed;
-	bool known = sized && m->variable == (m->size[m->column] == 0);
+	uint8_t lengths[4 * COLUMNS_MOST];
+	uint64_t bytes = s->end - s->begin, head = 4 * (uint64_t)m->lengths, sum = head + m->fixed;
+	bool known = !look && m->lengths == 1 && sum <= bytes;
 
-	s->value = s->begin + head;
-	if (sum <= bytes && !known && !get(m, s->begin, lengths, head))
+	s->value = s->begin + head + m->fixed_before;
+	s->bytes = m->size;
+	if (!known && sum <= bytes && !get(m, s->begin, lengths, head))
 		return false;
-	for (unsigned i = 0; sum <= bytes && i < m->columns; i++) {
-		uint64_t column = m->size[i];
+	for (unsigned i = 0; sum <= bytes && i < m->lengths; i++) {
+		uint64_t length = known ? bytes - sum : bytes_u32(lengths + 4 * i);
 
-		if (column == 0) {
-			column = known ? bytes - sum : bytes_u32(length);
-			length += 4;
-			sum += column;
-		}
-		s->value += i < m->column ? column : 0;
-		s->bytes = i == m->column ? column : s->bytes;
+		sum += length;
+		if (i < m->lengths_before)
+			s->value += length;
+		else if (i == m->lengths_before && m->size == 0)
+			s->bytes = length;
 	}
 	return sum == bytes || refuse(m,
 				       "sample %" PRIu32 ": its lengths and columns take %" PRIu64
@@ -451,86 +436,69 @@ static bool find_column(struct mds *m, struct sample *s, bool sized)
 				       s->number, sum, bytes);
 }
 
-/* The numbers of types are their bits, plus 1 if they are signed. */
-static bool take_type(struct mds *m, struct sample *s, uint8_t code)
+/* The number of a type is its bits, plus 1 if it is signed. That of sample 0 becomes m->type. */
+static bool take_type(struct mds *m, const struct sample *s, uint8_t number)
 {
-	for (s->type = SHARD_U8; s->type <= SHARD_I64; s->type++)
-		if (code == 8 * shard_type_bytes(s->type) + shard_type_signed(s->type))
-			return true;
-	return refuse(m, "sample %" PRIu32 ": type is %u%s; must be 8, 9, 16, 17, 32, 33, 64 or 65",
-		s->number, code,
-		code == 18 || code == 34 || code == 66 ? ", a floating-point type" : "");
+	enum shard_type type = s->number == 0 ? SHARD_U8 : m->type;
+
+	while (number != 8 * shard_type_bytes(type) + shard_type_signed(type))
+		if (s->number > 0 || type++ == SHARD_I64)
+			return refuse(m,
+				"sample %" PRIu32 ": type is %u; must be 8, 9, 16, 17, 32, 33, 64 "
+				"or 65 (floating-point types have no tokens), as of sample 0",
+				s->number, number);
+	m->type = type;
+	return true;
 }
 
-/* Finds the tokens in our column: all of a raw one, otherwise those after its type and shape. */
+/* Takes the value as tokens after @head bytes. Whether they fill it. */
+static bool take_tokens(const struct mds *m, struct sample *s, uint64_t head)
+{
+	uint64_t width = shard_type_bytes(m->type), left = s->bytes - head;
+
+	s->at = s->value + head;
+	s->tokens = left / width;
+	return head <= s->bytes && left % width == 0;
+}
+
+/* Reads the type and the shape of a value that is not raw, and finds its tokens. */
 static bool look(struct mds *m, struct sample *s)
 {
 	uint8_t value[SHAPE_MOST] = {0};
-	uint64_t count = 1, bytes;
+	uint64_t count = 1;
 	size_t n = 0;
 
-	s->type = m->type;
 	if (!m->raw) {
 		if (!get(m, s->value, value, s->bytes < SHAPE_MOST ? s->bytes : SHAPE_MOST) ||
 			(!m->has_type && !take_type(m, s, value[n++])))
 			return false;
 		unsigned dimensions = value[n] >> 2, width = 1u << (value[n] & 3);
 
-		if (dimensions == 0)
-			return refuse(m,
-				"sample %" PRIu32 ": its shape has 0 dimensions; must have 1 to %d",
-				s->number, DIMENSIONS_MOST);
 		for (n++; dimensions > 0; dimensions--, n += width) {
 			uint64_t dimension = bytes_u64(value + n) & UINT64_MAX >> (64 - 8 * width);
 
-			/* No column has so many bytes, so it is refused. */
+			/* No column has so many tokens, so it is refused. */
 			if (__builtin_mul_overflow(count, dimension, &count))
 				count = UINT64_MAX;
 		}
 	}
-	uint64_t width = shard_type_bytes(s->type);
-
-	if (m->raw)
-		count = s->bytes / width;
-	if (n > s->bytes || __builtin_mul_overflow(count, width, &bytes) || bytes != s->bytes - n)
-		return refuse(m,
-			"sample %" PRIu32 ": its shape makes %" PRIu64 " tokens of %" PRIu64
-			" bytes; column `%s` has %" PRIu64
-			" bytes, %zu of them for its shape: it is truncated, or dtype is wrong",
-			s->number, count, width, m->name, s->bytes, n);
-	s->at = s->value + n;
-	s->tokens = count;
-	return true;
+	return (take_tokens(m, s, n) && (m->raw || count == s->tokens)) ||
+	       refuse(m,
+		       "sample %" PRIu32 ": its shape makes %" PRIu64
+		       " tokens of %s; column `%s` has %" PRIu64
+		       " bytes, %zu of them for its shape: it is truncated, or dtype is wrong",
+		       s->number, count, shard_type_name(m->type), m->name, s->bytes, n);
 }
 
-/* The same by the size of our column: an array of one dimension, in the fewest bytes. */
-static bool look_by_size(const struct mds *m, struct sample *s, enum shard_type type)
+/* The same by its size: it is raw, or an array of one dimension, in the fewest bytes. */
+static bool look_by_size(const struct mds *m, struct sample *s)
 {
-	uint64_t width = shard_type_bytes(type);
-
-	for (unsigned bytes = 1; bytes <= 4 && !m->raw; bytes *= 2) {
-		uint64_t head = (uint64_t)!m->has_type + 1 + bytes, n;
-
-		if (s->bytes < head || (s->bytes - head) % width != 0)
-			continue;
-		n = (s->bytes - head) / width;
-		if (n >> (8 * bytes) != 0 || (bytes > 1 && n >> (4 * bytes) == 0))
-			continue;
-		s->at = s->value + head;
-		s->tokens = n;
-		s->type = type;
-		return true;
-	}
-	return false;
-}
-
-/* Whether sizes tell what samples hold, as they do of the first. */
-static bool are_sized(const struct mds *m, const struct sample *first)
-{
-	struct sample s = *first;
-
-	return m->raw ||
-	       (look_by_size(m, &s, s.type) && s.at == first->at && s.tokens == first->tokens);
+	for (unsigned bytes = 1; bytes <= 4 && !m->raw; bytes *= 2)
+		if (take_tokens(m, s, (uint64_t)!m->has_type + 1 + bytes) &&
+			s->tokens >> (8 * bytes) == 0 &&
+			(bytes == 1 || s->tokens >> (4 * bytes) > 0))
+			return true;
+	return m->raw && take_tokens(m, s, 0);
 }
 
 /* ---- the shard ---- */
@@ -542,33 +510,30 @@ static bool mds_recognise(const struct bytes *b)
 
 static bool scan_samples(struct mds *m, struct shard_facts *facts, struct map *map)
 {
-	struct sample first = {0};
-	bool alike = true, sized = false;
+	bool alike = true, sized = false; /* sized: sizes tell what samples hold */
+	uint64_t first = 0;
 
 	for (uint32_t i = 0; i < m->samples; i++) {
 		struct sample s = {.number = i, .begin = offset(m, i), .end = offset(m, i + 1)};
 
-		if (!find_column(m, &s, sized) ||
-			!((sized && look_by_size(m, &s, first.type)) || look(m, &s)))
+		if (!find_column(m, &s, !sized) || !((sized && look_by_size(m, &s)) || look(m, &s)))
 			return false;
 		if (i == 0) {
-			first = s;
-			sized = m->b->size > SMALL && are_sized(m, &s);
+			struct sample by_size = s;
+
+			sized = m->b->size > SMALL && look_by_size(m, &by_size) &&
+				by_size.at == s.at;
+			first = s.tokens;
 			if (map)
-				map->width = shard_type_bytes(s.type);
+				map->width = shard_type_bytes(m->type);
 		}
-		if (s.type != first.type)
-			return refuse(m,
-				"sample %" PRIu32
-				" has tokens of %s, sample 0 of %s; all must have the same type",
-				i, shard_type_name(s.type), shard_type_name(first.type));
-		alike = alike && s.tokens == first.tokens;
+		alike = alike && s.tokens == first;
 		facts->tokens += s.tokens;
 		if (map && !map_add(map, s.at, s.tokens, false))
 			return fault_memory(m->fault);
 	}
-	facts->type = first.type;
-	facts->row_tokens = alike ? first.tokens : 0;
+	facts->type = m->type;
+	facts->row_tokens = alike ? first : 0;
 	return true;
 }
 
@@ -596,10 +561,13 @@ static bool mds_scan(const struct shard_scan *s)
 	const struct bytes *b = s->b;
 	struct shard_facts *facts = s->facts;
 	struct mds m = {.b = b, .fault = s->fault};
+	struct mds_indexes *own = s->hint->indexes ? NULL : mds_indexes_new("");
 
-	bool fine = read_front(&m) && read_config(&m, s->hint) && check_listed(&m, s->hint) &&
+	bool fine = read_front(&m) && read_config(&m, s->hint) &&
+		    check_listed(&m, own ? own : s->hint->indexes) &&
 		    scan_samples(&m, facts, s->map);
 
+	mds_indexes_free(own);
 	free(m.front);
 	if (!fine)
 		return false;

@@ -71,19 +71,9 @@ static bool side_path(enum side_kind side, const struct shard_format *format,
 uint32_t side_id(enum side_kind side, const struct shard_format *format,
 	const struct shard_hint *hint, const char *shard)
 {
-	const struct objects *objects = hint->objects;
 	char path[PATH_MAX];
-	struct object object;
-	struct stat st;
 
-	if (!side_path(side, format, hint, shard, path))
-		return 0;
-	if (objects)
-		return objects->find(objects->context, path, &object) ? bytes_object_id(&object)
-								      : 0;
-	if (stat(path, &st) == 0)
-		return bytes_id(&st);
-	return errno != ENOENT || lstat(path, &st) == 0; /* a dangling link */
+	return side_path(side, format, hint, shard, path) ? bytes_id_at(hint->objects, path) : 0;
 }
 
 bool side_open(enum side_kind side, const struct shard_format *format, const struct bytes *shard,
