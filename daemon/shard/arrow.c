@@ -44,28 +44,22 @@ enum { BATCH_LENGTH, BATCH_NODES, BATCH_BUFFERS, BATCH_COMPRESSION };
 enum { TYPE_NUMBER, INT_SIGNED };
 enum { HEADER_SCHEMA = 1, HEADER_DICTIONARY, HEADER_BATCH, VERSION_5 = 4 };
 
-/* How a column holds its tokens. A list is a document. */
-enum kind {
-	FLAT,	    /* a row is a token */
-	LIST,	    /* with offsets */
-	FIXED_LIST, /* all lists have list_size tokens */
-};
-
 /* A range of the metadata. */
 struct vector {
 	uint64_t at; /* offset of the first item */
 	uint32_t count;
 };
 
+/* A list is a document; without lists, a row is a token, and a batch a document. */
 struct column {
 	struct vector name;
 	char shown[64]; /* the same, printable */
 	unsigned of;	/* its type */
 	bool dictionary;
-	bool fits; /* it holds integers or lists of them */
-	enum kind kind;
-	int64_t list_size;
+	bool fits;		  /* it holds integers or lists of them */
 	enum shard_type type;	  /* of the tokens, if it fits */
+	uint32_t offset_bytes;	  /* of lists with offsets; otherwise 0 */
+	int64_t list_size;	  /* of lists that are all as long; otherwise 0 */
 	uint32_t fields, buffers; /* of the columns before it, flattened as in a batch */
 };
 
@@ -91,10 +85,9 @@ struct message {
 	uint64_t header; /* a table */
 	uint64_t body, bytes;
 	struct vector nodes, buffers;
-	uint64_t rows, items;		    /* items: of our column, or of its lists */
-	bool nulls;			    /* some lists are null */
-	uint64_t validity, offsets, values; /* where these buffers of our column are */
-	uint64_t first, tokens;		    /* first: item */
+	uint64_t rows, items;	  /* items: of our column, or of its lists */
+	uint64_t offsets, values; /* where these buffers of our column are */
+	uint64_t first, tokens;	  /* first: item */
 };
 
 /* Both put before a fault in the message that is read what it is. */
@@ -124,34 +117,21 @@ static bool fb_has(struct arrow *a, uint64_t at, uint64_t n)
 /* Follows the offset that is stored at @at, relative to its own position. */
 static uint64_t fb_follow(struct arrow *a, uint64_t at)
 {
-	uint64_t to = fb_has(a, at, 4) ? at + bytes_u32(a->metadata + at) : 0;
-
-	return fb_has(a, to, 4) ? to : 0;
-}
-
-/* Where a table's fields are. An offset below 0 wraps around to one that is too large. */
-static uint64_t fb_vtable(const struct arrow *a, uint64_t table)
-{
-	return table - (uint64_t)(int64_t)(int32_t)bytes_u32(a->metadata + table);
-}
-
-/* The table whose offset is stored at @at. */
-static uint64_t fb_table_at(struct arrow *a, uint64_t at)
-{
-	uint64_t table = fb_follow(a, at), vtable = table > 0 ? fb_vtable(a, table) : 0;
-
-	return table > 0 && fb_has(a, vtable, 4) &&
-			       fb_has(a, vtable, bytes_u16(a->metadata + vtable))
-		       ? table
-		       : 0;
+	return fb_has(a, at, 4) ? at + bytes_u32(a->metadata + at) : 0;
 }
 
 /* The offset of field @id, of @n bytes; 0: it is absent. */
 static uint64_t fb_field(struct arrow *a, uint64_t table, unsigned id, uint32_t n)
 {
-	uint64_t vtable = table > 0 ? fb_vtable(a, table) : 0, slot = 4 + 2 * id;
+	uint64_t slot = 4 + 2 * id;
 
-	if (table == 0 || bytes_u16(a->metadata + vtable) < slot + 2)
+	if (table == 0 || !fb_has(a, table, 4))
+		return 0;
+	/* An offset below 0 wraps around to one that is too large. */
+	uint64_t vtable = table - (uint64_t)(int64_t)(int32_t)bytes_u32(a->metadata + table);
+
+	if (!fb_has(a, vtable, 2) || bytes_u16(a->metadata + vtable) < slot + 2 ||
+		!fb_has(a, vtable, slot + 2))
 		return 0;
 	uint16_t offset = bytes_u16(a->metadata + vtable + slot);
 
@@ -172,14 +152,14 @@ static uint64_t fb_table(struct arrow *a, uint64_t table, unsigned id)
 {
 	uint64_t at = fb_field(a, table, id, 4);
 
-	return at > 0 ? fb_table_at(a, at) : 0;
+	return at > 0 ? fb_follow(a, at) : 0;
 }
 
 /* A vector of items of @item bytes; strings have items of 1 byte, vectors of tables of 4. */
 static struct vector fb_vector(struct arrow *a, uint64_t table, unsigned id, uint32_t item)
 {
-	uint64_t at = fb_field(a, table, id, 4), to = at > 0 ? fb_follow(a, at) : 0;
-	uint32_t count = to > 0 ? bytes_u32(a->metadata + to) : 0;
+	uint64_t to = fb_table(a, table, id);
+	uint32_t count = to > 0 && fb_has(a, to, 4) ? bytes_u32(a->metadata + to) : 0;
 
 	return count > 0 && fb_has(a, to + 4, (uint64_t)count * item)
 		       ? (struct vector){to + 4, count}
@@ -188,44 +168,39 @@ static struct vector fb_vector(struct arrow *a, uint64_t table, unsigned id, uin
 
 /* ---- the schema ---- */
 
-/* By a column's type: its name, and the number of its buffers in a batch without its children's. */
-static const char *const names[] = {NULL, "null", "int", "float", "binary", "string", "bool",
-	"decimal", "date", "time", "timestamp", "interval", "list", "struct", "union",
-	"fixed-size binary", "fixed-size list", "map", "duration", "large binary", "large string",
-	"large list", "run-end encoded", "binary view", "string view", "list view",
-	"large list view"};
-
 enum { VARIES = UINT8_MAX /* another number in each batch, or a newer type */ };
 
-static const uint8_t buffers[] = {0, 0, 2, 2, 3, 3, 2, 2, 2, 2, 2, 2, 2, 1, VARIES, 2, 1, 2, 2, 3,
-	3, 2, VARIES, VARIES, VARIES, VARIES, VARIES};
+/* The types of columns, by number, and how many buffers a batch has of each, without children. */
+static const struct {
+	const char *name;
+	uint8_t buffers;
+} types[] = {{NULL, 0}, {"null", 0}, {"int", 2}, {"float", 2}, {"binary", 3}, {"string", 3},
+	{"bool", 2}, {"decimal", 2}, {"date", 2}, {"time", 2}, {"timestamp", 2}, {"interval", 2},
+	{"list", 2}, {"struct", 1}, {"union", VARIES}, {"fixed-size binary", 2},
+	{"fixed-size list", 1}, {"map", 2}, {"duration", 2}, {"large binary", 3},
+	{"large string", 3}, {"large list", 2}, {"run-end encoded", VARIES},
+	{"binary view", VARIES}, {"string view", VARIES}, {"list view", VARIES},
+	{"large list view", VARIES}};
 
-enum { TYPES = sizeof(names) / sizeof(names[0]) };
+enum { TYPES = sizeof(types) / sizeof(types[0]) };
 enum { TYPE_INT = 2, TYPE_STRING = 5, TYPE_LIST = 12, TYPE_FIXED_LIST = 16 };
 enum { TYPE_LARGE_STRING = 20, TYPE_LARGE_LIST = 21 };
-
-_Static_assert(sizeof(buffers) == TYPES, "one number of buffers for each type");
 
 /* Finds out whether a column holds tokens, and how. @child: its only one, or NULL. */
 static void find_tokens(
 	struct arrow *a, uint64_t type, struct column *c, const struct column *child)
 {
-	int64_t number = c->of == TYPE_INT || c->of == TYPE_FIXED_LIST
-				 ? fb_integer(a, type, TYPE_NUMBER, 4)
-				 : 0;
-
-	c->list_size = number;
 	if (c->of == TYPE_INT) {
-		c->fits = number == 8 || number == 16 || number == 32 || number == 64;
-		c->type = (enum shard_type)(2 * (__builtin_ffsll(number) - 4) +
+		int64_t bits = fb_integer(a, type, TYPE_NUMBER, 4);
+
+		c->fits = bits == 8 || bits == 16 || bits == 32 || bits == 64;
+		c->type = (enum shard_type)(2 * (__builtin_ffsll(bits) - 4) +
 					    (fb_integer(a, type, INT_SIGNED, 1) != 0));
-		return;
-	}
-	c->kind = c->of == TYPE_LIST || c->of == TYPE_LARGE_LIST ? LIST
-		  : c->of == TYPE_FIXED_LIST			 ? FIXED_LIST
-								 : FLAT;
-	if (child && c->kind != FLAT) {
-		c->fits = child->fits && child->kind == FLAT;
+	} else if (child && child->of == TYPE_INT) {
+		c->offset_bytes = c->of == TYPE_LIST ? 4 : c->of == TYPE_LARGE_LIST ? 8 : 0;
+		if (c->of == TYPE_FIXED_LIST)
+			c->list_size = fb_integer(a, type, TYPE_NUMBER, 4);
+		c->fits = child->fits && (c->offset_bytes || c->of == TYPE_FIXED_LIST);
 		c->type = child->type;
 	}
 }
@@ -235,7 +210,7 @@ static void find_tokens(
 static bool read_column(
 	struct arrow *a, const struct vector *columns, uint32_t i, unsigned depth, struct column *c)
 {
-	uint64_t table = fb_table_at(a, columns->at + 4 * (uint64_t)i);
+	uint64_t table = fb_follow(a, columns->at + 4 * (uint64_t)i);
 	const struct vector children = fb_vector(a, table, FIELD_CHILDREN, 4);
 	bool dictionary = fb_table(a, table, FIELD_DICTIONARY) > 0;
 	struct column child;
@@ -254,13 +229,13 @@ static bool read_column(
 		return refuse(a, "its schema has more than %d levels, or %d columns in all",
 			DEPTH_MOST, FIELDS_MOST);
 	/* Of a dictionary, batches hold indices, for every type of values. */
-	if (buffers[c->of] == VARIES && !dictionary)
+	if (types[c->of].buffers == VARIES && !dictionary)
 		return refuse(a,
 			"column '%s' is of type %s, next to which no tokens can be read; write the "
 			"file without it",
-			c->shown, names[c->of]);
+			c->shown, types[c->of].name);
 	a->fields++;
-	a->buffers += buffers[dictionary ? TYPE_INT : c->of];
+	a->buffers += types[dictionary ? TYPE_INT : c->of].buffers;
 	for (uint32_t k = 0; k < children.count && !dictionary; k++)
 		if (!read_column(a, &children, k, depth + 1, &child))
 			return false;
@@ -277,10 +252,10 @@ static bool check_column(struct arrow *a, const char *wanted, bool text, const c
 	if (!c->fits)
 		return refuse(a,
 			"column '%s' is of type %s%s; tokens must be integers or lists of integers",
-			c->shown, names[c->of], c->dictionary ? ", dictionary-encoded" : "");
-	if (c->kind == FIXED_LIST && !check(a, c->list_size, 1, INT32_MAX, "a list's listSize"))
+			c->shown, types[c->of].name, c->dictionary ? ", dictionary-encoded" : "");
+	if (c->of == TYPE_FIXED_LIST && !check(a, c->list_size, 1, INT32_MAX, "a list's listSize"))
 		return false;
-	return wanted || c->kind != FLAT || !text ||
+	return wanted || c->of != TYPE_INT || !text ||
 	       refuse(a,
 		       "column '%s' has one number a row, next to text, as a count has; if it does "
 		       "hold tokens, set `column: %s`; columns: %s",
@@ -376,7 +351,7 @@ static bool read_message(struct arrow *a, struct message *m)
 	}
 	if (!check(a, length, 1, left, "its metadata's length") || !load(a, a->at, length))
 		return false;
-	uint64_t message = fb_table_at(a, 0);
+	uint64_t message = fb_follow(a, 0);
 	int64_t version = fb_integer(a, message, MESSAGE_VERSION, 2);
 
 	m->type = fb_integer(a, message, MESSAGE_HEADER_TYPE, 1);
@@ -396,15 +371,14 @@ static bool read_message(struct arrow *a, struct message *m)
 static bool find_messages(struct arrow *a, uint32_t *batches)
 {
 	const struct bytes *b = a->b;
-	uint8_t head[BEGIN_MOST] = {0}, end[END_BYTES];
+	uint8_t end[END_BYTES];
 	char text[BEGIN_BYTES + 1];
 
-	bytes_head(b, head, sizeof(head));
-	if (memcmp(head, magic, MAGIC_BYTES) != 0 || b->size < BEGIN_BYTES + END_BYTES)
+	if (memcmp(b->head, magic, MAGIC_BYTES) != 0 || b->size < BEGIN_BYTES + END_BYTES)
 		return refuse(a,
 			"begins with '%s' instead of ARROW1, or has only %" PRIu64
 			" bytes: it is not an Arrow IPC file, or damaged",
-			bytes_shown(head, BEGIN_BYTES, text, sizeof(text)), b->size);
+			bytes_shown(b->head, BEGIN_BYTES, text, sizeof(text)), b->size);
 	if (!bytes_read(b, b->size - END_BYTES, end, END_BYTES, a->fault))
 		return false;
 	if (memcmp(end + 4, magic, MAGIC_BYTES) != 0)
@@ -419,28 +393,25 @@ static bool find_messages(struct arrow *a, uint32_t *batches)
 	a->end = b->size - END_BYTES - length;
 	if (!load(a, a->end, length))
 		return false;
-	*batches = fb_vector(a, fb_table_at(a, 0), FOOTER_BATCHES, BLOCK_BYTES).count;
+	*batches = fb_vector(a, fb_follow(a, 0), FOOTER_BATCHES, BLOCK_BYTES).count;
 	for (a->at = BEGIN_BYTES; a->at < BEGIN_MOST && a->at + BEGIN_BYTES <= a->end &&
-				  bytes_u64(head + a->at) == 0;)
+				  bytes_u64(b->head + a->at) == 0;)
 		a->at += BEGIN_BYTES;
 	return !a->failed;
 }
 
 /* ---- batches ---- */
 
-/* Node @i of our column: its length, and its number of nulls, which only lists may have. */
-static bool read_node(
-	struct arrow *a, const struct message *m, unsigned i, uint64_t *length, bool *nulls)
+/* Reads the length of node @i of our column: 0: itself, 1: the items of its lists. */
+static bool read_node(struct arrow *a, const struct message *m, unsigned i, uint64_t *length)
 {
 	const uint8_t *p =
 		a->metadata + m->nodes.at + ((uint64_t)a->column.fields + i) * NODE_BYTES;
 	const char *of = i > 0 ? " of its items" : "";
 
 	*length = bytes_u64(p);
-	*nulls = bytes_u64(p + 8) > 0;
 	return check(a, *length, 0, INT64_MAX, "length%s", of) &&
-	       check(a, bytes_u64(p + 8), 0, i == 0 && a->column.kind == LIST ? *length : 0,
-		       "null_count%s", of);
+	       check(a, bytes_u64(p + 8), 0, 0, "null_count%s", of);
 }
 
 /* Finds buffer @i of our column, which must hold @items of @width bytes. *@at: its offset. */
@@ -460,27 +431,20 @@ static bool find_buffer(struct arrow *a, const struct message *m, unsigned i, co
 		       what, (int64_t)bytes, (int64_t)from, items, width, m->bytes);
 }
 
-static uint32_t offset_bytes(const struct arrow *a)
-{
-	return a->column.of == TYPE_LIST ? 4 : 8;
-}
-
 static int64_t offset_at(const struct arrow *a, const uint8_t *p)
 {
-	return offset_bytes(a) == 4 ? (int32_t)bytes_u32(p) : (int64_t)bytes_u64(p);
+	return a->column.offset_bytes == 4 ? (int32_t)bytes_u32(p) : (int64_t)bytes_u64(p);
 }
 
 /* Finds the items of the batch's lists: those between the first and the last offset. */
 static bool find_lists(struct arrow *a, struct message *m)
 {
-	uint32_t width = offset_bytes(a);
+	uint32_t width = a->column.offset_bytes;
 	uint8_t first[8], last[8];
 
 	if (m->rows == 0)
 		return true;
 	if (!find_buffer(a, m, 1, "offsets", m->rows + 1, width, &m->offsets) ||
-		(m->nulls && !find_buffer(a, m, 0, "validity bits", (m->rows + 7) / 8, 1,
-				     &m->validity)) ||
 		!bytes_read(a->b, m->offsets, first, width, a->fault) ||
 		!bytes_read(a->b, m->offsets + m->rows * width, last, width, a->fault))
 		return false;
@@ -493,10 +457,9 @@ static bool find_lists(struct arrow *a, struct message *m)
 /* Finds the tokens of a batch. */
 static bool read_batch(struct arrow *a, struct message *m)
 {
-	static const unsigned values[] = {[FLAT] = 1, [LIST] = 3, [FIXED_LIST] = 2};
 	const struct column *c = &a->column;
 	uint64_t compression = fb_table(a, m->header, BATCH_COMPRESSION), length;
-	bool none;
+	bool flat = c->of == TYPE_INT;
 
 	m->rows = fb_integer(a, m->header, BATCH_LENGTH, 8);
 	m->nodes = fb_vector(a, m->header, BATCH_NODES, NODE_BYTES);
@@ -508,17 +471,19 @@ static bool read_batch(struct arrow *a, struct message *m)
 			fb_integer(a, compression, 0, 1) ? "ZSTD" : "LZ4_FRAME", c->shown);
 	if (a->failed || !check(a, m->nodes.count, a->fields, a->fields, "number of nodes") ||
 		!check(a, m->buffers.count, a->buffers, a->buffers, "number of buffers") ||
-		!read_node(a, m, 0, &length, &m->nulls) ||
-		!check(a, length, m->rows, m->rows, "length"))
+		!read_node(a, m, 0, &length) || !check(a, length, m->rows, m->rows, "length"))
 		return false;
 	m->items = m->tokens = length;
-	if ((c->kind != FLAT && !read_node(a, m, 1, &m->items, &none)) ||
-		!find_buffer(a, m, values[c->kind], "values", m->items, shard_type_bytes(c->type),
-			&m->values))
+	if ((!flat && !read_node(a, m, 1, &m->items)) ||
+		!find_buffer(a, m,
+			flat		  ? 1
+			: c->offset_bytes ? 3
+					  : 2,
+			"values", m->items, shard_type_bytes(c->type), &m->values))
 		return false;
-	if (c->kind == LIST)
+	if (c->offset_bytes)
 		return find_lists(a, m);
-	return c->kind == FLAT ||
+	return flat ||
 	       (!__builtin_mul_overflow(m->rows, (uint64_t)c->list_size, &m->tokens) &&
 		       m->tokens <= m->items) ||
 	       refuse(a, "%" PRIu64 " lists of %" PRId64 " tokens have only %" PRIu64 " items",
@@ -526,38 +491,28 @@ static bool read_batch(struct arrow *a, struct message *m)
 }
 
 /*
- * Reads and checks all offsets of the batch, and adds a span for each list. Null lists must be
- * empty. Each offset is compared with the one before as that was read, because the file may be
- * changing.
+ * Reads and checks all offsets of the batch, and adds a span for each list. Each offset is compared
+ * with the one before as that was read, because the file may be changing.
  */
 static bool add_lists(struct arrow *a, const struct message *m, struct map *map)
 {
 	uint64_t at = m->first, most = m->first + m->tokens;
-	uint32_t width = offset_bytes(a);
+	uint32_t width = a->column.offset_bytes;
 	struct bytes_array offsets = {
 		.b = a->b, .at = m->offsets + width, .count = m->rows, .width = width};
-	struct bytes_array valid = {
-		.b = a->b, .at = m->validity, .count = (m->rows + 7) / 8, .width = 1};
-	const uint8_t *bits = NULL, *item;
 
 	for (uint64_t i = 0; i < m->rows; i++) {
-		if ((m->nulls && i % 8 == 0 && !(bits = bytes_item(&valid, i / 8, a->fault))) ||
-			!(item = bytes_item(&offsets, i, a->fault)))
+		const uint8_t *item = bytes_item(&offsets, i, a->fault);
+
+		if (!item)
 			return false;
 		int64_t until = offset_at(a, item);
 
 		if (!check(a, until, at, most, "offset %" PRIu64, i + 1))
 			return false;
-		uint64_t tokens = (uint64_t)until - at;
-
-		if (bits && tokens > 0 && !(*bits >> i % 8 & 1))
-			return refuse(a,
-				"list %" PRIu64 " is null, but has %" PRIu64
-				" items; must have none",
-				i, tokens);
-		if (!map_add(map, m->values + at * map->width, tokens, false))
+		if (!map_add(map, m->values + at * map->width, (uint64_t)until - at, false))
 			return fault_memory(a->fault);
-		at += tokens;
+		at = (uint64_t)until;
 	}
 	return true;
 }
@@ -565,9 +520,9 @@ static bool add_lists(struct arrow *a, const struct message *m, struct map *map)
 /* Adds the documents of a batch with tokens. */
 static bool add_batch(struct arrow *a, const struct message *m, struct map *map)
 {
-	uint64_t each = a->column.kind == FLAT ? m->tokens : (uint64_t)a->column.list_size;
+	uint64_t size = (uint64_t)a->column.list_size, each = size > 0 ? size : m->tokens;
 
-	if (a->column.kind == LIST)
+	if (a->column.offset_bytes)
 		return add_lists(a, m, map);
 	for (uint64_t done = 0; done < m->tokens; done += each)
 		if (!map_add(map, m->values + done * map->width, each, false))
@@ -593,7 +548,7 @@ static bool scan_batches(struct arrow *a, struct shard_facts *facts, struct map 
 			!read_batch(a, &m))
 			return false;
 		a->batches++;
-		facts->documents += a->column.kind == FLAT ? 1 : m.rows;
+		facts->documents += a->column.of == TYPE_INT ? 1 : m.rows;
 		facts->tokens += m.tokens;
 		if (map && m.tokens > 0 && !add_batch(a, &m, map))
 			return false;
@@ -604,11 +559,7 @@ static bool scan_batches(struct arrow *a, struct shard_facts *facts, struct map 
 
 static bool arrow_recognise(const struct bytes *b)
 {
-	uint8_t head[MAGIC_BYTES];
-
-	return (bytes_head(b, head, sizeof(head)) == sizeof(head) &&
-		       memcmp(head, magic, sizeof(head)) == 0) ||
-	       bytes_ending(b->path, ".arrow");
+	return memcmp(b->head, magic, MAGIC_BYTES) == 0 || bytes_ending(b->path, ".arrow");
 }
 
 /*
@@ -663,11 +614,10 @@ static bool arrow_scan(const struct shard_scan *s)
 {
 	const struct bytes *b = s->b;
 	struct shard_facts *facts = s->facts;
-	struct arrow a = {.b = b, .fault = s->fault, .end = b->size};
-	uint8_t head[4];
-
-	a.stream =
-		bytes_head(b, head, sizeof(head)) == sizeof(head) && bytes_u32(head) == CONTINUED;
+	struct arrow a = {.b = b,
+		.fault = s->fault,
+		.stream = bytes_u32(b->head) == CONTINUED,
+		.end = b->size};
 	bool fine = (!a.stream || check_not_cache(b, s->fault)) && scan(&a, s->hint, facts, s->map);
 
 	free(a.metadata);
@@ -679,8 +629,7 @@ static bool arrow_scan(const struct shard_scan *s)
 	facts->plain = false;
 	facts->type = a.column.type;
 	memcpy(facts->column, a.column.shown, sizeof(a.column.shown));
-	if (a.column.kind == FIXED_LIST)
-		facts->row_tokens = a.column.list_size;
+	facts->row_tokens = (uint64_t)a.column.list_size;
 	return true;
 }
 

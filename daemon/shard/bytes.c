@@ -296,18 +296,6 @@ bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault)
 	       bytes_read(b, 0, to, n, fault);
 }
 
-size_t bytes_head(const struct bytes *b, void *to, size_t n)
-{
-	struct fault fault;
-
-	n = n < b->size ? n : (size_t)b->size;
-	if (b->head && n <= b->head_bytes)
-		memcpy(to, b->head, n);
-	else if (!bytes_begin(b, to, n, &fault))
-		return 0;
-	return n;
-}
-
 /* ---- arrays ---- */
 
 const uint8_t *bytes_item(struct bytes_array *array, uint64_t i, struct fault *fault)

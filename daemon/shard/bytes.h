@@ -32,6 +32,8 @@ struct objects {
 	const void *context;
 };
 
+enum { BYTES_HEAD = 1024 };
+
 struct bytes {
 	const char *path;     /* borrowed; valid until the shard is open */
 	uint64_t size;	      /* of the contents, after decompression */
@@ -42,8 +44,7 @@ struct bytes {
 	int fd;		      /* -1: an object */
 	bool owns_fd;
 	uint32_t id;	     /* plain: bytes_id(), or of an object a hash of its size and ETag */
-	const uint8_t *head; /* the first bytes, if they were read in advance; or NULL */
-	size_t head_bytes;
+	const uint8_t *head; /* [BYTES_HEAD], with zeros after its end; while a shard is opened */
 	const struct objects *objects; /* it and its side files are there; NULL: files */
 	struct object *object;	       /* NULL: a file */
 };
@@ -90,9 +91,6 @@ bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n);
 void *bytes_load(const struct bytes *b, uint64_t at, size_t n, struct fault *fault);
 /* Like bytes_read() of the first @n bytes, without decoding the rest of a large frame. */
 bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault);
-/* The same, or all of a shorter file, to recognise its format. Returns how many; 0: a fault. */
-enum { BYTES_HEAD = 1024 };
-size_t bytes_head(const struct bytes *b, void *to, size_t n);
 
 /* ---- zstd-compressed files (zstd.c) ---- */
 

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { HEADER_BYTES = 256 * 4 };
+enum { HEADER_BYTES = BYTES_HEAD }; /* 256 * 4 */
 
 static const struct kind {
 	uint32_t magic, version;
@@ -30,27 +30,19 @@ static const struct kind *kind_of(uint32_t magic)
 static bool llmc_recognise(const struct bytes *b)
 {
 	static const uint8_t zeros[HEADER_BYTES - 12];
-	uint8_t head[HEADER_BYTES] = {0};
-	size_t n = bytes_head(b, head, sizeof(head));
-	uint64_t count = bytes_u32(head + 8), rest = b->size - n;
+	uint32_t magic = bytes_u32(b->head);
+	uint64_t count = bytes_u32(b->head + 8), rest = b->size - HEADER_BYTES;
 
-	return kind_of(bytes_u32(head)) || kind_of(__builtin_bswap32(bytes_u32(head))) ||
+	return kind_of(magic) || kind_of(__builtin_bswap32(magic)) ||
 	       (count > 0 && (rest == 2 * count || rest == 4 * count) &&
-		       memcmp(head + 12, zeros, sizeof(zeros)) == 0);
+		       memcmp(b->head + 12, zeros, sizeof(zeros)) == 0);
 }
 
 static bool llmc_scan(const struct shard_scan *s)
 {
 	const struct bytes *b = s->b;
 	struct shard_facts *facts = s->facts;
-	uint8_t head[HEADER_BYTES];
-
-	if (b->size < sizeof(head))
-		return fault_data(
-			s->fault, "is truncated: llm.c's header alone has %zu bytes", sizeof(head));
-	if (!bytes_read(b, 0, head, sizeof(head), s->fault))
-		return false;
-	const uint32_t magic = bytes_u32(head), version = bytes_u32(head + 4);
+	const uint32_t magic = bytes_u32(b->head), version = bytes_u32(b->head + 4);
 	const struct kind *kind = kind_of(magic);
 
 	if (!kind || version != kind->version)
@@ -60,7 +52,7 @@ static bool llmc_scan(const struct shard_scan *s)
 			magic, kind_of(__builtin_bswap32(magic)) ? " (big-endian)" : "", version,
 			kinds[0].magic, kinds[1].magic);
 	facts->type = kind->type;
-	facts->tokens = bytes_u32(head + 8);
+	facts->tokens = bytes_u32(b->head + 8);
 	facts->data_at = HEADER_BYTES;
 	uint64_t size = HEADER_BYTES + facts->tokens * shard_type_bytes(kind->type);
 

@@ -18,21 +18,15 @@ static const char magic[] = "\x93NUMPY";
 
 static bool has_magic(const struct bytes *b)
 {
-	uint8_t head[sizeof(magic) - 1];
-
-	return bytes_head(b, head, sizeof(head)) == sizeof(head) &&
-	       memcmp(head, magic, sizeof(head)) == 0;
+	return memcmp(b->head, magic, sizeof(magic) - 1) == 0;
 }
 
 /* Also recognises a header after a damaged magic, so that it is not served as tokens. */
 static bool is_npy(const struct bytes *b)
 {
 	static const char begin[] = "{'descr':";
-	uint8_t head[12 + sizeof(begin) - 1];
-
-	return has_magic(b) || (bytes_head(b, head, sizeof(head)) == sizeof(head) &&
-				       (memcmp(head + 10, begin, sizeof(begin) - 1) == 0 ||
-					       memcmp(head + 12, begin, sizeof(begin) - 1) == 0));
+	return has_magic(b) || memcmp(b->head + 10, begin, sizeof(begin) - 1) == 0 ||
+	       memcmp(b->head + 12, begin, sizeof(begin) - 1) == 0;
 }
 
 /* ---- the header ---- */
@@ -118,11 +112,10 @@ static bool parse(const char *text, struct header *h, struct fault *fault)
 
 static bool read_header(const struct bytes *b, struct header *h, struct fault *fault)
 {
-	uint8_t head[12];
-	size_t n = bytes_head(b, head, sizeof(head));
+	const uint8_t *head = b->head;
 
 	*h = (struct header){.fortran = false};
-	if (n < sizeof(head) || !has_magic(b))
+	if (b->size < 12 || !has_magic(b))
 		return fault_data(fault,
 			"is not a .npy file, or is truncated: it does not begin with \\x93NUMPY, a "
 			"version and a length; set `format: flat` if it holds plain tokens");

@@ -107,24 +107,16 @@ static bool scan(
 	       (!hint->loss_mask || mask_open(format, &s, &shard->mask));
 }
 
-/* The first bytes are read once for all formats, so that none takes an error for "not mine". */
-static bool read_head(struct bytes *b, uint8_t head[BYTES_HEAD], bool named, struct fault *fault)
-{
-	b->head_bytes = b->size < BYTES_HEAD ? (size_t)b->size : BYTES_HEAD;
-	if (bytes_begin(b, head, b->head_bytes, fault))
-		b->head = head;
-	/* Its other frames may be good. */
-	return b->head || (named && fault->code == FAULT_DATA);
-}
-
 /* Fills @shard, whose format may be NULL. */
 static bool load(
 	struct shard *shard, const struct shard_hint *hint, bool whole, struct fault *fault)
 {
 	struct bytes *b = shard->bytes;
-	uint8_t head[BYTES_HEAD];
+	uint8_t head[BYTES_HEAD] = {0};
 	char path[PATH_MAX];
-	bool fine = read_head(b, head, shard->format, fault) &&
+
+	b->head = head; /* for all formats, so that none takes an error for "not mine" */
+	bool fine = bytes_begin(b, head, b->size < sizeof(head) ? b->size : sizeof(head), fault) &&
 		    (shard->format = recognise(shard->format, b, hint, fault)) &&
 		    side_open(SIDE_INDEX, shard->format, b, hint, path, &shard->index, fault) &&
 		    scan(shard, hint, whole, fault);

@@ -557,7 +557,7 @@ bool zstd_recognise(const struct bytes *file)
 
 	if (bytes_ending(file->path, ".zst") || bytes_ending(file->path, ".zstd"))
 		return true;
-	if (bytes_head(file, head, sizeof(head)) < sizeof(head))
+	if (!bytes_read(file, 0, head, sizeof(head), &fault))
 		return false;
 	return bytes_u32(head) == frame_magic ||
 	       ((bytes_u32(head) & ~15u) == skippable_magic && read_footer(file, footer, &fault) &&

@@ -72,9 +72,9 @@ def test_lists_are_documents(directory, writer, kind):
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_null_sliced_and_foreign_arrays(directory, writer):
-    """Null lists, slices of longer arrays, offsets that begin after 0, a child that goes on after
-    the last list, validity buffers without nulls, and rows of a fixed size.
+def test_sliced_null_and_foreign_arrays(directory, writer):
+    """Slices of longer arrays, offsets that begin after 0, a child that goes on after the last list,
+    validity buffers without nulls, and rows of a fixed size. Null lists are refused.
     """
     path = directory / "a.arrow"
     rows = RANDOM.integers(0, 128, (50, 32)).tolist()
@@ -84,13 +84,14 @@ def test_null_sliced_and_foreign_arrays(directory, writer):
     null = pa.array([None, [1, 2], None, [], [3], None], LIST)
     numbers = pa.array([None, *range(100), None], U32)
     for arrays, documents in (
-        ([null], [[], [1, 2], [], [], [3], []]),
         ([lists.slice(2, 4), lists.slice(6, 1)], DOCUMENTS[2:7]),
         ([late] * 2, [[2, 3], [], [4, 5, 6]] * 2),
         ([numbers.slice(1, 50), numbers.slice(51, 50)], [range(50), range(50, 100)]),
         ([fixed.slice(0, 20), fixed.slice(20)], rows),
     ):
         check(write(path, [pa.record_batch({"x": a}) for a in arrays], writer), documents)
+    write(path, [pa.record_batch({"x": null})], writer)
+    assert "null_count is 3; must be 0" in facts(path, refused=True)
 
 
 def every_kind(n):
