@@ -128,6 +128,7 @@ struct reading {
 	uint64_t row, before; /* number of the row, from 1; end of the document before it */
 };
 
+/* Documents ascend, and end within the shard. */
 static bool end_row(struct reading *r)
 {
 	uint64_t start = r->number[0], end = r->number[1];
@@ -137,17 +138,11 @@ static bool end_row(struct reading *r)
 		return true;
 	if (r->digits[0] == 0 || r->digits[1] == 0)
 		return refuse(r, "has no start or no end; must begin with both");
-	if (start < r->before || end < start)
-		return refuse(r,
-			"%s is %" PRIu64 "; must be at least %" PRIu64
-			", the end of the previous row or its start: documents ascend",
-			start < r->before ? "start" : "end", start < r->before ? start : end,
-			start < r->before ? r->before : start);
-	if (end > r->tokens)
-		return refuse(r,
-			"end is %" PRIu64 "; must be at most %" PRIu64
-			", the number of tokens in the shard",
-			end, r->tokens);
+	if (!bytes_check(r->fault, (int64_t)start, r->before, r->tokens, "row %" PRIu64 ": start",
+		    r->row) ||
+		!bytes_check(
+			r->fault, (int64_t)end, start, r->tokens, "row %" PRIu64 ": end", r->row))
+		return false;
 	/* The gap before an empty document is added with the next one. */
 	if (start < end && (!map_add(map, map->tokens, start - map->tokens, true) ||
 				   !map_add(map, start, end - start, false)))
@@ -190,55 +185,49 @@ static bool finish(struct reading *r)
 		       fault_memory(r->fault));
 }
 
-/* Decodes and parses all gzip members of the file. */
-static bool read_members(struct reading *r, const struct bytes *file)
+/* Decodes and parses all gzip members of the file, which z has as its input. */
+static bool read_members(struct reading *r)
 {
-	unsigned char packed[CHUNK], text[CHUNK];
-	int done = Z_OK;
+	unsigned char text[CHUNK];
 
-	for (uint64_t at = 0; at < file->size || r->z.avail_in > 0;) {
-		if (r->z.avail_in == 0) {
-			uint64_t left = file->size - at, n = left < CHUNK ? left : CHUNK;
-
-			if (!bytes_read(file, at, packed, n, r->fault))
-				return false;
-			r->z.next_in = packed;
-			r->z.avail_in = (unsigned)n;
-			at += n;
-		}
+	for (int done = Z_OK; done == Z_OK || r->z.avail_in > 0;) {
 		if (done == Z_STREAM_END)
 			inflateReset(&r->z);
-		do {
-			r->z.next_out = text;
-			r->z.avail_out = sizeof(text);
-			done = inflate(&r->z, Z_NO_FLUSH);
-			if (done == Z_MEM_ERROR)
-				return fault_memory(r->fault);
-			if (done != Z_OK && done != Z_STREAM_END && done != Z_BUF_ERROR)
-				return fault_data(r->fault, "is not a gzip file, or is damaged: %s",
-					r->z.msg ? r->z.msg : "bad data");
-			for (unsigned char *c = text; c < r->z.next_out; c++)
-				if (!take(r, (char)*c))
-					return false;
-		} while (r->z.avail_out == 0);
+		r->z.next_out = text;
+		r->z.avail_out = sizeof(text);
+		done = inflate(&r->z, Z_NO_FLUSH);
+		if (done == Z_MEM_ERROR)
+			return fault_memory(r->fault);
+		if (done == Z_BUF_ERROR)
+			return fault_data(r->fault, "is truncated: it ends within its gzip data");
+		if (done != Z_OK && done != Z_STREAM_END)
+			return fault_data(r->fault, "is not a gzip file, or is damaged: %s",
+				r->z.msg ? r->z.msg : "bad data");
+		for (unsigned char *c = text; c < r->z.next_out; c++)
+			if (!take(r, (char)*c))
+				return false;
 	}
-	return done == Z_STREAM_END
-		       ? finish(r)
-		       : fault_data(r->fault, "is truncated: it ends within its gzip data");
+	return finish(r);
 }
 
 static bool read_list(const struct shard_scan *s, const struct bytes *file)
 {
 	struct shard_facts *facts = s->facts;
 	struct reading r = {.map = s->map, .tokens = facts->tokens, .fault = s->fault, .row = 1};
-	bool fine = inflateInit2(&r.z, 16 + MAX_WBITS) == Z_OK; /* 16: gzip only */
+	void *packed = bytes_check(s->fault, (int64_t)file->size, 0, UINT32_MAX, "its size")
+			       ? bytes_load(file, 0, file->size, s->fault)
+			       : NULL;
 
 	s->map->width = 1;
 	s->map->joins = false;
-	if (!fine)
-		fault_memory(s->fault);
-	fine = fine && read_members(&r, file) && bytes_settled(file, s->fault);
+	r.z.next_in = packed;
+	r.z.avail_in = (unsigned)file->size;
+	bool fine = packed && (inflateInit2(&r.z, 16 + MAX_WBITS) == Z_OK || /* 16: gzip only */
+				      fault_memory(s->fault));
+
+	fine = fine && read_members(&r) && bytes_settled(file, s->fault);
 	inflateEnd(&r.z);
+	free(packed);
 	facts->documents = r.documents;
 	return fine && (facts->padding == 0 || facts->padding == s->map->outside ||
 			       fault_data(s->fault,

@@ -40,11 +40,9 @@ static const uint32_t frame_magic = 0xfd2fb528, skippable_magic = 0x184d2a50,
 /* A decoded frame, or one that is being decoded. */
 struct slot {
 	struct frame *frame;
-	uint64_t bytes; /* with this struct */
-	unsigned users; /* the thread that decodes it is one */
-	bool ready;
-	TAILQ_ENTRY(slot) unused;
-	struct slot *dropped; /* the next one */
+	uint64_t bytes;		/* with this struct */
+	bool ready;		/* it is decoded, and in the cache's list */
+	TAILQ_ENTRY(slot) next; /* used more recently */
 	char data[];
 };
 
@@ -153,10 +151,9 @@ struct frames {
 	uint64_t decoding;     /* of a share, too: memory for the frames that it is decoding */
 	uint64_t decoding_all; /* sum over the cache and its shares */
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* a frame was decoded, or is no longer in use */
+	pthread_cond_t changed; /* a frame was decoded, or failed to be */
 	uint64_t budget, used;
-	TAILQ_HEAD(, slot) unused; /* the oldest first */
-	struct slot *dropped;	   /* to be freed without the lock */
+	TAILQ_HEAD(, slot) ready; /* least recently used first */
 };
 
 struct frames *frames_new(uint64_t budget_bytes)
@@ -167,7 +164,7 @@ struct frames *frames_new(uint64_t budget_bytes)
 		return NULL;
 	cache->cache = cache;
 	cache->budget = budget_bytes;
-	TAILQ_INIT(&cache->unused);
+	TAILQ_INIT(&cache->ready);
 	pthread_mutex_init(&cache->lock, NULL);
 	pthread_cond_init(&cache->changed, NULL);
 	return cache;
@@ -192,19 +189,6 @@ void frames_free(struct frames *frames)
 	free(frames);
 }
 
-/* Freeing megabytes takes long, and the data thread may wait for the lock. */
-static void unlock(struct frames *cache)
-{
-	struct slot *slot = cache->dropped;
-
-	cache->dropped = NULL;
-	pthread_mutex_unlock(&cache->lock);
-	for (struct slot *next; slot; slot = next) {
-		next = slot->dropped;
-		free(slot);
-	}
-}
-
 uint64_t frames_bytes(struct frames *frames)
 {
 	struct frames *cache = frames->cache;
@@ -212,7 +196,7 @@ uint64_t frames_bytes(struct frames *frames)
 	pthread_mutex_lock(&cache->lock);
 	uint64_t used = cache->used;
 
-	unlock(cache);
+	pthread_mutex_unlock(&cache->lock);
 	return used;
 }
 
@@ -220,23 +204,17 @@ static void drop(struct frames *cache, struct slot *slot)
 {
 	assert(cache->used >= slot->bytes);
 	cache->used -= slot->bytes;
+	if (slot->ready)
+		TAILQ_REMOVE(&cache->ready, slot, next);
 	slot->frame->slot = NULL;
-	slot->dropped = cache->dropped;
-	cache->dropped = slot;
+	free(slot);
 }
 
-static void drop_unused(struct frames *cache, struct slot *slot)
-{
-	assert(slot->users == 0);
-	TAILQ_REMOVE(&cache->unused, slot, unused);
-	drop(cache, slot);
-}
-
-/* Drops frames that are not in use until @bytes more are within the budget. */
+/* Drops frames until @bytes more are within the budget. */
 static void make_room(struct frames *cache, uint64_t bytes)
 {
-	while (cache->used + bytes > cache->budget && !TAILQ_EMPTY(&cache->unused))
-		drop_unused(cache, TAILQ_FIRST(&cache->unused));
+	while (cache->used + bytes > cache->budget && !TAILQ_EMPTY(&cache->ready))
+		drop(cache, TAILQ_FIRST(&cache->ready));
 }
 
 /* Whether the share may decode a frame now, for which it needs @bytes. */
@@ -261,84 +239,76 @@ static void count(struct frames *share, uint64_t kept, uint64_t bytes)
 }
 
 /*
- * Decodes a frame, for which other threads may wait, and returns its slot, in use. NULL: @fault.
- * Called with the lock; releases it while decoding. @more: memory that only decoding needs.
+ * Decodes a frame, for which other threads may wait. False: @fault. Called with the lock; releases
+ * it while decoding. @more: memory that only decoding needs.
  */
-static struct slot *fill(
-	const struct source *s, struct frame *f, uint64_t more, struct fault *fault)
+static bool fill(const struct source *s, struct frame *f, uint64_t more, struct fault *fault)
 {
 	struct frames *cache = s->frames->cache;
 	uint64_t bytes = sizeof(struct slot) + size_of(f);
 	struct slot *slot = malloc(bytes);
 
-	if (!slot) {
-		fault_memory(fault);
-		return NULL;
-	}
-	*slot = (struct slot){.frame = f, .bytes = bytes, .users = 1};
+	if (!slot)
+		return fault_memory(fault);
+	*slot = (struct slot){.frame = f, .bytes = bytes};
 	f->slot = slot;
 	count(s->frames, bytes + more, bytes + more);
-	unlock(cache);
+	pthread_mutex_unlock(&cache->lock);
 	bool fine = decode_twice(s, f, slot->data, fault);
 
 	pthread_mutex_lock(&cache->lock);
 	count(s->frames, -more, -(bytes + more));
+	if (fine)
+		TAILQ_INSERT_TAIL(&cache->ready, slot, next);
 	slot->ready = fine;
 	if (!fine)
 		drop(cache, slot);
 	pthread_cond_broadcast(&cache->changed);
-	return fine ? slot : NULL;
+	return fine;
 }
 
-/* Finds or decodes a frame, and returns its slot, in use. Called with the lock. NULL: @fault. */
-static struct slot *get(const struct source *s, struct frame *f, struct fault *fault)
+/* Decodes a frame unless it is in the cache. Called with the lock. False: @fault. */
+static bool have(const struct source *s, struct frame *f, struct fault *fault)
 {
 	struct frames *cache = s->frames->cache;
 	uint64_t more = length_of(f) + DECODER_BYTES;
+	bool fine = true;
 
-	while (!f->slot || !f->slot->ready) {
+	while (fine && (!f->slot || !f->slot->ready)) {
 		if (!fault)
-			return NULL;
+			return false;
 		/* If another thread fails to decode it, this one tries, too. */
 		if (!f->slot && may_decode(s->frames, sizeof(struct slot) + size_of(f) + more))
-			return fill(s, f, more, fault);
-		pthread_cond_wait(&cache->changed, &cache->lock);
+			fine = fill(s, f, more, fault);
+		else
+			pthread_cond_wait(&cache->changed, &cache->lock);
 	}
-	if (f->slot->users++ == 0)
-		TAILQ_REMOVE(&cache->unused, f->slot, unused);
-	return f->slot;
-}
-
-static void let_go(struct frames *cache, struct slot *slot)
-{
-	assert(slot->users > 0 && slot->ready);
-	if (--slot->users > 0)
-		return;
-	TAILQ_INSERT_TAIL(&cache->unused, slot, unused);
-	make_room(cache, 0);
-	pthread_cond_broadcast(&cache->changed);
+	return fine;
 }
 
 /*
- * Reads bytes [from, from + n) of a decoded frame; waits for decoding. @fault: NULL: returns false
- * unless the frame is decoded already.
+ * Reads bytes [from, from + n) of a decoded frame; waits for decoding. @fault: NULL: it must not
+ * wait, not even for the lock, with which megabytes may be freed; false: the slow way may have it.
  */
 static bool frames_read(const struct source *s, struct frame *f, uint64_t from, void *to, size_t n,
 	struct fault *fault)
 {
 	struct frames *cache = s->frames->cache;
 
-	pthread_mutex_lock(&cache->lock);
-	struct slot *slot = get(s, f, fault);
-
-	if (slot) { /* in use, so it does not change */
-		unlock(cache);
-		memcpy(to, slot->data + from, n);
+	if (!fault && pthread_mutex_trylock(&cache->lock) != 0)
+		return false;
+	if (fault)
 		pthread_mutex_lock(&cache->lock);
-		let_go(cache, slot);
+	bool fine = have(s, f, fault);
+
+	if (fine) {
+		memcpy(to, f->slot->data + from, n);
+		TAILQ_REMOVE(&cache->ready, f->slot, next);
+		TAILQ_INSERT_TAIL(&cache->ready, f->slot, next);
+		make_room(cache, 0);
 	}
-	unlock(cache);
-	return slot;
+	pthread_mutex_unlock(&cache->lock);
+	return fine;
 }
 
 /* ---- finding the frames ---- */
@@ -500,8 +470,8 @@ void zstd_close(struct bytes *b)
 		pthread_mutex_lock(&s->frames->cache->lock);
 		for (uint64_t i = 0; i < s->count; i++)
 			if (s->frame[i].slot)
-				drop_unused(s->frames->cache, s->frame[i].slot);
-		unlock(s->frames->cache);
+				drop(s->frames->cache, s->frame[i].slot);
+		pthread_mutex_unlock(&s->frames->cache->lock);
 	}
 	if (s->own)
 		frames_free(s->frames);

@@ -145,7 +145,7 @@ def replace(name):
 # name: (format of the corpus; damage before the start; after it; words)
 DAMAGED = {
     "beyond": ("npy-listed", change("/a/0.csv.gz", gzip.compress(b"0,5001\n")), None,
-               "0.csv.gz: row 1: end is 5001; must be at most"),
+               "0.csv.gz: row 1: end is 5001; must be 0 to 5000"),
     "value": ("flat-masked", change("-masks/a/0.bin", bytes([2]) * 5000), None,
               " is 2; must be 0 or 1"),
     "no mask": ("datatrove", None, lose("/a/0.ds.loss"),
