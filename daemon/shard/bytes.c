@@ -174,7 +174,7 @@ void bytes_opened(const struct bytes *b)
 		b->object->block = 0;
 }
 
-uint32_t bytes_object_id(const struct object *object)
+static uint32_t object_id(const struct object *object)
 {
 	uint64_t hash = object->etag ? XXH64(object->etag, strlen(object->etag), 0) : 0;
 	uint32_t id = (uint32_t)XXH64(&object->size, sizeof(object->size), hash);
@@ -188,8 +188,7 @@ uint32_t bytes_id_at(const struct objects *objects, const char *path)
 	struct stat st;
 
 	if (objects)
-		return objects->find(objects->context, path, &object) ? bytes_object_id(&object)
-								      : 0;
+		return objects->find(objects->context, path, &object) ? object_id(&object) : 0;
 	if (stat(path, &st) == 0)
 		return bytes_id(&st);
 	return errno != ENOENT || lstat(path, &st) == 0;
@@ -216,7 +215,7 @@ static bool open_object(
 		.size = object.size,
 		.plain = true,
 		.fd = -1,
-		.id = bytes_object_id(&object),
+		.id = object_id(&object),
 		.objects = objects,
 		.object = &s->object};
 	*b = &s->bytes;

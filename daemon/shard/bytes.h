@@ -56,10 +56,8 @@ struct bytes {
  */
 struct bytes *bytes_open(
 	int fd, const char *path, const struct objects *objects, struct fault *fault);
-/*
- * Opens a side file of @shard by its path. The source owns its descriptor. *@b is NULL if there is
- * no such file. Fault texts begin with the file's name, without its directory.
- */
+/* Opens a side file of @shard by its path. The source owns its descriptor. *@b is NULL if there is
+ * no such file. Fault texts begin with the file's name. */
 bool bytes_open_side(
 	const struct bytes *shard, const char *path, struct bytes **b, struct fault *fault);
 void bytes_close(struct bytes *b); /* NULL: does nothing */
@@ -69,8 +67,6 @@ void bytes_opened(const struct bytes *b);
 bool bytes_settled(const struct bytes *b, struct fault *fault);
 /* A hash of a file's inode, size and mtime, to notice that it was replaced; never 0. */
 uint32_t bytes_id(const struct stat *st);
-/* The same of an object's size and ETag. */
-uint32_t bytes_object_id(const struct object *object);
 /* The same of the file or object at @path; 0: there is none, and no link to a lost one. */
 uint32_t bytes_id_at(const struct objects *objects, const char *path);
 /* The message for an open() that failed with @error. */
@@ -81,11 +77,8 @@ const char *bytes_open_fault(int error);
  * was truncated); FAULT_DATA: beyond the end, or damaged compressed data; FAULT_MEMORY.
  */
 bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault);
-/*
- * The same without waiting, from the page cache or from decoded frames. False: the bytes are not
- * there, or a fault, which bytes_read() will report; @to may have been written to. Requires a file
- * system that supports RWF_NOWAIT.
- */
+/* The same without waiting, from the page cache or from decoded frames. False: the bytes are not
+ * there, or a fault, which bytes_read() will report; @to may have been written to. */
 bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n);
 /* Reads them to new memory, with a 0 after them; free() it. NULL: @fault. */
 void *bytes_load(const struct bytes *b, uint64_t at, size_t n, struct fault *fault);
@@ -96,35 +89,27 @@ bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault)
 
 /* Whether the file is compressed, by its first bytes or its name (*.zst, *.zstd). */
 bool zstd_recognise(const struct bytes *file);
-/*
- * Opens the contents of @file, which it takes over, and closes on failure too. @frames: the cache
+/* Opens the contents of @file, which it takes over, and closes on failure too. @frames: the cache
  * of decoded frames; NULL: the source has its own, of one frame. @budget_bytes: the largest decoded
- * size of a frame; 0: 256 MiB. NULL: @fault, also for a wrong seek table or too large a frame.
- */
+ * size of a frame; 0: 256 MiB. NULL: @fault. */
 struct bytes *zstd_open(
 	struct bytes *file, struct frames *frames, uint64_t budget_bytes, struct fault *fault);
 
 /*
- * A daemon has one cache of decoded frames for all open files, sessions and threads. A frame is
- * decoded once, however many threads wait for it. The least recently used frames make room for a
- * new one; those of a file go when it is closed. The budget covers frames with their records, and
- * while a frame is decoded its compressed bytes and the decoder. NULL: out of memory.
+ * A daemon's one cache of decoded frames. A frame is decoded once, however many threads wait for
+ * it. The least recently used ones make room for a new one; those of a file go when it is closed.
+ * The budget covers also compressed bytes and decoders. NULL: out of memory.
  */
 struct frames *frames_new(uint64_t budget_bytes);
 void frames_free(struct frames *frames); /* after every source that uses it; NULL: does nothing */
 uint64_t frames_bytes(struct frames *frames); /* in use now */
-/*
- * A stream's share of the cache, which its sources get instead. It may decode one frame at any
+/* A stream's share of the cache, which its sources get instead. It may decode one frame at any
  * time, even beyond the budget, and others in half of what the other shares leave of it. So storage
- * that hangs stops no other stream. Free shares before the cache. NULL: out of memory.
- */
+ * that hangs stops no other stream. Free shares before the cache. NULL: out of memory. */
 struct frames *frames_share(struct frames *frames);
 
-/*
- * A frame that is damaged is read again once, from the disk: a bit may have flipped on the way. If
- * it is good then, this is called with what was wrong, in any thread, several at once. NULL, the
- * default: there is no receiver. Set it before starting other threads.
- */
+/* A damaged frame is read again once, from the disk: a bit may have flipped on the way. If it is
+ * good then, this is called, in any thread, unless it is NULL. Set it before starting threads. */
 typedef void reread_receiver(int fd, uint64_t at, uint64_t n, const char *why);
 extern reread_receiver *reread_told;
 
@@ -140,10 +125,8 @@ const char *bytes_name(const char *path); /* what follows its last slash */
 bool bytes_ends_in(const char *path, const char *ending);
 /* Where @path's @ending begins, which .zst or .zstd may follow. NULL: it does not end so. */
 const char *bytes_ending(const char *path, const char *ending);
-/*
- * Writes @path to @to, with @other in place of @ending: "x.bin.zst", ".bin", ".idx" give "x.idx".
- * False: @path does not end so, or the result is too long.
- */
+/* Writes @path to @to, with @other in place of @ending: "x.bin.zst", ".bin", ".idx" give "x.idx".
+ * False: @path does not end so, or the result is too long. */
 bool bytes_side_path(
 	const char *path, const char *ending, const char *other, char *to, size_t to_bytes);
 

@@ -6,17 +6,9 @@
  * and allocate memory in proportion to the file, never to a number read from it. Shards are read,
  * never mapped. All functions block.
  *
- * To add a format:
- *
- * 1. Write one file with recognise() and scan(). If the format keeps documents, or tokens are not
- *    contiguous, it is `indexed`, and scan() adds spans to a map.
- * 2. Declare it below and add a line to the table in formats.c, whose order is the one in which
- *    formats are tried.
- * 3. Name it in daemon/DATA.md, config/tokend.yaml and help texts (`git grep llmc`).
- * 4. Copy llmc's tests (`git grep llmc tests`).
- *
- * Compression, widths, the config, `inspect` and the input of `pack` then work. `pack` writes the
- * formats in the table of client/ctl/offline/cmd_pack.c.
+ * A new format is one file with recognise() and scan(), a line below, one in the table of
+ * formats.c, its name in pages and help texts, and its tests: `git grep llmc`. Compression, widths,
+ * the config, `inspect` and the input of `pack` then work.
  */
 #ifndef TOKEND_SHARD_FORMAT_H
 #define TOKEND_SHARD_FORMAT_H
@@ -60,17 +52,13 @@ bool shard_type(const char *name, enum shard_type *type);
 bool convert_tokens(
 	enum shard_type type, uint32_t token_bytes, const void *from, uint64_t n, void *to);
 
-/*
- * Searches for ids that are too large, at the speed of memory. The tokens are in the served width.
- * Another process may write to their memory at the same time, so loops end by the number of tokens,
- * never by their values.
- */
+/* Searches for ids that are too large, in the served width of @token_bytes (2 or 4). Another
+ * process may write to the tokens, so loops end by their number, never by their values. */
 
-/* The largest of @n tokens of @token_bytes (2 or 4) each; 0 if @n is 0. */
+/* The largest of @n tokens; 0 if @n is 0. */
 uint32_t tokens_most(const void *tokens, uint64_t n, uint32_t token_bytes);
 /* The index of the first of @n tokens that is above @most, or @n if there is none. */
 uint64_t tokens_first_above(const void *tokens, uint64_t n, uint32_t token_bytes, uint32_t most);
-/* The value of token @i. */
 uint32_t tokens_value(const void *tokens, uint64_t i, uint32_t token_bytes);
 
 /* ---- what a shard holds ---- */
@@ -102,11 +90,8 @@ struct shard_facts {
 	uint64_t sample_tokens; /* > 0: length of each sample; a window is a sample */
 	uint64_t row_tokens; /* > 0: length of each row; rows are samples if a window is as long */
 	uint64_t padding; /* of samples that `tokctl pack --fit` made: tokens outside documents */
-	/*
-	 * Token t is at byte data_at + t·token_bytes of the file, and its type is u16, u32 or i32
-	 * (values are not checked). Known of indexed formats when they are opened. shard.c clears
-	 * it for compressed files and for other types.
-	 */
+	/* Token t is at byte data_at + t·token_bytes of the file, as u16, u32 or i32. Known of
+	 * indexed formats when they are opened. */
 	bool plain;
 	uint64_t data_at;     /* of plain shards */
 	uint64_t frame_bytes; /* > 0: compressed; the most bytes to decode for one token */
@@ -127,8 +112,8 @@ enum side_kind { SIDE_OTHER, SIDE_INDEX, SIDE_BOUNDS, SIDE_MASK };
 
 /* A kind of side file. A dataset's list skips it, and rejects it if its shard is missing. */
 struct shard_companion {
-	/* Of its path: the shard's, with this ending instead of that one, which .zst or .zstd may
-	 * follow. "/name": this file, in the directory of the shard or above. */
+	/* Its path is the shard's, with this ending instead of that one, which .zst or .zstd may
+	 * follow; or "/name" in the shard's directory or above. */
 	const char *ending, *shard;
 	const char *kind; /* "a Megatron index" */
 	enum side_kind side;
@@ -151,11 +136,10 @@ struct shard_format {
 	bool (*recognise)(const struct bytes *b);
 	bool raw; /* a shard has only tokens, so its content must be checked */
 	/*
-	 * Fills the facts. On entry documents is SHARD_UNKNOWN, plain is true, and the rest is 0;
-	 * shard.c sets token_bytes and frame_bytes. Without a map it must take a few reads,
-	 * whatever the size of the shard. With one, an indexed format reads and checks all that
-	 * tells where tokens are, and adds them as spans, one for a document. False: s->fault gives
-	 * field, value and limit, without the path; FAULT_DATA: the file is wrong.
+	 * Fills the facts. On entry documents is SHARD_UNKNOWN, plain is true, and the rest is 0.
+	 * Without a map it must take a few reads. With one, an indexed format reads and checks all
+	 * that tells where tokens are, and adds a span for each document. False: s->fault gives
+	 * field, value and limit; FAULT_DATA: the file is wrong.
 	 */
 	bool (*scan)(const struct shard_scan *s);
 	/* Its shards say where tokens and documents are, and a .csv.gz is ignored. Tokens of other
@@ -199,11 +183,8 @@ bool foreign_refuse(const char *kind, struct fault *fault);
 
 /* ---- where tokens are (map.c) ---- */
 
-/*
- * Spans of contiguous tokens, in the order in which they are served. A span is a document, or a gap
- * between two documents, and is never empty. Takes two or three bytes per span, and twice as much
- * where spans do not follow one another in the file.
- */
+/* Spans of contiguous tokens, in the order in which they are served: documents, and gaps between
+ * them. Takes two or three bytes a span, or twice as much where one does not follow the last. */
 struct map_anchor;
 
 struct map {
@@ -238,10 +219,7 @@ struct map_span {
 
 /* The span that contains @token (< map->tokens). */
 struct map_span map_find(const struct map *map, uint64_t token);
-/*
- * Sets *@byte to the offset of @token, and returns how many tokens are contiguous from it on: all
- * of them, or at least @most.
- */
+/* Sets *@byte to the offset of @token. Returns how many tokens are contiguous there, or @most. */
 uint64_t map_extent(const struct map *map, uint64_t token, uint64_t most, uint64_t *byte);
 /* Clears @to[i] for each of the @n tokens token + i that is in a gap. */
 void map_mask(const struct map *map, uint64_t token, uint64_t n, uint8_t *to);
@@ -249,16 +227,13 @@ void map_mask(const struct map *map, uint64_t token, uint64_t n, uint8_t *to);
 /* ---- side files (sides.c) ---- */
 
 /*
- * The list of document bounds of a shard whose format keeps none, NAME.npy or NAME.bin, is
- * NAME.csv.gz, as dolma and OLMo write it: gzipped CSV without a heading. A row is a document: its
- * first token, the one after its last, both without quotes, then columns that are ignored.
- * Documents ascend and do not overlap. Tokens between two documents belong to neither. A list by
- * `tokctl pack --fit` says in its gzip comment (BOUNDS_ROWS) that the shard is rows, each of whole
- * documents and then padding, which is outside documents.
+ * The document bounds of NAME.npy or NAME.bin are NAME.csv.gz, as dolma and OLMo write it: a row is
+ * a document: its first token, the one after its last, then columns that are ignored. Tokens
+ * between two documents belong to neither. A list by `tokctl pack --fit` says in its gzip comment
+ * (BOUNDS_ROWS) that the shard is rows, each of whole documents and then padding.
  *
- * A loss mask is a byte for each token of a shard, 1 if it may be a label, otherwise 0. If the hint
- * has a label_mask directory, it is the file there with the shard's name; otherwise the format's
- * side file, if there is one.
+ * A loss mask is a byte for each token, 1 if it may be a label, otherwise 0: the file with the
+ * shard's name in the hint's label_mask directory, or the format's side file.
  */
 #define BOUNDS_ENDING ".csv.gz"
 #define BOUNDS_ROWS   "tokend: rows of %" PRIu64 " tokens, %" PRIu64 " of padding"
@@ -267,10 +242,8 @@ void map_mask(const struct map *map, uint64_t token, uint64_t n, uint8_t *to);
 bool side_is(const struct shard_companion *c, const char *path);
 /* The first kind that it is of and that is never a shard; NULL: none. */
 const struct shard_companion *side_kind(const char *path);
-/*
- * Writes the name of a side file of this kind that the shard called @shard may have. Start with
- * *@next = strlen(shard) + 1, and call again for the next name. False: there are no more.
- */
+/* Writes a name that the side file of the shard called @shard may have. Start with *@next =
+ * strlen(shard) + 1, and call again for the next one. False: there are no more. */
 bool side_name(const struct shard_companion *c, const char *shard, size_t *next, char to[PATH_MAX]);
 /* bytes_id() of a side file of the shard at @shard, which is not opened; 0: there is none. */
 uint32_t side_id(enum side_kind side, const struct shard_format *format,
@@ -279,11 +252,8 @@ uint32_t side_id(enum side_kind side, const struct shard_format *format,
 bool side_open(enum side_kind side, const struct shard_format *format, const struct bytes *shard,
 	const struct shard_hint *hint, char path[PATH_MAX], struct bytes **file,
 	struct fault *fault);
-/*
- * Reads the list of a shard whose format has no index: bounds, if the hint asks for it;
- * sample_tokens and padding of rows; and if there is a map, its documents and the gaps between
- * them, which must be empty before. False: @fault gives file, row, field, value and limit.
- */
+/* Reads the list of a shard whose format has no index: bounds, if the hint asks for it;
+ * sample_tokens and padding of rows; and its documents and gaps, if there is a map. */
 bool bounds_scan(const struct shard_scan *s);
 /* *@mask is NULL if there is none; with label_mask that is a fault. The caller closes it, also
  * after a fault. */

@@ -48,41 +48,30 @@ void shard_close(struct shard *shard);
  */
 bool shard_read(
 	const struct shard *shard, uint64_t token, uint64_t n, void *to, struct fault *fault);
-/*
- * Whether the @n tokens from @token on are contiguous in the file, in the width in which they are
- * served. Then the caller may read them from *@byte on, and must check i32 for negative ones.
- */
+/* Whether the @n tokens from @token on are contiguous in the file, as they are served. Then the
+ * caller may read them from *@byte on, and must check i32 for negative ones. */
 bool shard_as_is(const struct shard *shard, uint64_t token, uint64_t n, uint64_t *byte);
 /* Like shard_read(), for threads that must not block: as bytes_try(). */
 bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to);
-/*
- * Writes the document boundaries b with token < b < token + n to @at, ascending, as offsets from
- * @token, at most @max of them. Returns their number (0 if facts.documents is SHARD_UNKNOWN). The
- * hint must have had documents set.
- */
+/* Writes the document boundaries b with token < b < token + n to @at, ascending, as offsets from
+ * @token, at most @max of them. Returns their number. The hint must have had documents set. */
 uint32_t shard_documents(
 	const struct shard *shard, uint64_t token, uint64_t n, uint32_t *at, uint32_t max);
 /* Returns the next document boundary after @token (< facts.tokens), at most facts.tokens. */
 uint64_t shard_boundary(const struct shard *shard, uint64_t token);
-/*
- * Writes a byte for each of tokens [token, token + n): 1 if it may be a label, 0 if the mask
- * excludes it or it is not in a document. The hint must have had loss_mask set.
- */
+/* Writes a byte for each of tokens [token, token + n): 1 if it may be a label, 0 if the mask
+ * excludes it or it is not in a document. The hint must have had loss_mask set. */
 bool shard_loss_mask(
 	const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault);
 
 /* ---- samples (guess.c) ---- */
 
 /*
- * Looks at 64 KiB of a shard: eight places spread over it, all of a smaller shard, or the beginning
- * of a shard with large compressed frames. A flat file does not state the type of its tokens, and
- * may be anything.
- *
- * Token ids have properties that bytes of other kinds lack. Ids at even and at odd places are
- * alike; of u32 that is read as u16, every second one is small. The high byte of u16 varies less
- * than the low one; in text, compressed or big-endian data it does not. Negative numbers and floats
- * are as frequent as positive ones. All these compare distributions, so a few odd values change
- * nothing.
+ * 64 KiB of a shard: eight places spread over it, or the beginning if its compressed frames are
+ * large. A flat file does not state its type, and may be anything. But ids at even and at odd
+ * places are alike; the high byte of u16 varies less than the low one, unlike in text, compressed
+ * or big-endian data; and few are negative, unlike in floats. Distributions tell, not single
+ * values.
  */
 enum { SAMPLE_PLACES = 8, SAMPLE_PLACE_TOKENS = 4096 };
 
@@ -116,14 +105,7 @@ struct sample_verdict sample_shard(const struct shard *shard);
 
 /* ---- lists of shards (list.c) ---- */
 
-/*
- * A sorted list of the shards at a path of the config: a file, a directory (read recursively) or a
- * pattern. Names that begin with a dot are skipped, and so are side files (an index, a mask, …) of
- * shards in the list. A directory that cannot be read is an error, and so is a side file without
- * its shard.
- */
-
-/* Takes four bytes per file and the text of its name: a dataset may have millions. */
+/* The sorted names of shards: four bytes and the text for each, of which there may be millions. */
 struct shard_list {
 	char *root; /* absolute, or a URL; the directory, a file's parent, or the directory before a
 		       pattern's first wildcard */
@@ -135,9 +117,10 @@ struct shard_list {
 };
 
 /*
- * Lists the shards at @path, which is absolute. If it does not exist, `*`, `?` and `[…]` make it a
- * pattern that may match files and directories. Links are followed. An empty list is not a fault.
- * On failure returns false with an empty @list; @fault gives the path.
+ * Lists the shards at @path, which is absolute: a file, a directory (read recursively) or a pattern
+ * (`*`, `?`, `[…]`) that may match both. Links are followed; names that begin with a dot are
+ * skipped, and so are side files of shards in the list. A side file without its shard is a fault,
+ * an empty list is not. False: @list is empty; @fault gives the path.
  */
 bool shard_list_read(struct shard_list *list, const char *path, struct fault *fault);
 /* Appends a name. False: out of memory, or the names exceed 4 GiB in total. */
@@ -147,10 +130,8 @@ bool shard_list_add_between(struct shard_list *list, const char *before, const c
 	const void *after, size_t n, struct fault *fault);
 /* Sorts the list after additions. */
 void shard_list_sort(struct shard_list *list);
-/*
- * Sorts the names that were added to a list with a root, and moves side files to the names [count,
- * count + *@sides). False: @fault, as shard_list_read().
- */
+/* Sorts the names that were added to a list with a root, and moves side files to the names [count,
+ * count + *@sides). False: @fault, as shard_list_read(). */
 bool shard_list_split(struct shard_list *list, uint64_t *sides, struct fault *fault);
 /* The kind of each file of a sorted list, by its name. NULL: out of memory. Free it with free(). */
 enum { LIST_SHARD, LIST_ORPHAN /* a side file without its shard */, LIST_SIDE };
