@@ -1,8 +1,7 @@
 /*
  * Megatron's X.bin and X.idx. The .bin is tokens without a header. The .idx has their type, and the
  * length and byte offset of each sequence. Megatron trains on each sequence as a document, so a
- * sequence is a document here. The documents in the index are runs of sequences; they are checked
- * and otherwise ignored.
+ * sequence is a document here. The documents in the index, runs of sequences, are ignored.
  *
  * Sequences usually follow one another in the .bin. Otherwise the tokens are those of the
  * sequences, in the order of the index. Bytes outside sequences are not served.
@@ -167,25 +166,6 @@ static bool check_width(const struct megatron *m)
 	return true;
 }
 
-/* The boundaries ascend from the first sequence to the last. */
-static bool check_documents(const struct megatron *m)
-{
-	uint64_t last = 0, n = m->sequences, at = HEADER_BYTES + 12 * n;
-	struct bytes_array boundaries = {.b = m->idx, .at = at, .count = m->documents, .width = 8};
-
-	for (uint64_t i = 0; i < m->documents; i++) {
-		const uint8_t *item = bytes_item(&boundaries, i, m->fault);
-
-		if (!item)
-			return false;
-		if (!check(m, bytes_u64(item), i == m->documents - 1 ? n : last, i == 0 ? 0 : n,
-			    "document boundary %" PRIu64, i))
-			return false;
-		last = bytes_u64(item);
-	}
-	return true;
-}
-
 /* ---- the shard ---- */
 
 /*
@@ -213,7 +193,7 @@ static bool megatron_scan(const struct shard_scan *s)
 		return false;
 	if (s->map)
 		s->map->width = m.width;
-	if (!walk_sequences(&m, s->map) || (s->map && !(check_documents(&m) && check_width(&m))))
+	if (!walk_sequences(&m, s->map) || (s->map && !check_width(&m)))
 		return false;
 	facts->type = m.type;
 	facts->tokens = m.tokens;

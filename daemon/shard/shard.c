@@ -129,50 +129,47 @@ static bool load(
 	return fine;
 }
 
-static struct bytes *source(
-	const char *path, int fd, const struct shard_hint *hint, struct fault *fault)
-{
-	struct bytes *file = bytes_open(fd, path, hint->objects, fault);
-
-	return file && zstd_recognise(file)
-		       ? zstd_open(file, hint->frames, hint->budget_bytes, fault)
-		       : file;
-}
-
-static void release(struct shard *shard)
-{
-	map_free(&shard->map);
-	bytes_close(shard->index);
-	bytes_close(shard->mask);
-	bytes_close(shard->bytes);
-}
-
-const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
-	int fd, const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
-{
-	struct shard shard = {.format = format, .bytes = source(path, fd, hint, fault)};
-	bool fine = shard.bytes && load(&shard, hint, false, fault);
-
-	*facts = shard.facts;
-	release(&shard);
-	return fine ? shard.format : NULL;
-}
-
-struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
-	const struct shard_hint *hint, struct fault *fault)
+/* Opens a shard, or only describes it unless @whole. NULL: @fault. */
+static struct shard *open_shard(const struct shard_format *format, const char *path, int fd,
+	const struct shard_hint *hint, bool whole, struct fault *fault)
 {
 	struct shard *shard = calloc(1, sizeof(*shard));
+	struct bytes *file;
 
 	if (!shard) {
 		fault_memory(fault);
 		return NULL;
 	}
 	shard->format = format;
-	shard->bytes = source(path, fd, hint, fault);
-	if (!shard->bytes || !load(shard, hint, true, fault)) {
-		shard_close(shard);
+	file = bytes_open(fd, path, hint->objects, fault);
+	shard->bytes = file && zstd_recognise(file)
+			       ? zstd_open(file, hint->frames, hint->budget_bytes, fault)
+			       : file;
+	if (shard->bytes && load(shard, hint, whole, fault))
+		return shard;
+	shard_close(shard);
+	return NULL;
+}
+
+const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
+	int fd, const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
+{
+	struct shard *shard = open_shard(format, path, fd, hint, false, fault);
+
+	format = shard ? shard->format : NULL;
+	if (shard)
+		*facts = shard->facts;
+	shard_close(shard);
+	return format;
+}
+
+struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
+	const struct shard_hint *hint, struct fault *fault)
+{
+	struct shard *shard = open_shard(format, path, fd, hint, true, fault);
+
+	if (!shard)
 		return NULL;
-	}
 	shard->facts.index_bytes =
 		sizeof(*shard) + shard->bytes->index_bytes + map_bytes(&shard->map);
 	bytes_opened(shard->bytes);
@@ -185,8 +182,12 @@ struct shard *shard_open(const struct shard_format *format, const char *path, in
 
 void shard_close(struct shard *shard)
 {
-	if (shard)
-		release(shard);
+	if (!shard)
+		return;
+	map_free(&shard->map);
+	bytes_close(shard->index);
+	bytes_close(shard->mask);
+	bytes_close(shard->bytes);
 	free(shard);
 }
 
@@ -337,18 +338,17 @@ uint32_t shard_documents(
 static bool read_mask(
 	const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault)
 {
-	uint8_t bits = 0;
-
 	if (!bytes_read(shard->mask, token, to, n, fault))
 		return fault_prefix(fault, "its loss mask: ");
-	for (uint64_t i = 0; i < n; i++)
-		bits |= to[i];
-	for (uint64_t i = 0; bits > 1 && i < n; i++) /* clients can write to @to */
-		if (to[i] > 1 || i == n - 1)
+	for (uint64_t i = 0; i < n; i++) {
+		uint8_t value = to[i]; /* clients can write to @to */
+
+		if (value > 1)
 			return fault_data(fault,
 				"its loss mask: the value of token %" PRIu64
 				" is %u; must be 0 or 1",
-				token + i, to[i]);
+				token + i, value);
+	}
 	return true;
 }
 

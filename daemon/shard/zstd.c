@@ -51,6 +51,7 @@ struct frame {
 	uint64_t from;	   /* offset in the file */
 	uint64_t begin;	   /* offset in the contents */
 	struct slot *slot; /* NULL: it is not in the cache */
+	uint32_t checksum;
 };
 
 struct source {
@@ -61,7 +62,7 @@ struct source {
 	uint64_t budget;
 	uint64_t count;
 	struct frame *frame; /* [count + 1]: the last is the end */
-	uint32_t *checksum;  /* [count], or NULL */
+	bool checksums;	     /* the frames have some */
 };
 
 static uint64_t size_of(const struct frame *frame)
@@ -99,12 +100,11 @@ static bool decode(const struct source *s, const struct frame *f, char *to, stru
 			f - s->frame, length, packed);
 	if (ZSTD_getErrorCode(got) == ZSTD_error_memory_allocation)
 		return fault_memory(fault);
-	const char *wrong =
-		ZSTD_isError(got) ? ZSTD_getErrorName(got)
-		: got != size	  ? "it has another size than the seek table says"
-		: s->checksum && (uint32_t)XXH64(to, size, 0) != s->checksum[f - s->frame]
-			? "it has another checksum than the seek table says"
-			: NULL;
+	const char *wrong = ZSTD_isError(got) ? ZSTD_getErrorName(got)
+			    : got != size     ? "it has another size than the seek table says"
+			    : s->checksums && (uint32_t)XXH64(to, size, 0) != f->checksum
+				    ? "it has another checksum than the seek table says"
+				    : NULL;
 
 	return !wrong ||
 	       fault_data(fault, "zstd frame %td is damaged: %s (bytes %" PRIu64 " to %" PRIu64 ")",
@@ -333,14 +333,11 @@ static bool add_frame(struct source *s, uint64_t length, uint64_t size, struct f
 	return true;
 }
 
-static bool make_frames(struct source *s, uint64_t most, bool checksums, struct fault *fault)
+static bool make_frames(struct source *s, uint64_t most, struct fault *fault)
 {
-	uint64_t frames = (most + 1) * sizeof(*s->frame), sums = most * sizeof(*s->checksum);
-
-	s->frame = calloc(1, frames);
-	s->checksum = checksums ? malloc(sums + 1) : NULL;
-	s->bytes.index_bytes = sizeof(*s) + frames + (checksums ? sums : 0);
-	return (s->frame && (s->checksum || !checksums)) || fault_memory(fault);
+	s->frame = calloc(most + 1, sizeof(*s->frame));
+	s->bytes.index_bytes = sizeof(*s) + (most + 1) * sizeof(*s->frame);
+	return s->frame || fault_memory(fault);
 }
 
 /* Reads the last bytes of a file, where a seek table ends. Zeros: there is none. */
@@ -374,8 +371,9 @@ static bool read_table(struct source *s, const uint8_t *footer, struct fault *fa
 			" and descriptor 0x%02x, but no such table, after that many frames, is at "
 			"the end of the file's %" PRIu64 " bytes",
 			table.count, footer[4], size);
-	if (!make_frames(s, table.count, table.width == 12, fault))
+	if (!make_frames(s, table.count, fault))
 		return false;
+	s->checksums = table.width == 12;
 	table.at = end + SKIPPABLE_BYTES;
 	for (uint64_t i = 0; i < table.count; i++) {
 		const uint8_t *entry = bytes_item(&table, i, fault);
@@ -386,8 +384,8 @@ static bool read_table(struct source *s, const uint8_t *footer, struct fault *fa
 
 		if (length > end - from)
 			break;
-		if (s->checksum)
-			s->checksum[i] = bytes_u32(entry + 8);
+		if (s->checksums)
+			s->frame[i].checksum = bytes_u32(entry + 8);
 		if (!add_frame(s, length, decoded, fault))
 			return false;
 		/* It is never read, so it must be empty: otherwise tokens would be lost. */
@@ -408,7 +406,7 @@ static bool read_header(struct source *s, struct fault *fault)
 	uint8_t head[HEADER_MOST];
 	uint64_t n = s->file->size < sizeof(head) ? s->file->size : sizeof(head);
 
-	if (!bytes_read(s->file, 0, head, n, fault) || !make_frames(s, 1, false, fault))
+	if (!bytes_read(s->file, 0, head, n, fault) || !make_frames(s, 1, fault))
 		return false;
 	unsigned long long size = ZSTD_getFrameContentSize(head, n);
 
@@ -477,7 +475,6 @@ void zstd_close(struct bytes *b)
 		frames_free(s->frames);
 	bytes_close(s->file);
 	free(s->frame);
-	free(s->checksum);
 	free(s);
 }
 
