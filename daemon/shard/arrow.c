@@ -53,9 +53,8 @@ struct vector {
 /* A list is a document; without lists, a row is a token, and a batch a document. */
 struct column {
 	struct vector name;
-	char shown[64]; /* the same, printable */
-	unsigned of;	/* its type */
-	bool dictionary;
+	char shown[64];		  /* the same, printable */
+	unsigned of;		  /* its type */
 	bool fits;		  /* it holds integers or lists of them */
 	enum shard_type type;	  /* of the tokens, if it fits */
 	uint32_t offset_bytes;	  /* of lists with offsets; otherwise 0 */
@@ -168,23 +167,20 @@ static struct vector fb_vector(struct arrow *a, uint64_t table, unsigned id, uin
 
 /* ---- the schema ---- */
 
-enum { VARIES = UINT8_MAX /* another number in each batch, or a newer type */ };
-
-/* The types of columns, by number, and how many buffers a batch has of each, without children. */
+/* The types of columns, by number, and how many buffers a batch has of each, without children. Of
+ * union, and of types that were added later, the number varies. Of a dictionary, batches hold
+ * indices. */
 static const struct {
 	const char *name;
 	uint8_t buffers;
-} types[] = {{NULL, 0}, {"null", 0}, {"int", 2}, {"float", 2}, {"binary", 3}, {"string", 3},
+} types[] = {{"dictionary", 2}, {"null", 0}, {"int", 2}, {"float", 2}, {"binary", 3}, {"string", 3},
 	{"bool", 2}, {"decimal", 2}, {"date", 2}, {"time", 2}, {"timestamp", 2}, {"interval", 2},
-	{"list", 2}, {"struct", 1}, {"union", VARIES}, {"fixed-size binary", 2},
-	{"fixed-size list", 1}, {"map", 2}, {"duration", 2}, {"large binary", 3},
-	{"large string", 3}, {"large list", 2}, {"run-end encoded", VARIES},
-	{"binary view", VARIES}, {"string view", VARIES}, {"list view", VARIES},
-	{"large list view", VARIES}};
+	{"list", 2}, {"struct", 1}, {"union", 0}, {"fixed-size binary", 2}, {"fixed-size list", 1},
+	{"map", 2}, {"duration", 2}, {"large binary", 3}, {"large string", 3}, {"large list", 2}};
 
 enum { TYPES = sizeof(types) / sizeof(types[0]) };
-enum { TYPE_INT = 2, TYPE_STRING = 5, TYPE_LIST = 12, TYPE_FIXED_LIST = 16 };
-enum { TYPE_LARGE_STRING = 20, TYPE_LARGE_LIST = 21 };
+enum { TYPE_DICTIONARY, TYPE_INT = 2, TYPE_STRING = 5, TYPE_LIST = 12, TYPE_UNION = 14 };
+enum { TYPE_FIXED_LIST = 16, TYPE_LARGE_STRING = 20, TYPE_LARGE_LIST = 21 };
 
 /* Finds out whether a column holds tokens, and how. @child: its only one, or NULL. */
 static void find_tokens(
@@ -211,37 +207,34 @@ static bool read_column(
 	struct arrow *a, const struct vector *columns, uint32_t i, unsigned depth, struct column *c)
 {
 	uint64_t table = fb_follow(a, columns->at + 4 * (uint64_t)i);
-	const struct vector children = fb_vector(a, table, FIELD_CHILDREN, 4);
-	bool dictionary = fb_table(a, table, FIELD_DICTIONARY) > 0;
+	struct vector children = fb_vector(a, table, FIELD_CHILDREN, 4);
+	unsigned of = (uint8_t)fb_integer(a, table, FIELD_TYPE_TYPE, 1);
 	struct column child;
 
 	*c = (struct column){.name = fb_vector(a, table, FIELD_NAME, 1),
-		.of = (uint8_t)fb_integer(a, table, FIELD_TYPE_TYPE, 1),
-		.dictionary = dictionary,
+		.of = of,
 		.fields = a->fields,
 		.buffers = a->buffers};
 	bytes_shown(a->metadata + c->name.at, c->name.count, c->shown, sizeof(c->shown));
-	if (a->failed)
-		return false;
-	if (c->of == 0 || c->of >= TYPES)
-		return refuse(a, "type of column '%s' is %u, which is not known", c->shown, c->of);
+	if (fb_table(a, table, FIELD_DICTIONARY) > 0) {
+		c->of = TYPE_DICTIONARY;
+		children.count = 0;
+	} else if (of == 0 || of == TYPE_UNION || of >= TYPES) {
+		return !a->failed && refuse(a,
+					     "column '%s' is of type %u, next to which no tokens "
+					     "can be read; write the "
+					     "file without it",
+					     c->shown, of);
+	}
 	if (depth > DEPTH_MOST || a->fields == FIELDS_MOST)
 		return refuse(a, "its schema has more than %d levels, or %d columns in all",
 			DEPTH_MOST, FIELDS_MOST);
-	/* Of a dictionary, batches hold indices, for every type of values. */
-	if (types[c->of].buffers == VARIES && !dictionary)
-		return refuse(a,
-			"column '%s' is of type %s, next to which no tokens can be read; write the "
-			"file without it",
-			c->shown, types[c->of].name);
 	a->fields++;
-	a->buffers += types[dictionary ? TYPE_INT : c->of].buffers;
-	for (uint32_t k = 0; k < children.count && !dictionary; k++)
+	a->buffers += types[c->of].buffers;
+	for (uint32_t k = 0; k < children.count; k++)
 		if (!read_column(a, &children, k, depth + 1, &child))
 			return false;
-	if (!dictionary)
-		find_tokens(
-			a, fb_table(a, table, FIELD_TYPE), c, children.count == 1 ? &child : NULL);
+	find_tokens(a, fb_table(a, table, FIELD_TYPE), c, children.count == 1 ? &child : NULL);
 	return !a->failed;
 }
 
@@ -251,8 +244,8 @@ static bool check_column(struct arrow *a, const char *wanted, bool text, const c
 
 	if (!c->fits)
 		return refuse(a,
-			"column '%s' is of type %s%s; tokens must be integers or lists of integers",
-			c->shown, types[c->of].name, c->dictionary ? ", dictionary-encoded" : "");
+			"column '%s' is of type %s; tokens must be integers or lists of integers",
+			c->shown, types[c->of].name);
 	if (c->of == TYPE_FIXED_LIST && !check(a, c->list_size, 1, INT32_MAX, "a list's listSize"))
 		return false;
 	return wanted || c->of != TYPE_INT || !text ||
@@ -371,21 +364,15 @@ static bool read_message(struct arrow *a, struct message *m)
 static bool find_messages(struct arrow *a, uint32_t *batches)
 {
 	const struct bytes *b = a->b;
-	uint8_t end[END_BYTES];
-	char text[BEGIN_BYTES + 1];
+	uint8_t end[END_BYTES] = {0};
 
-	if (memcmp(b->head, magic, MAGIC_BYTES) != 0 || b->size < BEGIN_BYTES + END_BYTES)
-		return refuse(a,
-			"begins with '%s' instead of ARROW1, or has only %" PRIu64
-			" bytes: it is not an Arrow IPC file, or damaged",
-			bytes_shown(b->head, BEGIN_BYTES, text, sizeof(text)), b->size);
-	if (!bytes_read(b, b->size - END_BYTES, end, END_BYTES, a->fault))
+	if (b->size >= BEGIN_BYTES + END_BYTES &&
+		!bytes_read(b, b->size - END_BYTES, end, END_BYTES, a->fault))
 		return false;
-	if (memcmp(end + 4, magic, MAGIC_BYTES) != 0)
+	if (memcmp(b->head, magic, MAGIC_BYTES) != 0 || memcmp(end + 4, magic, MAGIC_BYTES) != 0)
 		return refuse(a,
-			"ends with '%s' instead of ARROW1: it is truncated, or its writer was not "
-			"closed",
-			bytes_shown(end + 4, MAGIC_BYTES, text, sizeof(text)));
+			"does not begin and end with ARROW1: it is no Arrow IPC file, it is "
+			"truncated, or its writer was not closed");
 	int32_t length = (int32_t)bytes_u32(end);
 
 	if (!check(a, length, 1, b->size - BEGIN_BYTES - END_BYTES, "footer length"))
@@ -559,7 +546,7 @@ static bool scan_batches(struct arrow *a, struct shard_facts *facts, struct map 
 
 static bool arrow_recognise(const struct bytes *b)
 {
-	return memcmp(b->head, magic, MAGIC_BYTES) == 0 || bytes_ending(b->path, ".arrow");
+	return memcmp(b->head, magic, MAGIC_BYTES) == 0;
 }
 
 /*
@@ -571,14 +558,10 @@ static bool check_not_cache(const struct bytes *b, struct fault *fault)
 	const char *name = bytes_name(b->path);
 	int directory = (int)(name - b->path);
 	char state[PATH_MAX];
-	struct bytes *file = NULL;
 
 	snprintf(state, sizeof(state), "%.*sstate.json", directory, b->path);
-	if (strncmp(name, "cache-", 6) != 0)
+	if (strncmp(name, "cache-", 6) != 0 || bytes_id_at(b->objects, state) == 0)
 		return true;
-	if (!bytes_open_side(b, state, &file, fault) || !file)
-		return !file;
-	bytes_close(file);
 	return fault_data(fault,
 		"is a cached result of Hugging Face's datasets, not part of the saved dataset; "
 		"remove it, or set path: %.*sdata-*.arrow",
@@ -646,6 +629,7 @@ static const struct shard_companion companions[] = {
 
 const struct shard_format shard_arrow = {
 	.name = "arrow",
+	.ending = ".arrow",
 	.recognise = arrow_recognise,
 	.scan = arrow_scan,
 	.indexed = true,

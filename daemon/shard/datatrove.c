@@ -13,11 +13,6 @@
 
 enum { METADATA_MOST = 4096 /* bytes that are read */ };
 
-static bool datatrove_recognise(const struct bytes *b)
-{
-	return bytes_ending(b->path, ".ds");
-}
-
 #define refuse(s, ...) fault_data((s)->fault, __VA_ARGS__)
 
 /* Reads the end of the last document; 0: there is none. */
@@ -135,7 +130,7 @@ static const struct shard_companion companions[] = {
 
 const struct shard_format shard_datatrove = {
 	.name = "datatrove",
-	.recognise = datatrove_recognise,
+	.ending = ".ds",
 	.raw = true,
 	.scan = datatrove_scan,
 	.indexed = true,

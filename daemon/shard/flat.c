@@ -20,8 +20,7 @@ static bool is_bare(const char *path)
 
 static bool flat_recognise(const struct bytes *b)
 {
-	return bytes_ending(b->path, ".bin") || bytes_ending(b->path, ".npy") ||
-	       (!b->plain && is_bare(b->path));
+	return bytes_ending(b->path, ".npy") || (!b->plain && is_bare(b->path));
 }
 
 static bool flat_scan(const struct shard_scan *s)
@@ -49,6 +48,7 @@ static const struct shard_companion flat_companions[] = {
 
 const struct shard_format shard_flat = {
 	.name = "flat",
+	.ending = ".bin",
 	.recognise = flat_recognise,
 	.raw = true,
 	.scan = flat_scan,

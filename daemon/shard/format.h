@@ -131,8 +131,9 @@ struct shard_scan {
 };
 
 struct shard_format {
-	const char *name; /* as in the config's `format:` */
-	/* By its name, its first bytes or its side files. Cheap; scan() finds damage. */
+	const char *name;   /* as in the config's `format:` */
+	const char *ending; /* of its shards' names, or NULL */
+	/* By its first bytes or side files, or NULL. Cheap; scan() finds damage. */
 	bool (*recognise)(const struct bytes *b);
 	bool raw; /* a shard has only tokens, so its content must be checked */
 	/*

@@ -50,7 +50,8 @@ const struct shard_format *shard_recognise(const struct bytes *b, struct fault *
 	char names[SHARD_NAMES_BYTES];
 
 	for (const struct shard_format *const *f = shard_formats; *f; f++)
-		if ((*f)->recognise(b))
+		if (((*f)->recognise && (*f)->recognise(b)) ||
+			((*f)->ending && bytes_ending(b->path, (*f)->ending)))
 			return *f;
 	const struct shard_companion *companion = side_kind(b->path);
 

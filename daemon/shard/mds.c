@@ -503,11 +503,6 @@ static bool look_by_size(const struct mds *m, struct sample *s)
 
 /* ---- the shard ---- */
 
-static bool mds_recognise(const struct bytes *b)
-{
-	return bytes_ending(b->path, ".mds");
-}
-
 static bool scan_samples(struct mds *m, struct shard_facts *facts, struct map *map)
 {
 	bool alike = true, sized = false; /* sized: sizes tell what samples hold */
@@ -587,7 +582,7 @@ static const struct shard_companion companions[] = {
 
 const struct shard_format shard_mds = {
 	.name = "mds",
-	.recognise = mds_recognise,
+	.ending = ".mds",
 	.scan = mds_scan,
 	.companions = companions,
 	.indexed = true,

@@ -7,8 +7,8 @@
  */
 #include "daemon/shard/format.h"
 
-#include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,11 +32,10 @@ static bool is_npy(const struct bytes *b)
 /* ---- the header ---- */
 
 struct header {
-	char descr[64]; /* printable; "" if it is not a string */
+	enum shard_type type;
 	bool fortran;
-	uint64_t shape[2];
-	unsigned dimensions; /* may be more than those in shape */
-	uint64_t data_at;    /* offset of the values */
+	uint64_t rows, columns; /* columns: 0: it has one dimension */
+	uint64_t data_at;	/* offset of the values */
 };
 
 #define refuse(fault, ...) fault_data(fault, "NumPy header: " __VA_ARGS__)
@@ -58,38 +57,39 @@ static const char *value_of(const char *text, const char *key, struct fault *fau
 	return NULL;
 }
 
-static void take_descr(const char *value, struct header *h)
+/* "'<u2'", "'|i1'", …: the byte order, u or i, and the number of bytes. */
+static bool take_type(const char *text, struct header *h, struct fault *fault)
 {
-	size_t n = strcspn(value + (*value != 0), "'\"");
+	char order = 0, kind = 0, shown[32];
+	unsigned bytes = 0;
+	int end = 0;
 
-	if ((*value == '\'' || *value == '"') && value[n + 1] == *value)
-		bytes_shown(value + 1, n, h->descr, sizeof(h->descr));
+	sscanf(text, "%*['\"]%c%c%1u%*['\"]%n", &order, &kind, &bytes, &end);
+	if (end > 0 && __builtin_popcount(bytes) == 1 && (kind == 'u' || kind == 'i') &&
+		(order == '<' || (bytes == 1 && strchr("|>=", order)))) {
+		h->type = (enum shard_type)(2 * __builtin_ctz(bytes) + (kind == 'i'));
+		return true;
+	}
+	return refuse(fault,
+		"descr is %s, which is %s; must be <u2, <u4, <i4, <i8, |u1, |i1, <i2 "
+		"or <u8",
+		bytes_shown(text, strcspn(text, ","), shown, sizeof(shown)),
+		order == '>' ? "big-endian" : "not an integer type");
 }
 
-/* A tuple of numbers: "()", "(5,)", "(3, 4)". Python 2 wrote an L after some of them. */
-static bool take_shape(const char *at, struct header *h)
+/* "(5,)" or "(3, 4)". What is no number, or a negative one, does not fit the size of the file. */
+static bool take_shape(const char *text, struct header *h, struct fault *fault)
 {
-	bool comma = *at == '('; /* or the parenthesis */
+	char shown[32];
+	int end = 0;
 
-	for (at += comma; comma; at += comma) {
-		char *end;
-
-		at += strspn(at, " ");
-		if (*at == ')')
-			return true;
-		errno = 0;
-		uint64_t length = strtoull(at, &end, 10);
-
-		if (*at < '0' || *at > '9' || errno != 0)
-			return false;
-		if (h->dimensions < 2)
-			h->shape[h->dimensions] = length;
-		h->dimensions++;
-		at = end + (*end == 'L');
-		at += strspn(at, " ");
-		comma = *at == ',';
-	}
-	return *at == ')' && h->dimensions > 1; /* (5) is a number */
+	if (sscanf(text, "(%" SCNu64 " , %" SCNu64 " %n", &h->rows, &h->columns, &end) == 2 &&
+		text[end] == ')')
+		return true;
+	h->columns = 0;
+	return (sscanf(text, "(%" SCNu64 " , %n", &h->rows, &end) == 1 && text[end] == ')') ||
+	       refuse(fault, "shape is \"%s\"; must be one dimension, as (5,), or two, as (3, 4)",
+		       bytes_shown(text, strlen(text), shown, sizeof(shown)));
 }
 
 static bool parse(const char *text, struct header *h, struct fault *fault)
@@ -97,24 +97,18 @@ static bool parse(const char *text, struct header *h, struct fault *fault)
 	const char *descr = value_of(text, "descr", fault);
 	const char *order = descr ? value_of(text, "fortran_order", fault) : NULL;
 	const char *shape = order ? value_of(text, "shape", fault) : NULL;
-	char shown[32];
 
-	if (!shape)
+	if (!shape || !take_type(descr, h, fault) || !take_shape(shape, h, fault))
 		return false;
-	take_descr(descr, h);
 	h->fortran = strncmp(order, "True", 4) == 0;
-	if (!h->fortran && strncmp(order, "False", 5) != 0)
-		return refuse(fault, "fortran_order must be True or False");
-	return take_shape(shape, h) ||
-	       refuse(fault, "shape is \"%s\"; must be a tuple of integers below 2^64, as (5,)",
-		       bytes_shown(shape, strlen(shape), shown, sizeof(shown)));
+	return h->fortran || strncmp(order, "False", 5) == 0 ||
+	       refuse(fault, "fortran_order must be True or False");
 }
 
 static bool read_header(const struct bytes *b, struct header *h, struct fault *fault)
 {
 	const uint8_t *head = b->head;
 
-	*h = (struct header){.fortran = false};
 	if (b->size < 12 || !has_magic(b))
 		return fault_data(fault,
 			"is not a .npy file, or is truncated: it does not begin with \\x93NUMPY, a "
@@ -130,6 +124,9 @@ static bool read_header(const struct bytes *b, struct header *h, struct fault *f
 		    "NumPy header length"))
 		return false;
 	char *text = bytes_load(b, begin, length, fault);
+
+	for (char *at = text; at && (at = strchr(at, 'L'));)
+		*at = ' '; /* of Python 2's long integers: (5L,) */
 	bool fine = text && parse(text, h, fault);
 
 	free(text);
@@ -137,56 +134,29 @@ static bool read_header(const struct bytes *b, struct header *h, struct fault *f
 	return fine;
 }
 
-/* ---- the values ---- */
-
-/* The type of "<u2", "|i1", …: the byte order, u or i, and the number of bytes. */
-static bool type_of(const struct header *h, enum shard_type *type, struct fault *fault)
-{
-	const char *code = h->descr;
-	const char *size = strlen(code) == 3 ? strchr("1 2 4 8", code[2]) : NULL;
-
-	if (size && *size != ' ' && (code[1] == 'u' || code[1] == 'i') &&
-		(code[0] == '<' || (code[2] == '1' && strchr("|>=", code[0])))) {
-		*type = (enum shard_type)(
-			2 * __builtin_ctz((unsigned)(code[2] - '0')) + (code[1] == 'i'));
-		return true;
-	}
-	return refuse(fault, "descr is '%s'%s; must be <u2, <u4, <i4, <i8, |u1, |i1, <i2 or <u8",
-		code,
-		*code == '>'	    ? ", which is big-endian"
-		: strchr(code, 'O') ? ", which is pickled objects"
-		: strchr(code, 'f') ? ", which is not an integer type"
-				    : "");
-}
-
 static bool npy_scan(const struct shard_scan *s)
 {
-	const struct bytes *b = s->b;
 	struct shard_facts *facts = s->facts;
-	struct header h;
+	struct header h = {.fortran = false};
 	uint64_t bytes;
 
-	if (!read_header(b, &h, s->fault) || !type_of(&h, &facts->type, s->fault))
+	if (!read_header(s->b, &h, s->fault))
 		return false;
-	if (h.dimensions < 1 || h.dimensions > 2)
-		return refuse(s->fault,
-			"shape has %u dimensions; must have 1, or 2 (rows of tokens)",
-			h.dimensions);
-	if (h.fortran && h.dimensions > 1)
+	if (h.fortran && h.columns > 0)
 		return refuse(s->fault,
 			"fortran_order is True, so rows are not contiguous; write it in C order");
-	const uint64_t columns = h.dimensions == 2 ? h.shape[1] : 1;
+	uint64_t left = s->b->size - h.data_at, columns = h.columns > 0 ? h.columns : 1;
 
+	facts->type = h.type;
 	facts->data_at = h.data_at;
-	facts->row_tokens = h.shape[1]; /* 0 in one dimension */
-	return (!__builtin_mul_overflow(h.shape[0], columns, &facts->tokens) &&
-		       !__builtin_mul_overflow(
-			       facts->tokens, shard_type_bytes(facts->type), &bytes) &&
-		       bytes == b->size - facts->data_at) ||
+	facts->row_tokens = h.columns;
+	return (!__builtin_mul_overflow(h.rows, columns, &facts->tokens) &&
+		       !__builtin_mul_overflow(facts->tokens, shard_type_bytes(h.type), &bytes) &&
+		       bytes == left) ||
 	       refuse(s->fault,
 		       "shape is (%" PRIu64 ", %" PRIu64 ") of %s; the file has %" PRIu64
 		       " bytes after the header",
-		       h.shape[0], columns, shard_type_name(facts->type), b->size - facts->data_at);
+		       h.rows, columns, shard_type_name(h.type), left);
 }
 
 const struct shard_format shard_npy = {

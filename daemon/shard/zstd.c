@@ -34,8 +34,8 @@ enum {
 	BUDGET = 256 << 20,	   /* the default */
 };
 
-static const uint32_t frame_magic = 0xfd2fb528, skippable_magic = 0x184d2a50,
-		      table_magic = 0x184d2a5e, seekable_magic = 0x8f92eab1;
+static const uint32_t frame_magic = 0xfd2fb528, table_magic = 0x184d2a5e,
+		      seekable_magic = 0x8f92eab1;
 
 /* A decoded frame, or one that is being decoded. */
 struct slot {
@@ -519,16 +519,11 @@ static bool decode_small(const struct source *s, struct fault *fault)
 
 bool zstd_recognise(const struct bytes *file)
 {
-	uint8_t head[4], footer[FOOTER_BYTES];
+	uint8_t head[4];
 	struct fault fault;
 
-	if (bytes_ending(file->path, ".zst") || bytes_ending(file->path, ".zstd"))
-		return true;
-	if (!bytes_read(file, 0, head, sizeof(head), &fault))
-		return false;
-	return bytes_u32(head) == frame_magic ||
-	       ((bytes_u32(head) & ~15u) == skippable_magic && read_footer(file, footer, &fault) &&
-		       bytes_u32(footer + 5) > 0);
+	return bytes_ending(file->path, ".zst") || bytes_ending(file->path, ".zstd") ||
+	       (bytes_read(file, 0, head, sizeof(head), &fault) && bytes_u32(head) == frame_magic);
 }
 
 struct bytes *zstd_open(
