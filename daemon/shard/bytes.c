@@ -87,6 +87,26 @@ uint32_t bytes_id(const struct stat *st)
 	return id ? id : 1;
 }
 
+static uint32_t object_id(const struct object *object)
+{
+	uint64_t hash = object->etag ? XXH64(object->etag, strlen(object->etag), 0) : 0;
+	uint32_t id = (uint32_t)XXH64(&object->size, sizeof(object->size), hash);
+
+	return id ? id : 1;
+}
+
+uint32_t bytes_id_at(const struct objects *objects, const char *path)
+{
+	struct object object;
+	struct stat st;
+
+	if (objects)
+		return objects->find(objects->context, path, &object) ? object_id(&object) : 0;
+	if (stat(path, &st) == 0)
+		return bytes_id(&st);
+	return errno != ENOENT || lstat(path, &st) == 0;
+}
+
 bool bytes_settled(const struct bytes *b, struct fault *fault)
 {
 	struct stat st;
@@ -130,20 +150,18 @@ const char *bytes_open_fault(int error)
 static bool open_side_file(const char *path, struct bytes **b, struct fault *fault)
 {
 	const char *name = bytes_name(path);
-	/* O_NONBLOCK: open() would wait for the writer of a FIFO. */
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = errno;
-	struct stat st;
 
 	*b = NULL;
-	if (fd < 0 && error == ENOENT) {
-		/* A dangling link means a lost file, so it is an error. */
-		if (lstat(path, &st) != 0)
-			return true;
+	if (bytes_id_at(NULL, path) == 0)
+		return true;
+	/* O_NONBLOCK: open() would wait for the writer of a FIFO. */
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = errno;
+
+	if (fd < 0 && error == ENOENT) /* a lost file, so it is an error */
 		return fault_data(fault,
 			"%.200s: is a link to a missing file; restore that file, or remove the "
 			"link",
 			name);
-	}
 	if (fd < 0)
 		return fault_errno(fault, error, "", "%.200s: %s", name, bytes_open_fault(error));
 	*b = open_file(fd, path, fault);
@@ -172,26 +190,6 @@ void bytes_opened(const struct bytes *b)
 {
 	if (b->object)
 		b->object->block = 0;
-}
-
-static uint32_t object_id(const struct object *object)
-{
-	uint64_t hash = object->etag ? XXH64(object->etag, strlen(object->etag), 0) : 0;
-	uint32_t id = (uint32_t)XXH64(&object->size, sizeof(object->size), hash);
-
-	return id ? id : 1;
-}
-
-uint32_t bytes_id_at(const struct objects *objects, const char *path)
-{
-	struct object object;
-	struct stat st;
-
-	if (objects)
-		return objects->find(objects->context, path, &object) ? object_id(&object) : 0;
-	if (stat(path, &st) == 0)
-		return bytes_id(&st);
-	return errno != ENOENT || lstat(path, &st) == 0;
 }
 
 /* *@b is NULL if there is no such object. */
@@ -256,25 +254,19 @@ void bytes_close(struct bytes *b)
 
 bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)
 {
-	if (at > b->size || n > b->size - at)
-		return fault_data(fault,
-			"bytes %" PRIu64 " to %" PRIu64 " were requested; it has %" PRIu64, at,
-			at + n, b->size);
-	if (!b->plain)
-		return zstd_read(b, at, to, n, fault);
-	return b->object ? store_read(b->objects->stores, b->object, at, to, n, fault)
-			 : file_read(b, at, to, n, fault);
-}
-
-bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n)
-{
 	struct iovec all = {.iov_base = to, .iov_len = n};
 
 	if (at > b->size || n > b->size - at)
-		return false;
+		return fault &&
+		       fault_data(fault,
+			       "bytes %" PRIu64 " to %" PRIu64 " were requested; it has %" PRIu64,
+			       at, at + n, b->size);
 	if (!b->plain)
-		return zstd_read(b, at, to, n, NULL);
-	return !b->object && preadv2(b->fd, &all, 1, (off_t)at, RWF_NOWAIT) == (ssize_t)n;
+		return zstd_read(b, at, to, n, fault);
+	if (!fault)
+		return !b->object && preadv2(b->fd, &all, 1, (off_t)at, RWF_NOWAIT) == (ssize_t)n;
+	return b->object ? store_read(b->objects->stores, b->object, at, to, n, fault)
+			 : file_read(b, at, to, n, fault);
 }
 
 void *bytes_load(const struct bytes *b, uint64_t at, size_t n, struct fault *fault)

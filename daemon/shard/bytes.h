@@ -2,9 +2,9 @@
  * A source of bytes: a file, an object in a store, or the contents of a compressed one. Formats
  * read through this interface, so they need not distinguish them.
  *
- * All functions block, except bytes_try(): call them from pool threads and tools, never from the
- * loop or the data thread. Several threads may read one source at once. Fault texts are without the
- * path.
+ * All functions block, except bytes_read() without @fault: call them from pool threads and tools,
+ * never from the loop or the data thread. Several threads may read one source at once. Fault texts
+ * are without the path.
  */
 #ifndef TOKEND_BYTES_H
 #define TOKEND_BYTES_H
@@ -74,12 +74,10 @@ const char *bytes_open_fault(int error);
 
 /*
  * Reads exactly @n bytes from offset @at. False: @fault. FAULT_IO with errno (EIO also if the file
- * was truncated); FAULT_DATA: beyond the end, or damaged compressed data; FAULT_MEMORY.
+ * was truncated); FAULT_DATA: beyond the end, or damaged compressed data; FAULT_MEMORY. If @fault
+ * is NULL, it does not wait: false: they are not in memory, or another call will tell.
  */
 bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault);
-/* The same without waiting, from the page cache or from decoded frames. False: the bytes are not
- * there, or a fault, which bytes_read() will report; @to may have been written to. */
-bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n);
 /* Reads them to new memory, with a 0 after them; free() it. NULL: @fault. */
 void *bytes_load(const struct bytes *b, uint64_t at, size_t n, struct fault *fault);
 /* Like bytes_read() of the first @n bytes, without decoding the rest of a large frame. */

@@ -74,8 +74,7 @@ static bool read_metadata(const struct shard_scan *s, uint64_t *width, uint64_t 
 	text[n] = 0;
 	char *line = text + strcspn(text, "\n");
 
-	if (*line && sscanf(line, "\n%" SCNu64, count) != 1)
-		*count = SHARD_UNKNOWN;
+	sscanf(line, "\n%" SCNu64, count);
 	*line = 0;
 	const char *bar = strrchr(text, '|');
 

@@ -38,6 +38,9 @@ static const struct {
 	{"compressed (by xz, lz4, snappy, lzip or lzma); decompress it", 0,
 		{M("\3757zXZ\0"), M("\x04\"M\x18"), M("\xff\x06\0\0sNaPpY"), M("LZIP\1"),
 			M("]\0\0\x80\0\xff\xff\xff\xff\xff\xff\xff\xff")}},
+	{"gzip-compressed; decompress it", 0,
+		{M("\x1f\x8b\x08\0"), M("\x1f\x8b\x08\x04"), M("\x1f\x8b\x08\x08"),
+			M("\x1f\x8b\x08\x10")}},
 	{"bzip2-compressed; decompress it", 4, {M("1AY&SY")}},
 	{"an archive", 0, {M("7z\xbc\xaf\x27\x1c"), M("Rar!\x1a\7"), M("!<arch>\n"), M("070701")}},
 	{"a tar archive", 257, {M("ustar")}},
@@ -70,15 +73,6 @@ static bool is_pickle(const struct bytes *b)
 		return head[2] == 0x95 && bytes_u64(head + 3) <= b->size - 11;
 	return bytes_read(b, b->size - 1, &last, 1, &fault) && last == '.' &&
 	       strchr("}](cX)K", head[2]) && head[2];
-}
-
-/* Its magic has only three bytes, so check the header's other fields too: they have few values. */
-static bool is_gzip(const struct bytes *b)
-{
-	const uint8_t *head = b->head;
-
-	return b->size >= 10 && memcmp(head, "\x1f\x8b\x08", 3) == 0 && (head[3] & 0xe0) == 0 &&
-	       (head[8] == 0 || head[8] == 2 || head[8] == 4) && (head[9] <= 13 || head[9] == 255);
 }
 
 /* The length of the UTF-8 character at @p; 0: none, or a control character. */
@@ -133,8 +127,7 @@ const char *foreign_kind(const struct bytes *b)
 	if (n > 10 && b->head[8] == '{' && (b->head[9] == '"' || b->head[9] == '}') &&
 		bytes_u64(b->head) <= b->size - 8)
 		return "a safetensors file";
-	return is_gzip(b)	      ? "gzip-compressed; decompress it"
-	       : is_pickle(b)	      ? "a Python pickle"
+	return is_pickle(b)	      ? "a Python pickle"
 	       : is_text(b, n)	      ? "text"
 	       : is_utf16(b->head, n) ? "UTF-16 text"
 				      : NULL;
@@ -187,12 +180,4 @@ const char *foreign_to_plain(const struct bytes *b, enum shard_type type)
 		(b->size >= HEAD_BYTES && is_counted(b, bytes_u32(head), 4, width)))
 		return "tokens after a header, their number; write the tokens alone";
 	return samples_kind(b);
-}
-
-bool foreign_refuse(const char *kind, struct fault *fault)
-{
-	size_t n = strcspn(kind, ";");
-
-	return fault_set(fault, FAULT_DATA, FOREIGN_FIELD, "is %.*s, not a shard of tokens%s",
-		(int)n, kind, kind + n);
 }

@@ -163,12 +163,14 @@ const struct shard_format *shard_format(const char *name);
 /* Writes the names of all formats, "megatron, …, flat", to @to and returns it. */
 enum { SHARD_NAMES_BYTES = 128 };
 const char *shard_format_names(char *to, size_t to_bytes);
-/* The format of an open file. On failure returns NULL and @fault, without the path. */
-const struct shard_format *shard_recognise(const struct bytes *b, struct fault *fault);
+/* The format of an open file, or @format, unless it is foreign as tokens of @type. NULL: @fault. */
+const struct shard_format *shard_recognise(const struct bytes *b, const struct shard_format *format,
+	enum shard_type type, struct fault *fault);
 /* Whether a fault says that a file is not a shard. The caller knows a remedy (PHRASE_NOT_SHARD). */
 #define SHARD_FORMAT_FIELD "format"
 bool shard_is_unknown(const struct fault *fault);
 /* Of those, that its content is something else, so that `format: flat` does not help. */
+#define FOREIGN_FIELD "content"
 bool shard_is_foreign(const struct fault *fault);
 
 /* ---- files that are not shards (foreign.c) ---- */
@@ -178,9 +180,6 @@ bool shard_is_foreign(const struct fault *fault);
 const char *foreign_kind(const struct bytes *b);
 /* Of a file that is to be read as tokens of @type without a header: also a shard with one. */
 const char *foreign_to_plain(const struct bytes *b, enum shard_type type);
-/* Returns false, with a fault in this field. */
-#define FOREIGN_FIELD "content"
-bool foreign_refuse(const char *kind, struct fault *fault);
 
 /* ---- where tokens are (map.c) ---- */
 

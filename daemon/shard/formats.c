@@ -45,17 +45,36 @@ bool shard_is_foreign(const struct fault *fault)
 	return fault->code == FAULT_DATA && strcmp(fault->field, FOREIGN_FIELD) == 0;
 }
 
-const struct shard_format *shard_recognise(const struct bytes *b, struct fault *fault)
+static const struct shard_format *find(const struct bytes *b)
 {
+	const struct shard_format *const *f = shard_formats;
+
+	while (*f && !((*f)->recognise && (*f)->recognise(b)) &&
+		!((*f)->ending && bytes_ending(b->path, (*f)->ending)))
+		f++;
+	return *f;
+}
+
+/* Content comes before names and keys: foreign files are refused under all of them. */
+const struct shard_format *shard_recognise(const struct bytes *b, const struct shard_format *format,
+	enum shard_type type, struct fault *fault)
+{
+	const struct shard_companion *companion = side_kind(b->path);
+	const char *kind = foreign_kind(b);
 	char names[SHARD_NAMES_BYTES];
 
-	for (const struct shard_format *const *f = shard_formats; *f; f++)
-		if (((*f)->recognise && (*f)->recognise(b)) ||
-			((*f)->ending && bytes_ending(b->path, (*f)->ending)))
-			return *f;
-	const struct shard_companion *companion = side_kind(b->path);
+	if (!kind && !format)
+		format = find(b);
+	if (!kind && format && format->raw)
+		kind = foreign_to_plain(b, type);
+	if (!kind && format)
+		return format;
+	size_t n = kind ? strcspn(kind, ";") : 0; /* advice comes after it */
 
-	if (companion)
+	if (kind)
+		fault_set(fault, FAULT_DATA, FOREIGN_FIELD, "is %.*s, not a shard of tokens%s",
+			(int)n, kind, kind + n);
+	else if (companion)
 		fault_data(fault, "is %s, not a shard; give the shard that it belongs to (%s)",
 			companion->kind, companion->shard);
 	else

@@ -158,89 +158,63 @@ static const char *foreign_u16(const struct sample *s)
 
 /* ---- doubts ---- */
 
-/* Whether no value occurs twice. Of tokens one does among the first few hundred. */
-static bool all_differ(const struct sample *s)
+/* Describes a place that has one value only, as where nothing was written. */
+static void doubt_place(const struct sample *s, uint32_t ones, char *text, size_t n)
 {
-	uint8_t *seen = calloc(HIGHEST_ID / 8, 1); /* a bit an id */
-	bool differ = seen != NULL;
-
-	for (unsigned i = 0; i < s->n && differ; i++) {
-		uint32_t id = s->value[i] % HIGHEST_ID;
-		uint8_t bit = (uint8_t)(1 << id % 8);
-
-		differ = !(seen[id / 8] & bit);
-		seen[id / 8] |= bit;
-	}
-	free(seen);
-	return differ;
-}
-
-/* Whether one of the places has one value only, as where nothing was written. */
-static bool is_empty_place(const struct sample *s, uint32_t ones, char *text, size_t n)
-{
-	for (unsigned from = 0, same; from < s->n; from += s->each) {
-		unsigned end = s->n - from < s->each ? s->n : from + s->each;
+	for (unsigned from = 0; from < s->n && !*text; from += s->each) {
+		unsigned end = s->n - from < s->each ? s->n : from + s->each, i = from;
 		uint32_t value = s->value[from];
 
-		for (same = from; same < end && s->value[same] == value; same++)
-			continue;
-		if ((value != 0 && value != ones) || same < end || end - from < CONSTANT ||
-			(from > 0 && end - from < s->each))
-			continue;
-		snprintf(text, n,
-			"tokens %" PRIu64 " to %" PRIu64 " are all %" PRIu32
-			", as in space that was never written",
-			sample_token(s, from), sample_token(s, end - 1), value);
-		return true;
+		while (i < end && s->value[i] == value)
+			i++;
+		if (i == end && (value == 0 || value == ones) && end - from >= CONSTANT &&
+			(from == 0 || end - from == s->each))
+			snprintf(text, n,
+				"tokens %" PRIu64 " to %" PRIu64 " are all %" PRIu32
+				", as in space that was never written",
+				sample_token(s, from), sample_token(s, end - 1), value);
 	}
-	return false;
 }
 
-static bool doubt(const struct sample *s, uint32_t ones, char *text, size_t n)
+/* Describes what is odd about tokens; @text stays empty if there is nothing. */
+static void doubt(const struct sample *s, uint32_t ones, char *text, size_t n)
 {
 	unsigned even = 0; /* tokens with an even index that are not 0 */
 	uint32_t most = 0;
 	bool zero = true; /* those with an odd one are */
 
-	if (is_empty_place(s, ones, text, n))
-		return true;
 	for (unsigned i = 0; i < s->n; i++) {
 		most = s->value[i] > most ? s->value[i] : most;
 		zero &= i % 2 == 0 || s->value[i] == 0;
 		even += i % 2 == 0 && s->value[i] > 0;
 	}
-	*text = 0;
-	if (s->n >= CONSTANT && zero && even > s->n / 4) /* too few to say more */
+	doubt_place(s, ones, text, n);
+	if (!*text && s->n >= CONSTANT && zero && even > s->n / 4) /* too few to say more */
 		snprintf(text, n, "every second token is 0, perhaps of a wider type");
-	else if (s->n >= ENOUGH && most == 1)
+	if (!*text && s->n >= ENOUGH && most == 1)
 		snprintf(text, n, "has only the numbers 0 and 1, perhaps a mask");
-	else if (s->n >= ENOUGH && all_differ(s))
-		snprintf(text, n, "no token occurs twice in a sample of %u; perhaps it is an index",
-			s->n);
-	return *text != 0;
 }
 
 struct sample_verdict sample_judge(const struct sample *s, const struct shard *shard)
 {
 	struct sample_verdict v = {.kind = SAMPLE_FINE};
 	enum shard_type type = shard->facts.type;
-	bool raw = shard->format->raw && (type == SHARD_U16 || type == SHARD_U32);
+	bool narrow = shard->format->raw && type == SHARD_U16,
+	     raw = narrow || (shard->format->raw && type == SHARD_U32);
 	const char *wide = raw ? wider(s, shard_type_bytes(type)) : NULL;
-	const char *foreign = raw && type == SHARD_U16 ? foreign_u16(s) : NULL;
+	const char *foreign = narrow ? foreign_u16(s) : NULL;
 
-	for (unsigned i = 0; raw && type == SHARD_U32 && !foreign && i < s->n; i++)
+	for (unsigned i = 0; raw && !narrow && i < s->n; i++)
 		if (s->value[i] >= HIGHEST_ID)
 			foreign = "it has ids of 2^24 and more";
-	if (wide) {
-		v.kind = SAMPLE_WIDE;
-		snprintf(v.text, sizeof(v.text), "%s", wide);
-	} else if (foreign) {
-		v.kind = SAMPLE_FOREIGN;
-		snprintf(v.text, sizeof(v.text), "does not look like tokens: %s", foreign);
-	} else if (doubt(s, shard->facts.token_bytes == 2 ? UINT16_MAX : UINT32_MAX, v.text,
-			   sizeof(v.text))) {
-		v.kind = SAMPLE_DOUBT;
+	if (wide || foreign) {
+		v.kind = wide ? SAMPLE_WIDE : SAMPLE_FOREIGN;
+		snprintf(v.text, sizeof(v.text), "%s%s",
+			wide ? "" : "does not look like tokens: ", wide ? wide : foreign);
+		return v;
 	}
+	doubt(s, shard->facts.token_bytes == 2 ? UINT16_MAX : UINT32_MAX, v.text, sizeof(v.text));
+	v.kind = *v.text ? SAMPLE_DOUBT : SAMPLE_FINE;
 	return v;
 }
 

@@ -274,24 +274,18 @@ static bool encoding(const char *text, const struct shard_hint *hint, struct mds
 	return false;
 }
 
-static bool is_called(const json_t *names, size_t i, const char *name)
-{
-	const char *text = json_string_value(json_array_get(names, i));
-
-	return text && strcmp(text, name) == 0;
-}
-
 /* The index of the config's column; otherwise of one with llm-foundry's names, or the only one. */
 static size_t choose(const json_t *names, const char *wanted)
 {
+	const char *const called[] = {wanted ? wanted : "tokens", wanted ? wanted : "input_ids"};
 	size_t n = json_array_size(names);
 
-	for (size_t i = 0; i < n; i++)
-		if (is_called(names, i, wanted ? wanted : "tokens"))
-			return i;
-	for (size_t i = 0; i < n; i++)
-		if (!wanted && is_called(names, i, "input_ids"))
-			return i;
+	for (size_t i = 0; i < 2 * n; i++) {
+		const char *name = json_string_value(json_array_get(names, i % n));
+
+		if (name && strcmp(name, called[i / n]) == 0)
+			return i % n;
+	}
 	return !wanted && n == 1 ? 0 : n;
 }
 
@@ -357,13 +351,10 @@ static uint32_t offset(const struct mds *m, uint64_t i)
 /* Reads the offsets, the config and some of the first sample. */
 static bool read_front(struct mds *m)
 {
-	uint64_t size = m->b->size, last;
-	uint8_t head[8] = {0};
+	uint64_t size = m->b->size, first = bytes_u32(m->b->head + 4), last = first;
 
-	if (!bytes_begin(m->b, head, size < sizeof(head) ? size : sizeof(head), m->fault))
-		return false;
-	m->samples = bytes_u32(head);
-	uint64_t first = bytes_u32(head + 4), table = 4 + 4 * ((uint64_t)m->samples + 1),
+	m->samples = bytes_u32(m->b->head);
+	uint64_t table = 4 + 4 * ((uint64_t)m->samples + 1),
 		 most = size - table < CONFIG_MOST ? size : table + CONFIG_MOST;
 
 	if (!bytes_check(
@@ -377,7 +368,6 @@ static bool read_front(struct mds *m)
 	if (!bytes_begin(m->b, m->front, m->front_bytes, m->fault))
 		return false;
 	/* They ascend from what was read before to the end of the file. */
-	last = first;
 	for (uint64_t i = 0; i <= m->samples; last = offset(m, i++))
 		if (!bytes_check(m->fault, offset(m, i), i == m->samples ? size : last,
 			    i == 0 ? first : size, "offset %" PRIu64, i))

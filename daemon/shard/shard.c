@@ -57,21 +57,6 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 
 /* ---- describing and opening ---- */
 
-/* Content comes before names and keys: foreign files are refused under all of them. */
-static const struct shard_format *recognise(const struct shard_format *format,
-	const struct bytes *b, const struct shard_hint *hint, struct fault *fault)
-{
-	const char *kind = foreign_kind(b);
-
-	if (!kind && !format)
-		format = shard_recognise(b, fault);
-	if (!kind && format && format->raw)
-		kind = foreign_to_plain(b, hint->type);
-	if (kind)
-		foreign_refuse(kind, fault);
-	return kind ? NULL : format;
-}
-
 /* The whole index was read: what it says about where tokens are. */
 static bool take_map(struct shard *shard, struct fault *fault)
 {
@@ -117,7 +102,7 @@ static bool load(
 
 	b->head = head; /* for all formats, so that none takes an error for "not mine" */
 	bool fine = bytes_begin(b, head, b->size < sizeof(head) ? b->size : sizeof(head), fault) &&
-		    (shard->format = recognise(shard->format, b, hint, fault)) &&
+		    (shard->format = shard_recognise(b, shard->format, hint->type, fault)) &&
 		    side_open(SIDE_INDEX, shard->format, b, hint, path, &shard->index, fault) &&
 		    scan(shard, hint, whole, fault);
 	if (fine)
@@ -214,31 +199,6 @@ static bool refuse_token(
 		value >> (64 - 8 * width), most, most == UINT16_MAX ? ", or set dtype: u32" : "");
 }
 
-/* @fault: NULL: it must not wait, and does not say what is wrong. */
-static bool get(const struct shard *shard, uint64_t byte, void *to, size_t n, struct fault *fault)
-{
-	return fault ? bytes_read(shard->bytes, byte, to, n, fault)
-		     : bytes_try(shard->bytes, byte, to, n);
-}
-
-/* Whether tokens are served without conversion or checks. */
-static bool as_is(const struct shard_facts *facts)
-{
-	return shard_type_bytes(facts->type) == facts->token_bytes &&
-	       !shard_type_signed(facts->type);
-}
-
-static bool convert(const struct shard_facts *facts, uint64_t token, uint64_t n, const char *from,
-	void *to, struct fault *fault)
-{
-	if (as_is(facts)) {
-		memcpy(to, from, n * facts->token_bytes);
-		return true;
-	}
-	return convert_tokens(facts->type, facts->token_bytes, from, n, to) ||
-	       (fault && refuse_token(facts, from, token, fault));
-}
-
 /* Sets *@byte to the offset of @token, and returns how many of @n tokens are contiguous there. */
 static uint64_t extent(const struct shard *shard, uint64_t token, uint64_t n, uint64_t *byte)
 {
@@ -253,35 +213,39 @@ static uint64_t extent(const struct shard *shard, uint64_t token, uint64_t n, ui
 	return n;
 }
 
-/* If the tokens are scattered closely, reads also what is between them. */
+/* If the tokens are scattered closely, reads also what is between them. @fault: NULL: it must not
+ * wait, and does not say what is wrong. */
 static bool read_tokens(
 	const struct shard *shard, uint64_t token, uint64_t n, char *to, struct fault *fault)
 {
 	const struct shard_facts *facts = &shard->facts;
 	uint32_t width = shard_type_bytes(facts->type);
 	uint64_t from = 0, have = 0, byte, end, some; /* from, have: what is in the chunk */
+	bool as_is = stored_as_served(facts) && facts->type != SHARD_I32;
 	char chunk[CHUNK_BYTES];
 
 	if (n > 0)
 		extent(shard, token + n - 1, 1, &end);
 	for (; n > 0; token += some, to += some * facts->token_bytes, n -= some) {
 		some = extent(shard, token, n, &byte);
-		if (some == n && as_is(facts))
-			return get(shard, byte, to, n * width, fault);
+		if (some == n && as_is)
+			return bytes_read(shard->bytes, byte, to, n * width, fault);
 		if (byte < from || byte + width > from + have) {
 			bool close = end >= byte && end - byte <= 2 * n * width;
 
 			from = byte;
 			have = close ? end + width - byte : some * width;
 			have = have < CHUNK_BYTES ? have : CHUNK_BYTES;
-			if (!get(shard, from, chunk, have, fault))
+			if (!bytes_read(shard->bytes, from, chunk, have, fault))
 				return false;
 		}
 		uint64_t inside = (from + have - byte) / width;
 
 		some = some < inside ? some : inside;
-		if (!convert(facts, token, some, chunk + (byte - from), to, fault))
-			return false;
+		const char *stored = chunk + (byte - from);
+
+		if (!convert_tokens(facts->type, facts->token_bytes, stored, some, to))
+			return fault && refuse_token(facts, stored, token, fault);
 	}
 	return true;
 }

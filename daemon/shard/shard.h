@@ -51,7 +51,7 @@ bool shard_read(
 /* Whether the @n tokens from @token on are contiguous in the file, as they are served. Then the
  * caller may read them from *@byte on, and must check i32 for negative ones. */
 bool shard_as_is(const struct shard *shard, uint64_t token, uint64_t n, uint64_t *byte);
-/* Like shard_read(), for threads that must not block: as bytes_try(). */
+/* Like shard_read(), for threads that must not block: as bytes_read() without a fault. */
 bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to);
 /* Writes the document boundaries b with token < b < token + n to @at, ascending, as offsets from
  * @token, at most @max of them. Returns their number. The hint must have had documents set. */

@@ -27,8 +27,8 @@ enum {
 	SKIPPABLE_BYTES = 8, /* magic and length */
 	FOOTER_BYTES = 9,
 	HEAD_FROM = 1 << 20, /* bytes; of larger frames the first bytes are decoded by themselves */
-	HEAD_INPUT = 4096,
-	SMALL = 1 << 16, /* bytes; files up to this size are decoded when they are opened, */
+	HEAD_MORE = 130 << 10, /* a block has 128 KiB at most */
+	SMALL = 1 << 16,       /* bytes; files up to this size are decoded when they are opened, */
 	SMALL_CONTENT = 1 << 20,   /* if their contents are at most this large */
 	DECODER_BYTES = 160 << 10, /* what zstd allocates to decode a frame */
 	BUDGET = 256 << 20,	   /* the default */
@@ -482,25 +482,20 @@ bool zstd_head(const struct bytes *b, void *to, size_t n)
 {
 	const struct source *s = (const struct source *)b;
 	const struct frame *f = &s->frame[frame_at(s, 0)];
-	uint64_t size = size_of(f);
-	ZSTD_outBuffer out = {to, n, 0};
-	uint8_t input[HEAD_INPUT];
+	uint64_t packed = length_of(f) < n + HEAD_MORE ? length_of(f) : n + HEAD_MORE;
 	struct fault fault;
 
-	if (size < HEAD_FROM || n > size)
+	if (size_of(f) < HEAD_FROM || n > size_of(f))
 		return false;
+	void *input = bytes_load(s->file, f->from, packed, &fault);
 	ZSTD_DCtx *zstd = ZSTD_createDCtx();
-	bool fine = zstd;
+	ZSTD_inBuffer in = {input, packed, 0};
+	ZSTD_outBuffer out = {to, n, 0};
+	bool fine = input && zstd && !ZSTD_isError(ZSTD_decompressStream(zstd, &out, &in)) &&
+		    out.pos == n;
 
-	for (uint64_t at = 0; fine && out.pos < n; at += sizeof(input)) {
-		uint64_t left = at < length_of(f) ? length_of(f) - at : 0;
-		ZSTD_inBuffer in = {input, left < sizeof(input) ? left : sizeof(input), 0};
-
-		fine = left > 0 && bytes_read(s->file, f->from + at, input, in.size, &fault);
-		while (fine && in.pos < in.size && out.pos < n)
-			fine = !ZSTD_isError(ZSTD_decompressStream(zstd, &out, &in));
-	}
 	ZSTD_freeDCtx(zstd);
+	free(input);
 	return fine;
 }
 
