@@ -77,7 +77,7 @@ static bool take_type(const char *text, struct header *h, struct fault *fault)
 		order == '>' ? "big-endian" : "not an integer type");
 }
 
-/* "(5,)" or "(3, 4)". What is no number, or a negative one, does not fit the size of the file. */
+/* "(5,)" or "(3, 4)". A number below 0 becomes one that does not fit the size of the file. */
 static bool take_shape(const char *text, struct header *h, struct fault *fault)
 {
 	char shown[32];

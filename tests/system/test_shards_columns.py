@@ -73,8 +73,8 @@ def test_lists_are_documents(directory, writer, kind):
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_sliced_null_and_foreign_arrays(directory, writer):
-    """Slices of longer arrays, offsets that begin after 0, a child that goes on after the last list,
-    validity buffers without nulls, and rows of a fixed size. Null lists are refused.
+    """Slices of longer arrays, offsets that begin after 0, a child that goes on after the last
+    list, validity buffers without nulls, and rows of a fixed size. Null lists are refused.
     """
     path = directory / "a.arrow"
     rows = RANDOM.integers(0, 128, (50, 32)).tolist()
