@@ -23,6 +23,7 @@ SAMPLES = 16  # of a step, on all ranks
 KILL_DAEMON, KILL_STORE, KILL_TRAINERS, RESCALE, END = 60, 90, 133, 200, 300  # steps
 STORE_AWAY_S = 20
 SLOTS = 8  # with a store: the usual ring would hold the rest of this short run
+ALONE = SLOTS // 2  # steps that are made without daemon or store
 CONFIG = """\
 state_dir: state
 memory: 64MiB
@@ -114,16 +115,16 @@ class Job:
 def kill_daemon(daemon, job):
     kill(daemon)
     say(f"step {job.step}: SIGKILL to the daemon")
-    job.follow(job.step + 10)
-    say(f"step {job.step}: 10 steps were made without one; a new daemon starts")
+    job.follow(job.step + ALONE)
+    say(f"step {job.step}: {ALONE} steps were made without one; a new daemon starts")
     start_daemon()
 
 
 def kill_store(store, job):
     store.script("stop-gateway")
     say(f"step {job.step}: SIGKILL to the store")
-    job.follow(job.step + SLOTS // 2)
-    say(f"step {job.step}: {SLOTS // 2} steps were made without it; soon all ranks wait")
+    job.follow(job.step + ALONE)
+    say(f"step {job.step}: {ALONE} steps were made without it; soon all ranks wait")
     time.sleep(STORE_AWAY_S)
     status = done(BIN / "tokctl", "status").splitlines()
     say("tokctl status:" + "".join([line for line in status if line.startswith("  waiting ")][:1]))

@@ -46,7 +46,7 @@ START_OVER = "start again, in another directory"
 
 
 def _encoded(parts, encoder, run):
-    """Returns (tokens as bytes, documents, empty documents)."""
+    """Returns (tokens as bytes, documents, empty documents), or an Error."""
     contents = [part.content for part in parts]
     whole = array.array(TYPECODES[run["dtype"]])
     try:
