@@ -52,7 +52,7 @@ struct inspect {
 	struct dataset first;	    /* as of a listed one, of shards in no dataset */
 };
 
-/* The first options of both commands. */
+/* The options of both commands, and manifest's own. */
 enum {
 	INSPECT_CONFIG,
 	INSPECT_FORMAT,
@@ -60,7 +60,7 @@ enum {
 	INSPECT_COLUMN,
 	INSPECT_DEEP,
 	INSPECT_JSON,
-	INSPECT_OPTIONS
+	MANIFEST_FROM
 };
 
 #define INSPECT_INPUT                                                                              \
@@ -430,20 +430,26 @@ static void compare_with_first(struct inspect *in, struct inspected *f)
 		problem(f, "%s", fault.text);
 }
 
-/* Compares with line @s of a manifest; the digest only if both have one. */
-static void compare(
-	const struct inspect *in, struct inspected *f, const struct dataset *m, int64_t s)
+/* Compares with the shard's line of a manifest, if there is one; the digest only if both have one.
+ */
+static void compare_with_line(const struct inspect *in, struct inspected *f)
 {
+	const struct dataset *m = in->from ? in->from : f->listed ? &f->listed->shards : NULL;
+	int64_t i =
+		in->from ? shard_list_find(&m->list, ctl_place_name(&in->place, f->i)) : f->number;
 	struct fault fault;
 
-	if (!dataset_agrees(m, (uint64_t)s, f->shard->format, &f->facts, f->size, &fault))
+	if (!m || !m->entry || i < 0)
+		return;
+	const struct entry *line = &m->entry[i];
+
+	if (!dataset_agrees(m, (uint64_t)i, f->shard->format, &f->facts, f->size, &fault))
 		problem(f, "%s", fault.text);
-	else if (f->scanned && f->problems == 0 && m->entry[s].digest &&
-		 f->scan.digest != m->entry[s].digest)
+	else if (f->scanned && f->problems == 0 && line->digest && f->scan.digest != line->digest)
 		problem(f,
 			"digest is %016" PRIx64 " in the manifest and %016" PRIx64
 			" in the %s; restore the shard, or write the manifest anew",
-			m->entry[s].digest, f->scan.digest, in->place.remote ? "store" : "file");
+			line->digest, f->scan.digest, in->place.remote ? "store" : "file");
 }
 
 /* ---- a manifest's line ---- */
@@ -502,11 +508,9 @@ static bool manifest_add(struct inspect *in, const struct inspected *f, struct f
 /* In order. */
 static void end_shard(struct inspect *in, struct inspected *f)
 {
-	struct listed *l = f->listed;
-	int64_t line = -1;
 	struct fault fault;
 
-	if (in->input.config && !l)
+	if (in->input.config && !f->listed)
 		ctl_note("%s: in no dataset of %s; read as %s", f->path, in->input.config->path,
 			shard_type_name(f->input.hint.type));
 	if (!f->shard) {
@@ -514,15 +518,10 @@ static void end_shard(struct inspect *in, struct inspected *f)
 		print(in, f);
 		return;
 	}
-	if (l)
+	if (f->listed)
 		count_windows(in, f);
 	compare_with_first(in, f);
-	if (in->from)
-		line = shard_list_find(&in->from->list, ctl_place_name(&in->place, f->i));
-	if (line >= 0)
-		compare(in, f, in->from, line);
-	else if (l && l->shards.entry)
-		compare(in, f, &l->shards, f->number);
+	compare_with_line(in, f);
 	if (in->manifest && f->problems == 0 && !manifest_add(in, f, &fault))
 		problem(f, "%s", fault.text);
 	print(in, f);
@@ -684,8 +683,10 @@ static bool take_line(void *context, const struct dataset *m, json_t *line, stru
 	json_t *value;
 	bool fine = shard_list_add(&j->names, shard_list_name(&m->list, i), fault);
 
-	json_object_foreach(json_object_get(line, "side"), name, value) fine =
-		fine && shard_list_add(&j->names, name, fault);
+	json_object_foreach(json_object_get(line, "side"), name, value)
+	{
+		fine = fine && shard_list_add(&j->names, name, fault);
+	}
 	json_object_del(line, "etag");
 	json_object_del(line, "side");
 	if (!fine || !ctl_grow((void **)&j->line, i, sizeof(*j->line)))
@@ -779,48 +780,38 @@ static void join(struct inspect *in, const char *path, const char *url)
 	shard_list_free(&j.names);
 }
 
-enum { FROM = INSPECT_OPTIONS };
-
 static const struct ctl_option manifest_options[] = {
 	INSPECT_INPUT,
 	[INSPECT_DEEP] = {OPTION_FLAG("deep",
 		"read all tokens of shards in a store, for their digests; those of files are "
 		"always read")},
-	[FROM] = {OPTION_TEXT("from", "FILE",
+	[MANIFEST_FROM] = {OPTION_TEXT("from", "FILE",
 		"read no shard: take all but sizes and ETags from this manifest, made before the "
 		"shards were uploaded; with --deep, read all, and compare their digests with it")},
 };
 
-static int check_arguments(const struct ctl_arguments *a)
+static int manifest(const struct ctl_arguments *a)
 {
-	const struct ctl_command *c = a->command;
-	const char *path = a->argument[0], *to = a->argument[1];
-	bool from = ctl_given(a, FROM), prefix = url_text_is(path) && bytes_ends_in(path, "/");
+	const char *path = a->argument[0], *to = a->argument[1], *from = ctl_named(a, "from");
+	bool remote = url_text_is(path);
+	struct inspect in = {.deep = false};
+	struct ctl_file file;
+	int status, shards = !from;
 
 	if (url_text_is(to))
-		return ctl_usage(c,
+		return ctl_usage(a->command,
 			"FILE %s: is a URL, but only files are written; write it to a file, and "
 			"copy that with `aws s3 cp` or s5cmd",
 			to);
-	if (from && !prefix)
-		return ctl_usage(c, "--from needs a URL that ends in '/'");
-	return CTL_OK;
-}
-
-static int manifest(const struct ctl_arguments *a)
-{
-	const char *path = a->argument[0], *to = a->argument[1];
-	struct inspect in = {.deep = false};
-	struct ctl_file file;
-	int status = check_arguments(a), shards = !ctl_given(a, FROM);
-
-	if (status != CTL_OK || !ctl_file_begin(&file, to))
-		return status != CTL_OK ? status : CTL_FAILED;
+	if (from && !(remote && bytes_ends_in(path, "/")))
+		return ctl_usage(a->command, "--from needs a URL that ends in '/'");
+	if (!ctl_file_begin(&file, to))
+		return CTL_FAILED;
 	in.manifest = file.to;
 	status = inspect_begin(&in, a, &shards);
-	in.deep |= !url_text_is(path); /* for the digests: files have no ETag */
-	if (status == CTL_OK && ctl_given(a, FROM)) {
-		join(&in, ctl_text(a, FROM), path);
+	in.deep |= !remote; /* for the digests: files have no ETag */
+	if (status == CTL_OK && from) {
+		join(&in, from, path);
 	} else if (status == CTL_OK && inspect_open(&in, path, NULL)) {
 		inspect_place(&in);
 		inspect_close(&in);
