@@ -51,7 +51,7 @@ static bool refuse_cursor(
 static bool begin(struct stream *stream, struct fault *fault)
 {
 	const struct config_stream *source = stream->config;
-	struct cursor_source *sources = calloc(source->datasets, sizeof(*sources));
+	struct cursor_source sources[LIMIT_DATASETS];
 	struct cursor identity = {
 		.seed = source->seed,
 		.seq_len = source->seq_len,
@@ -60,16 +60,12 @@ static bool begin(struct stream *stream, struct fault *fault)
 		.epochs = source->epochs,
 		.samples = source->samples,
 	};
-	bool done = sources;
 
 	memcpy(identity.stream, source->name, sizeof(identity.stream));
-	for (uint32_t i = 0; done && i < source->datasets; i++)
+	for (uint32_t i = 0; i < source->datasets; i++)
 		dataset_source(&stream->dataset[i], &sources[i]);
-	done = done ? cursor_begin(&stream->begin, &identity, sources, source->datasets,
-			      source->step, source->steps, fault)
-		    : fault_memory(fault);
-	free(sources);
-	return done;
+	return cursor_begin(&stream->begin, &identity, sources, source->datasets, source->step,
+		source->steps, fault);
 }
 
 /*
@@ -96,7 +92,7 @@ static bool check_ends(const struct stream *stream, const struct dataset *d, str
 	return config_refuse(fault, stream->file, source->documents_line, field,
 		"the ends of documents in dataset %s are unknown: shard %s, of format %s, has no "
 		"index; set eos, the token that ends a document",
-		d->config->name, dataset_shard_name(d, d->unindexed), d->format->name);
+		d->config->name, shard_list_name(&d->list, d->unindexed), d->format->name);
 }
 
 /* A stream serves all datasets in one width, that of the widest. Shards of the others are converted
@@ -155,14 +151,14 @@ bool stream_schedule(const struct stream *stream, struct cursor *cursor, struct 
 	/* Row 0 has the config's weights, row k those of step k - 1, in the cursor's order. */
 	double *weights = calloc((steps + 1) * n, sizeof(*weights));
 	struct cursor_step *step = calloc(steps + 1, sizeof(*step));
-	uint64_t *max_epochs = calloc(n, sizeof(*max_epochs));
+	uint64_t max_epochs[LIMIT_DATASETS];
 	bool begun = steps > 0 && config->step[0].from < config->step[0].to &&
 		     config->step[0].from < cursor_mix_at(cursor);
 	char field[FAULT_FIELD_BYTES];
 	struct fault cause;
-	bool done = (weights && step && max_epochs) || fault_memory(&cause);
+	bool done = (weights && step) || fault_memory(&cause);
 
-	for (size_t d = 0; done && d < n; d++)
+	for (size_t d = 0; d < n; d++)
 		max_epochs[d] = cursor->dataset[d].max_epochs;
 	for (uint32_t k = 0; done && k < steps; k++) {
 		step[k] = config->step[k];
@@ -191,7 +187,6 @@ bool stream_schedule(const struct stream *stream, struct cursor *cursor, struct 
 	       cursor_schedule(cursor, begun ? weights : NULL, step, steps, max_epochs, &cause);
 	free(weights);
 	free(step);
-	free(max_epochs);
 	return done || refuse_cursor(stream, &cause, fault);
 }
 
@@ -342,8 +337,7 @@ void catalog_free(struct catalog *catalog)
 
 const struct stream *catalog_stream(const struct catalog *catalog, const char *name)
 {
-	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		if (strcmp(catalog->stream[i].config->name, name) == 0)
-			return &catalog->stream[i];
-	return NULL;
+	const struct config_stream *stream = config_stream(catalog->config, name);
+
+	return stream ? &catalog->stream[stream - catalog->config->stream] : NULL;
 }

@@ -1,10 +1,226 @@
-/* The streams of a config, with their open datasets and initial cursors. */
+/*
+ * The streams of a config, with their open datasets and initial cursors.
+ *
+ * A dataset is the sorted list of its shards, their facts, and the table of its windows. To open
+ * one reads the metadata of every shard: stat(), and the header if its format has one. With a
+ * manifest no shard is read; each is compared with its line when it is first opened. An open
+ * dataset is read-only and shared by all threads, except for what dataset_open_shard() fills.
+ */
 #ifndef TOKEND_CATALOG_H
 #define TOKEND_CATALOG_H
 
-#include "daemon/catalog/dataset.h"
+#include "daemon/config/config.h"
+#include "daemon/shard/shard.h"
+#include "daemon/store/store.h"
+#include "proto/cursor.h"
+#include "proto/fault.h"
+#include "proto/table.h"
 
+#include <jansson.h>
 #include <stdio.h>
+#include <sys/stat.h>
+
+/* Tells whether a file was replaced or rewritten. */
+struct dataset_identity {
+	uint64_t inode;
+	uint64_t mtime_ns;
+	uint64_t bytes;
+};
+
+/* A shard. Its name and number of tokens are in dataset.list and dataset.table. */
+struct entry {
+	/* Of a manifest's line only bytes, until dataset_open_shard() has compared the shard; in a
+	 * store always. */
+	struct dataset_identity file;
+	uint64_t digest;   /* of its tokens; 0: none */
+	uint32_t plain_at; /* 1 + the byte of a plain shard's first token; 0: not plain, or not
+			      known */
+	uint32_t sides;	   /* a hash of its side files' identities; 0: none, or not known */
+	uint8_t type;	   /* enum shard_type */
+};
+
+/* A line for users, about a dataset. */
+struct remark {
+	enum {
+		REMARK_NOTE,
+		REMARK_DOUBT, /* trainers are warned: these may not be the tokens that are meant */
+		REMARK_WRONG, /* `tokend --check` fails, too */
+	} kind;
+	char text[640]; /* "NAME: …" */
+};
+
+struct dataset {
+	/* Of a manifest that a tool reads without a config, all NULL. */
+	const struct config *file;
+	const struct config_stream *stream;
+	const struct config_dataset *config;
+
+	/* ---- its shards, as manifest_read() also fills it ---- */
+
+	struct shard_list list;
+	struct entry *entry; /* [shards]; no two threads open the same shard at once */
+	const struct shard_format *format; /* of all shards, as are the next two */
+	uint32_t token_bytes;	/* served width; then the stream's, so the same in all datasets */
+	uint64_t sample_tokens; /* > 0: windows are samples of this length */
+	uint64_t frame_bytes;	/* compressed: decoded size of the largest frame; otherwise 0 */
+	bool is_signed;		/* a shard is i32: the reader checks for negative tokens */
+	struct table table;	/* of the whole path */
+	/* In a store, otherwise 0. Each name has the directory's key before it in memory, and the
+	 * ETag after it, so that a shard's key is one string. */
+	const struct store_bucket *bucket;
+	size_t key_bytes;
+	json_t *sides; /* [size, ETag] of the listed side files, by key, or by URL if they are
+			  elsewhere; NULL: none */
+
+	uint64_t windows;     /* N, of its part */
+	uint64_t path_digest; /* of (path, tokens) of all shards */
+	uint64_t digest;      /* the same, and of the part if there is one: the cursor's */
+	uint64_t contents;    /* a hash of sampled tokens, or of the manifest's digests: equal on
+				 all nodes that have the same shards */
+	_Atomic uint64_t *samples; /* the daemon's counter of those that were read, or NULL */
+	bool listed;		   /* by a manifest */
+	struct dataset_identity manifest; /* 0: none, or in a store */
+
+	/* ---- how its tokens are read ---- */
+
+	/* The tokens of every shard are contiguous in the file, in the served width, so they are
+	 * read from the file itself. Other shards are read through dataset_open_shard(). With a
+	 * manifest it is false: plain shards are found when they are opened. */
+	bool plain;
+	uint64_t limit;		/* the reader checks that tokens are below it; 0: all are served */
+	struct shard_hint hint; /* for describing and opening shards; `frames` is not set */
+	struct objects finder;	/* of shards and side files in a store; has the stores, if any */
+	uint32_t piece; /* > 0: objects are read in pieces of so many bytes, through the cache */
+
+	/* ---- annotations ---- */
+
+	bool marked;	    /* side files may have them, so plain shards are opened too */
+	uint64_t unindexed; /* the first shard that is known to have no starts of documents;
+			       table.shards: none. Samples count as documents. */
+	bool masks, bounds; /* the first shard has a loss mask; has a list of document bounds. With
+			       loss_mask: true all shards agree. */
+	char *label_mask;   /* absolute, or NULL */
+
+	struct remark *remark; /* [remarks] */
+	uint32_t remarks;
+};
+
+/* Is it less than the whole of its path? */
+static inline bool dataset_is_part(const struct dataset *dataset)
+{
+	return dataset->config->lo > 0 || dataset->config->hi < ORDER_UNITS;
+}
+
+/* The object that a shard of a dataset in a store is. Its strings belong to the dataset. The store
+ * compares size and ETag with each answer. */
+void dataset_object(const struct dataset *dataset, uint64_t shard, struct object *object);
+
+/* Whether the shard is known to be plain. */
+static inline bool dataset_is_plain(const struct dataset *dataset, uint64_t shard)
+{
+	return dataset->entry[shard].plain_at > 0;
+}
+
+/* The offset of a plain shard's first token in its file. */
+static inline uint64_t dataset_data_at(const struct dataset *dataset, uint64_t shard)
+{
+	return dataset->entry[shard].plain_at - UINT64_C(1);
+}
+
+/* Size of the cache of decoded frames, for all datasets together; also the largest decoded size of
+ * a frame. */
+static inline uint64_t dataset_frames_budget(const struct config *config)
+{
+	return config->memory_bytes / 4;
+}
+
+/* Fills @source for cursor_begin() and cursor_add(). Borrows the name. */
+void dataset_source(const struct dataset *dataset, struct cursor_source *source);
+/* Makes room for @n shards. False: @fault. */
+bool dataset_resize(struct dataset *d, uint64_t n, struct fault *fault);
+/*
+ * Keeps the facts of shard @s, whose name is in the list. The first shard decides what all have.
+ * False: @fault, with the field and without the path.
+ */
+bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *format,
+	const struct shard_facts *facts, struct fault *fault);
+/* Frees the members, and clears the struct. */
+void dataset_close(struct dataset *dataset);
+
+/* ---- its shards, now ---- */
+
+struct dataset_identity dataset_identify(const struct stat *st);
+/* Is the file still the one that was @was? False: FAULT_CHANGED, with the difference. @when: "the
+ * shard was listed", for the text. */
+bool dataset_identical(const struct dataset_identity *was, const char *when, const struct stat *st,
+	struct fault *fault);
+/*
+ * Whether an open file with @st is still the shard that was listed. False: FAULT_CHANGED, with the
+ * difference. True for a manifest's shard that dataset_open_shard() has not compared yet.
+ */
+bool dataset_same_shard(
+	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault);
+/*
+ * Compares the names of the shards, and size, inode and mtime of each, with the list; a manifest
+ * by its own size, inode and mtime. One stat() a shard; nothing is opened. False: @fault says what
+ * differs. True for what cannot be looked at now, and for a dataset in a store. Blocks.
+ */
+bool dataset_current(const struct dataset *dataset, struct fault *fault);
+/*
+ * Opens the shard for shard_read(), if it is still what was listed. @fd is @path, open, and
+ * dataset_same_shard() has accepted it; in a store it is -1. The caller keeps @fd open for the life
+ * of the shard, and closes it. @frames may be NULL. Blocks. On failure returns NULL; @fault is
+ * without the path. FAULT_CHANGED: it is not what was listed; FAULT_DATA: it cannot be served.
+ * fault->error is set if a system call failed.
+ */
+struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path,
+	int fd, struct frames *frames, struct fault *fault);
+
+/* ---- tokens that may not be served: not below the vocab, or negative ---- */
+
+/*
+ * Returns the index of the first of @n tokens, in served width, that may not be served, or @n. A
+ * client may write to the tokens at the same time; the memory that is read depends on @n alone.
+ */
+uint64_t vocab_first_refused(const struct dataset *dataset, const void *tokens, uint64_t n);
+/* Fills @fault (FAULT_TOKEN) for the shard's token @token, which may not be served. Always false.
+ */
+bool vocab_refuse(
+	const struct dataset *dataset, uint64_t token, uint32_t value, struct fault *fault);
+
+/* ---- manifests (manifest.c says what one contains) ---- */
+
+/* Called after each line, whose shard is the last of the list; @line may be changed. False: @fault,
+ * which ends the reading. */
+typedef bool manifest_visit(
+	void *context, const struct dataset *d, json_t *line, struct fault *fault);
+/*
+ * Reads the shards of the manifest @path, a file or a URL, into @d, which has none. Its hint gives
+ * the window, the served width and the budget; it has the stores for URLs. @root is the
+ * directory that its paths are relative to, or a URL; a local one need not exist. @format is the
+ * format that all shards must have; NULL: any. @visit may be NULL. Rejects a line that contradicts
+ * itself, an earlier line or the hint.
+ *
+ * On failure returns false. @fault is "PATH:LINE: …" with the line as index, or "PATH: …" with
+ * FAULT_NO_INDEX if the file cannot be read.
+ */
+bool manifest_read(struct dataset *d, const char *path, const char *root,
+	const struct shard_format *format, manifest_visit *visit, void *context,
+	struct fault *fault);
+/*
+ * The same for the manifest of @d, whose config and stores are set. False: @fault, as of
+ * manifest_read() for a line of the manifest, otherwise as config_refuse().
+ */
+bool dataset_manifest(struct dataset *d, struct fault *fault);
+/*
+ * Whether a file of @size bytes with @facts is the shard that was listed. False: FAULT_CHANGED,
+ * with the field ("size", "format", "dtype", "tokens", …) and both values.
+ */
+bool dataset_agrees(const struct dataset *dataset, uint64_t shard,
+	const struct shard_format *format, const struct shard_facts *facts, uint64_t size,
+	struct fault *fault);
+
+/* ---- streams ---- */
 
 struct stream_counts; /* daemon/control/control.h */
 

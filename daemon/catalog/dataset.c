@@ -54,16 +54,11 @@ bool dataset_resize(struct dataset *d, uint64_t n, struct fault *fault)
 	return (tokens && entry) || fault_memory(fault);
 }
 
-/* The first shard's path, for messages. */
-static const char *first_of(const struct dataset *d, char shown[80])
-{
-	return json_shown(dataset_shard_name(d, 0), shown, 80);
-}
-
 bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *format,
 	const struct shard_facts *f, struct fault *fault)
 {
 	char shown[80];
+	const char *first = json_shown(shard_list_name(&d->list, 0), shown, sizeof(shown));
 
 	if (!d->format) {
 		d->format = format;
@@ -74,20 +69,19 @@ bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *form
 		return fault_set(fault, FAULT_DATA, "format",
 			"format is %s, but the first shard, %s, is %s; all shards of a dataset "
 			"must have one format",
-			format->name, first_of(d, shown), d->format->name);
+			format->name, first, d->format->name);
 	if (f->token_bytes != d->token_bytes)
 		return fault_set(fault, FAULT_DATA, "dtype",
 			"dtype %s is served in %" PRIu32
 			" bytes, but that of the first shard, %s, in %" PRIu32
 			"; all shards of a dataset must have one width",
-			shard_type_name(f->type), f->token_bytes, first_of(d, shown),
-			d->token_bytes);
+			shard_type_name(f->type), f->token_bytes, first, d->token_bytes);
 	if (f->sample_tokens != d->sample_tokens && !format->mixes_rows)
 		return fault_set(fault, FAULT_DATA, "sample_tokens",
 			"sample_tokens is %" PRIu64
 			" (0: none), but that of the first shard, %s, is %" PRIu64
 			"; all shards of a dataset must have the same",
-			f->sample_tokens, first_of(d, shown), d->sample_tokens);
+			f->sample_tokens, first, d->sample_tokens);
 	if (f->sample_tokens != d->sample_tokens)
 		d->sample_tokens = 0;
 	d->frame_bytes = f->frame_bytes > d->frame_bytes ? f->frame_bytes : d->frame_bytes;
@@ -100,33 +94,11 @@ bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *form
 	return true;
 }
 
-/* ---- shards by number and by name ---- */
-
-const char *dataset_shard_name(const struct dataset *dataset, uint64_t shard)
-{
-	assert(shard < dataset->list.count);
-	return shard_list_name(&dataset->list, shard);
-}
-
-void dataset_shard_path(
-	const struct dataset *dataset, uint64_t shard, char *path, size_t path_bytes)
-{
-	assert(shard < dataset->list.count && path_bytes > 0);
-	/* open("") fails with ENOENT; a truncated path might be another file */
-	if (!shard_list_path(&dataset->list, shard, path, path_bytes))
-		path[0] = 0;
-}
-
-uint64_t dataset_frames_budget(const struct config *config)
-{
-	return config->memory_bytes / 4;
-}
-
 /* ---- in a store ---- */
 
 void dataset_object(const struct dataset *dataset, uint64_t shard, struct object *object)
 {
-	const char *name = dataset_shard_name(dataset, shard);
+	const char *name = shard_list_name(&dataset->list, shard);
 
 	assert(dataset->bucket);
 	*object = (struct object){
@@ -141,7 +113,7 @@ void dataset_object(const struct dataset *dataset, uint64_t shard, struct object
 bool dataset_find_object(const void *dataset, const char *url, struct object *object)
 {
 	const struct dataset *d = dataset;
-	const char *key = dataset_shard_name(d, 0) - d->key_bytes;
+	const char *key = shard_list_name(&d->list, 0) - d->key_bytes;
 	size_t root = strlen(d->list.root);
 	bool below = strncmp(url, d->list.root, root) == 0 && url[root] == '/';
 	int64_t shard = below ? shard_list_find(&d->list, url + root + 1) : -1;

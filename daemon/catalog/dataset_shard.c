@@ -3,6 +3,7 @@
 #include "daemon/catalog/opening.h"
 
 #include "daemon/catalog/parallel_for.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -67,29 +68,27 @@ static bool same_file(
 	return dataset_identical(was, when, &st, fault) || fault_prefix(fault, "%s: ", path);
 }
 
+struct lists {
+	const struct dataset *was;
+	const struct shard_list *is;
+};
+
 static bool same_shard(const struct parallel *p, struct fault *fault)
 {
-	const struct dataset *d = p->context;
+	const struct lists *lists = p->context;
+	const struct dataset *d = lists->was;
+	const struct shard_list *was = &d->list, *is = lists->is;
 	char path[PATH_MAX + 1];
 
-	dataset_shard_path(d, p->i, path, sizeof(path));
+	if (p->i >= was->count || p->i >= is->count ||
+		strcmp(shard_list_name(was, p->i), shard_list_name(is, p->i)) != 0)
+		return fault_set(fault, FAULT_CHANGED, "",
+			"%s: had %" PRIu64 " shards and has %" PRIu64
+			"; the first that differs is %s",
+			was->root, was->count, is->count,
+			shard_list_name(p->i < is->count ? is : was, p->i));
+	shard_list_path(&d->list, p->i, path, sizeof(path));
 	return same_file(&d->entry[p->i].file, "the shard was listed", path, fault);
-}
-
-static bool same_names(
-	const struct shard_list *was, const struct shard_list *is, struct fault *fault)
-{
-	uint64_t s = 0;
-
-	while (s < was->count && s < is->count &&
-		strcmp(shard_list_name(was, s), shard_list_name(is, s)) == 0)
-		s++;
-	return (s == was->count && s == is->count) ||
-	       fault_set(fault, FAULT_CHANGED, "",
-		       "%s: had %" PRIu64 " shards and has %" PRIu64
-		       "; the first that differs is %s",
-		       was->root, was->count, is->count,
-		       shard_list_name(s < is->count ? is : was, s));
 }
 
 bool dataset_current(const struct dataset *d, struct fault *fault)
@@ -97,7 +96,7 @@ bool dataset_current(const struct dataset *d, struct fault *fault)
 	const char *of = d->listed ? d->config->manifest : d->config->path;
 	char path[PATH_MAX];
 	struct shard_list list = {0};
-	uint64_t n = d->table.shards;
+	struct lists lists = {d, &list};
 
 	if (store_is_url(of) || !config_path(d->file, of, path, sizeof(path)))
 		return true;
@@ -105,11 +104,11 @@ bool dataset_current(const struct dataset *d, struct fault *fault)
 		return same_file(&d->manifest, "the manifest was read", path, fault);
 	if (!shard_list_read(&list, path, fault))
 		return !is_gone(fault->error);
-	bool same = same_names(&d->list, &list, fault);
+	uint64_t n = list.count > d->list.count ? list.count : d->list.count;
+	bool same = parallel_for(n, parallel_reads(n), same_shard, &lists, fault) == n;
 
 	shard_list_free(&list);
-	return same &&
-	       parallel_for(n, parallel_reads(n), same_shard, (void *)(uintptr_t)d, fault) == n;
+	return same;
 }
 
 /* ---- side files ---- */
@@ -119,33 +118,16 @@ uint32_t dataset_sides(const struct shard_facts *facts)
 	return facts->index ^ facts->bounds ^ (facts->mask << 16 | facts->mask >> 16);
 }
 
-const char *dataset_odd_side(const struct dataset *d, const struct shard_facts *facts, bool *has)
+bool dataset_alike(const struct dataset *d, const struct shard_facts *facts, struct fault *fault)
 {
-	if (!d->hint.loss_mask)
-		return NULL;
-	*has = facts->mask;
-	if (d->masks != *has)
-		return "loss mask";
-	*has = facts->bounds;
-	return d->bounds != *has ? "list of document bounds" : NULL;
-}
+	bool mask = facts->mask, bounds = facts->bounds, odd = d->masks != mask,
+	     has = odd ? mask : bounds;
 
-/* Whether the shard has the side files that were listed. They are part of its identity. */
-static bool same_sides(const struct dataset *d, uint64_t shard, const struct shard_facts *facts,
-	struct fault *fault)
-{
-	bool has;
-	const char *odd = dataset_odd_side(d, facts, &has);
-
-	if (odd)
-		return fault_set(fault, FAULT_CHANGED, "",
-			"had %s %s when it was listed and has %s now", has ? "no" : "its", odd,
-			has ? "one" : "none");
-	return is_new(d, shard) || dataset_sides(facts) == d->entry[shard].sides ||
+	return !d->hint.loss_mask || (!odd && d->bounds == bounds) ||
 	       fault_set(fault, FAULT_CHANGED, "",
-		       "its index%s changed after the shard was listed (inode, size or mtime "
-		       "differ)",
-		       facts->mask ? " or loss mask" : "");
+		       "has %s %s, but the first shard, %s, has %s; " PHRASE_ALL_OR_NONE,
+		       has ? "a" : "no", odd ? "loss mask" : "list of document bounds",
+		       shard_list_name(&d->list, 0), has ? "none" : "one");
 }
 
 /* ---- facts ---- */
@@ -218,7 +200,11 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 			"its tokens of %s are served in %" PRIu32
 			" bytes, and those of the dataset in %" PRIu32,
 			shard_type_name(facts->type), facts->token_bytes, d->token_bytes);
-	if (!same || !same_sides(d, shard, facts, fault)) {
+	else if (same && !is_new(d, shard) && dataset_sides(facts) != e->sides)
+		same = fault_set(fault, FAULT_CHANGED, "",
+			"its side files (index, document bounds, loss mask) changed after the "
+			"shard was listed: one was added, removed or replaced");
+	if (!same || !dataset_alike(d, facts, fault)) {
 		shard_close(opened);
 		return NULL;
 	}

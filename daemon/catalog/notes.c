@@ -70,7 +70,7 @@ static void doubt_names(struct dataset *d)
 	uint64_t shards = d->table.shards, of[KINDS + 1] = {0}, first[KINDS + 1];
 
 	for (uint64_t s = 0; s < shards; s++) {
-		unsigned k = kind_of(dataset_shard_name(d, s));
+		unsigned k = kind_of(shard_list_name(&d->list, s));
 
 		if (of[k]++ == 0)
 			first[k] = s;
@@ -80,7 +80,7 @@ static void doubt_names(struct dataset *d)
 			dataset_remark(d, REMARK_DOUBT,
 				"%.180s is %s by its name (%" PRIu64 " of %" PRIu64
 				" shards); if it does not belong there, move it away",
-				dataset_shard_name(d, first[k]), kinds[k].what, of[k], shards);
+				shard_list_name(&d->list, first[k]), kinds[k].what, of[k], shards);
 }
 
 /* ---- a dataset ---- */

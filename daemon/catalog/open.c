@@ -138,12 +138,12 @@ static bool keep(struct dataset *d, uint64_t s, const struct shard_format *forma
 	/* Are the starts of documents known? Samples count as documents. */
 	bool indexed =
 		facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
-	bool flat = format == &shard_flat, first = !d->format, has;
+	bool flat = format == &shard_flat, first = !d->format;
 
 	/* A file that no format recognises counts as flat. Among shards of another format it is
 	 * most likely one of them. */
 	if (!first && flat != (d->format == &shard_flat)) {
-		const char *other = dataset_shard_name(d, 0);
+		const char *other = shard_list_name(&d->list, 0);
 
 		return REFUSE(d, fault, path,
 			"%s: " PHRASE_FORMAT_LOST "; restore that, or, if it contains plain "
@@ -154,27 +154,21 @@ static bool keep(struct dataset *d, uint64_t s, const struct shard_format *forma
 	if (!dataset_keep(d, s, format, facts, &cause))
 		return refuse_shard(d, path, &cause, fault);
 	if (first) {
-		snprintf(d->column, sizeof(d->column), "%s", facts->column);
 		d->plain = true;
 		d->masks = facts->mask;
 		d->bounds = facts->bounds;
 	}
-	const char *odd = dataset_odd_side(d, facts, &has);
-
-	if (odd)
-		return REFUSE(d, fault, path,
-			"%s: has %s %s, but the first shard, %s, has %s; " PHRASE_ALL_OR_NONE, path,
-			has ? "a" : "no", odd, dataset_shard_name(d, 0), has ? "none" : "one");
+	if (!dataset_alike(d, facts, &cause))
+		return refuse_shard(d, path, &cause, fault);
 	d->entry[s].sides = dataset_sides(facts);
 	d->marked |= (d->hint.documents && indexed) ||
 		     (d->hint.loss_mask && (facts->mask || facts->bounds));
 	if (!indexed && s < d->unindexed)
 		d->unindexed = s;
 	d->plain &= dataset_is_plain(d, s);
-	d->padding += facts->padding;
 	if (facts->note[0] && d->remarks == 0)
 		dataset_remark(d, REMARK_DOUBT, "shard %s (the first with a remark): %s",
-			dataset_shard_name(d, s), facts->note);
+			shard_list_name(&d->list, s), facts->note);
 	return true;
 }
 
@@ -187,7 +181,7 @@ static bool describe(struct dataset *d, uint64_t s, struct fault *fault)
 	struct fault cause;
 	struct stat st;
 
-	dataset_shard_path(d, s, path, sizeof(path));
+	shard_list_path(&d->list, s, path, sizeof(path));
 	/* O_NONBLOCK: open() would wait for the writer of a FIFO. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
@@ -261,37 +255,12 @@ static bool presume_annotations(struct dataset *d, struct fault *fault)
 		    (!d->bucket || json_object_size(d->sides) > 0 || d->format->indexed);
 	if (!d->hint.loss_mask)
 		return true;
-	dataset_shard_path(d, 0, path, sizeof(path));
+	shard_list_path(&d->list, 0, path, sizeof(path));
 	if (!d->bucket && stat(path, &st) != 0)
 		return REFUSE(d, fault, path, "%s: %s; must be readable", path, strerror(errno));
 	d->bounds = side_id(SIDE_BOUNDS, d->format, &d->hint, path) != 0;
 	d->masks = side_id(SIDE_MASK, d->format, &d->hint, path) != 0;
-	return d->masks || !d->hint.label_mask ||
-	       REFUSE(d, fault, label_mask, "shard %s has no loss mask in it%s",
-		       dataset_shard_name(d, 0),
-		       d->bucket ? " by the manifest; write that again with `tokctl manifest`"
-				 : "; must have one for each shard");
-}
-
-/* A number that is equal for equal shards: the digest, or without one the ETag. */
-static uint64_t contents_of(const struct dataset *d, uint64_t s)
-{
-	struct object object;
-
-	if (d->entry[s].digest || !d->bucket)
-		return d->entry[s].digest;
-	dataset_object(d, s, &object);
-	return order_name_hash(object.etag, strlen(object.etag));
-}
-
-/* Takes the facts of the shards from the manifest. */
-static bool take_listed(struct dataset *d, struct fault *fault)
-{
-	if (!d->config->has_dtype)
-		d->hint.type = (enum shard_type)d->entry[0].type;
-	for (uint64_t s = 0; s < d->table.shards; s++)
-		d->contents = order_derive(d->contents, contents_of(d, s));
-	return presume_annotations(d, fault);
+	return true;
 }
 
 /* Finds the dataset's shards, and their facts. */
@@ -307,7 +276,8 @@ static bool find_shards(struct dataset *d, struct fault *fault)
 	d->table.first_window = calloc(d->table.shards + 1, sizeof(*d->table.first_window));
 	if (!d->table.first_window)
 		return fault_memory(fault);
-	if (!find_sides(d, fault) || !(manifest ? take_listed(d, fault) : describe_files(d, fault)))
+	if (!find_sides(d, fault) ||
+		!(manifest ? presume_annotations(d, fault) : describe_files(d, fault)))
 		return false;
 	/* If the format mixes rows and one shard has others than windows, those of all are joined.
 	 */
@@ -322,7 +292,7 @@ static bool add_up(struct dataset *d, struct fault *fault)
 	d->path_digest = order_digest_begin(d->table.shards);
 	for (uint64_t s = 0; s < d->table.shards; s++) {
 		d->path_digest = order_digest_add(
-			d->path_digest, dataset_shard_name(d, s), d->table.tokens[s]);
+			d->path_digest, shard_list_name(&d->list, s), d->table.tokens[s]);
 		if (__builtin_add_overflow(total, d->table.tokens[s], &total))
 			return REFUSE(
 				d, fault, path, "more than 2^64 tokens in total; must be fewer");
@@ -356,7 +326,7 @@ static bool check_windows(const struct dataset *d, struct fault *fault)
 		"no shard is as long as a window: the largest, %s, has %" PRIu64
 		" tokens, and a window has %" PRIu64 " (seq_len %" PRIu64 " + extra %" PRIu64
 		"); use longer shards, a smaller seq_len or %s",
-		dataset_shard_name(d, largest), t->tokens[largest], t->window_tokens,
+		shard_list_name(&d->list, largest), t->tokens[largest], t->window_tokens,
 		stream->seq_len, stream->extra, stream->epochs ? "no such dataset" : "weight 0");
 }
 

@@ -42,13 +42,9 @@ void dataset_remarks(struct dataset *d);
 
 /* A hash of the identities of the shard's side files; 0: there are none. */
 uint32_t dataset_sides(const struct shard_facts *facts);
-/*
- * With loss_mask: true, either all shards of a dataset have a mask, or a list of document bounds,
- * or none has. Returns the kind of which the shard is an exception, and whether it has one; or
- * NULL.
- */
-const char *dataset_odd_side(
-	const struct dataset *dataset, const struct shard_facts *facts, bool *has);
+/* With loss_mask: true, either all shards of a dataset have a mask, or a list of document bounds,
+ * or none has. False: @fault, without the path. */
+bool dataset_alike(const struct dataset *d, const struct shard_facts *facts, struct fault *fault);
 
 /* As objects.find(), whose context is the dataset. */
 bool dataset_find_object(const void *dataset, const char *url, struct object *object);

@@ -25,15 +25,6 @@ struct seen {
 	struct fault token; /* FAULT_TOKEN: it has one that may not be served */
 };
 
-/* Whether none of the tokens is refused by the stream. False: @fault names one. */
-static bool check_tokens(const struct dataset *d, const struct sample *s, struct fault *fault)
-{
-	uint64_t i = d->limit > 0 ? tokens_first_above(s->value, s->n, 4, (uint32_t)(d->limit - 1))
-				  : s->n;
-
-	return i == s->n || vocab_refuse(d, sample_token(s, (unsigned)i), s->value[i], fault);
-}
-
 /* Shards that cannot be opened or read are fine: that is reported when they are served. */
 static struct seen look(const struct dataset *d, const char *path)
 {
@@ -50,11 +41,17 @@ static struct seen look(const struct dataset *d, const char *path)
 	if (shard)
 		sample = sample_read(shard, &seen.token);
 	if (sample) {
+		uint64_t i = d->limit > 0 ? tokens_first_above(sample->value, sample->n, 4,
+						    (uint32_t)(d->limit - 1))
+					  : sample->n;
+
+		if (i < sample->n)
+			vocab_refuse(d, sample_token(sample, (unsigned)i), sample->value[i],
+				&seen.token);
 		seen.verdict = sample_judge(sample, shard);
 		seen.hash = XXH64(
 			sample->value, sample->n * sizeof(*sample->value), shard->facts.tokens);
 		seen.long_enough = sample->n >= COPY_LEAST;
-		check_tokens(d, sample, &seen.token);
 	}
 	free(sample);
 	shard_close(shard);
@@ -72,7 +69,7 @@ static void tell(struct dataset *d, uint64_t s, const struct sample_verdict *v, 
 		return;
 	*told |= 1u << v->kind;
 	dataset_remark(d, wrong ? REMARK_WRONG : REMARK_DOUBT,
-		"shard %.200s %.*s%s%s%s (the first of its kind)", dataset_shard_name(d, s),
+		"shard %.200s %.*s%s%s%s (the first of its kind)", shard_list_name(&d->list, s),
 		(int)strcspn(v->text, ";"), v->text, set ? ", but dtype: " : "",
 		set ? shard_type_name(d->hint.type) : "", set ? " is set and used" : "");
 }
@@ -91,20 +88,18 @@ static bool check_verdict(const struct dataset *d, uint64_t s, const char *path,
 		return REFUSE(d, fault, path,
 			"%s %s; move it away, or, if it does hold tokens, set dtype: %s", path,
 			v->text, shard_type_name(d->hint.type));
-	dataset_shard_path(d, other, others, sizeof(others));
+	shard_list_path(&d->list, other, others, sizeof(others));
 	if (look(d, others).verdict.kind != SAMPLE_WIDE) /* dtype: would be wrong for it */
 		return REFUSE(d, fault, path,
 			"%s %.*s, but %s does not; move it away, or write it again", path,
-			(int)strcspn(v->text, ";"), v->text, dataset_shard_name(d, other));
+			(int)strcspn(v->text, ";"), v->text, shard_list_name(&d->list, other));
 	return dataset_refuse(d, fault, d->config->line, "dtype", "%s %s", path, v->text);
 }
 
 /* The number of sampled shard @i of @n. */
 static uint64_t shard_of(uint64_t i, uint64_t n, uint64_t shards)
 {
-	return n < SAMPLE_SHARDS
-		       ? i
-		       : (shards - 1) / (n - 1) * i + (shards - 1) % (n - 1) * i / (n - 1);
+	return n > 1 ? i * (shards - 1) / (n - 1) : 0;
 }
 
 bool sample_dataset(struct dataset *d, struct fault *fault)
@@ -118,7 +113,7 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 	for (uint64_t i = 0; i < n && !d->listed; i++) {
 		uint64_t s = shard_of(i, n, shards);
 
-		dataset_shard_path(d, s, path, sizeof(path));
+		shard_list_path(&d->list, s, path, sizeof(path));
 		struct seen seen = look(d, path);
 
 		if (seen.hash) /* lets ranks notice nodes with other tokens under the same names */
@@ -126,7 +121,7 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 		if (seen.token.code == FAULT_TOKEN && !refused)
 			dataset_remark(d, REMARK_WRONG,
 				"its stream will stop at a bad token: %.200s: %s",
-				dataset_shard_name(d, s), seen.token.text);
+				shard_list_name(&d->list, s), seen.token.text);
 		refused |= seen.token.code == FAULT_TOKEN;
 		if (!check_verdict(d, s, path, &seen.verdict, fault))
 			return false;
@@ -138,7 +133,7 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 			if (hash[k] == seen.hash) {
 				snprintf(seen.verdict.text, sizeof(seen.verdict.text),
 					"has the same tokens as %.150s, wherever both were sampled",
-					dataset_shard_name(d, shard_of(k, n, shards)));
+					shard_list_name(&d->list, shard_of(k, n, shards)));
 				seen.verdict.kind = SAMPLE_DOUBT;
 				tell(d, s, &seen.verdict, &told);
 				break;

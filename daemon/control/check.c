@@ -52,11 +52,6 @@ static void print_dataset(const struct config *config, const struct dataset *d)
 		printf("; left out by each epoch, others each time (slide): %" PRIu64 " tokens",
 			t->tail_tokens);
 	printf("\n");
-	if (d->padding > 0)
-		printf("    rows of %" PRIu64 " tokens, %.3f %% padding\n", d->sample_tokens,
-			percent * (double)d->padding);
-	if (d->column[0])
-		printf("    column %s\n", d->column);
 	print_fetch(config, d);
 }
 
@@ -165,7 +160,7 @@ static bool read_window(const struct stream *s, struct reader *reader, uint32_t 
 	if (!done.fault)
 		return true;
 	*fault = *done.fault;
-	dataset_shard_path(dataset, read.shard, path, sizeof(path));
+	shard_list_path(&dataset->list, read.shard, path, sizeof(path));
 	if (strncmp(fault->text, path, strlen(path)) == 0) /* a store's faults begin with it */
 		return false;
 	return fault_prefix(fault, "%s: token %" PRIu64 ": ", path, read.token);

@@ -226,9 +226,10 @@ static void log_reader(struct data_thread *f)
 
 void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes)
 {
-	dataset_shard_path(hang->dataset, hang->shard, path, path_bytes);
+	shard_list_path(&hang->dataset->list, hang->shard, path, path_bytes);
 	if (!path[0]) /* too long */
-		snprintf(path, path_bytes, "%s", dataset_shard_name(hang->dataset, hang->shard));
+		snprintf(
+			path, path_bytes, "%s", shard_list_name(&hang->dataset->list, hang->shard));
 	fault_line(path);
 }
 

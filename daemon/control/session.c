@@ -166,7 +166,7 @@ void session_leave(struct session *s)
 static void send_failure(struct session *s)
 {
 	const struct session_failure *f = &s->failure;
-	const char *shard = dataset_shard_name(f->dataset, f->shard);
+	const char *shard = shard_list_name(&f->dataset->list, f->shard);
 	char field[FAULT_FIELD_BYTES], sound[256] = "";
 	struct fault fault;
 

@@ -3,7 +3,7 @@
  * loss mask comes from the shard's mask, or from bounds that leave tokens out; otherwise every
  * token may be a label.
  */
-#include "daemon/catalog/dataset.h"
+#include "daemon/catalog/catalog.h"
 #include "daemon/reader/internal.h"
 
 #include <assert.h>

@@ -3,7 +3,7 @@
  * descriptors are left; the least recently used one is closed first. Opening and closing may hang,
  * so both run in the pool.
  */
-#include "daemon/catalog/dataset.h"
+#include "daemon/catalog/catalog.h"
 #include "daemon/reader/internal.h"
 #include "daemon/store/store.h"
 #include "proto/phrases.h"
@@ -352,7 +352,7 @@ static bool open_file(
 	char path[PATH_MAX];
 	struct stat found;
 
-	dataset_shard_path(d, file->number, path, sizeof(path));
+	shard_list_path(&d->list, file->number, path, sizeof(path));
 	file->path = strdup(path);
 	if (!file->path)
 		return fault_memory(fault);

@@ -19,7 +19,7 @@
 #ifndef TOKEND_READER_H
 #define TOKEND_READER_H
 
-#include "daemon/catalog/dataset.h"
+#include "daemon/catalog/catalog.h"
 #include "proto/fault.h"
 #include "proto/ring.h"
 

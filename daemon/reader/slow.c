@@ -1,5 +1,5 @@
 /* The slow path: one function in a thread of the pool does all of a read. */
-#include "daemon/catalog/dataset.h"
+#include "daemon/catalog/catalog.h"
 #include "daemon/reader/internal.h"
 #include "daemon/shard/format.h"
 #include "daemon/store/store.h"

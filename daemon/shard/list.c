@@ -91,7 +91,10 @@ bool shard_list_path(const struct shard_list *list, uint64_t file, char *path, s
 	int length = snprintf(
 		path, path_bytes, "%s%s%s", list->root, slash, shard_list_name(list, file));
 
-	return length >= 0 && (size_t)length < path_bytes;
+	if (length >= 0 && (size_t)length < path_bytes)
+		return true;
+	path[0] = 0; /* a truncated path might be another file */
+	return false;
 }
 
 int64_t shard_list_find(const struct shard_list *list, const char *name)

@@ -140,7 +140,7 @@ void shard_list_free(struct shard_list *list);
 const char *shard_list_name(const struct shard_list *list, uint64_t file);
 /* Index of the file called @name, or -1. */
 int64_t shard_list_find(const struct shard_list *list, const char *name);
-/* Writes the file's absolute path to @path. False: it does not fit. */
+/* Writes the file's absolute path to @path. False: it does not fit, and @path is "". */
 bool shard_list_path(const struct shard_list *list, uint64_t file, char *path, size_t path_bytes);
 
 #endif

@@ -4,7 +4,7 @@
  *
  * An input is: failures (fail.h), a byte (1: only npy is allowed), the text.
  */
-#include "daemon/catalog/dataset.h"
+#include "daemon/catalog/catalog.h"
 #include "tests/fuzz/input.h"
 
 #include <assert.h>

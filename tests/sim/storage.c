@@ -4,7 +4,7 @@
  */
 #include "tests/sim/node.h"
 
-#include "daemon/catalog/dataset.h"
+#include "daemon/catalog/catalog.h"
 #include "daemon/engine/feed.h"
 #include "daemon/reader/reader.h"
 

@@ -142,19 +142,17 @@ def replace(name):
     return act
 
 
+SIDES = "its side files (index, document bounds, loss mask) changed after the shard was listed"
 # name: (format of the corpus; damage before the start; after it; words)
 DAMAGED = {
     "beyond": ("npy-listed", change("/a/0.csv.gz", gzip.compress(b"0,5001\n")), None,
                "0.csv.gz: row 1: end is 5001; must be 0 to 5000"),
     "value": ("flat-masked", change("-masks/a/0.bin", bytes([2]) * 5000), None,
               " is 2; must be 0 or 1"),
-    "no mask": ("datatrove", None, lose("/a/0.ds.loss"),
-                "had its loss mask when it was listed and has none now"),
-    "no list": ("olmo", None, lose("/a/0.csv.gz"), "had its list of document bounds when it was"),
-    "new list": ("zstd-frame", None, change("/a/0.csv.gz", gzip.compress(b"0,9\n")),
-                 "had no list of document bounds when it was listed and has one now"),
-    "other index": ("megatron", None, replace("/a/0.idx"),
-                    "its index changed after the shard was listed"),
+    "no mask": ("datatrove", None, lose("/a/0.ds.loss"), SIDES),
+    "no list": ("olmo", None, lose("/a/0.csv.gz"), SIDES),
+    "new list": ("zstd-frame", None, change("/a/0.csv.gz", gzip.compress(b"0,9\n")), SIDES),
+    "other index": ("megatron", None, replace("/a/0.idx"), SIDES),
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
  * Memory runs out at each allocation of the JSON library: that is not a fault of the file, and no
  * character of a path or digest is dropped without a word.
  */
-#include "daemon/catalog/dataset.h"
+#include "daemon/catalog/catalog.h"
 #include "daemon/shard/json.h"
 #include "tests/unit/files.h"
 

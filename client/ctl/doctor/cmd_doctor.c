@@ -134,7 +134,7 @@ static void check_speed(struct doctor *d, const struct stream *s, const struct d
 	char path[4096];
 	struct fault fault = {.code = FAULT_NONE};
 
-	dataset_shard_path(set, set->table.shards / 2, path, sizeof(path));
+	shard_list_path(&set->list, set->table.shards / 2, path, sizeof(path));
 	disk.fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
 	disk.bytes = disk.fd < 0 ? 0 : (uint64_t)lseek(disk.fd, 0, SEEK_END);
 	disk.to = aligned_alloc(BLOCK, THREADS * disk.window);
@@ -166,7 +166,7 @@ static void check_store(
 	struct doctor *d, struct stores *stores, const struct stream *s, const struct dataset *set)
 {
 	uint64_t window = s->config->seq_len * set->token_bytes, begin = ctl_clock_ms();
-	const char *name = set->config->name, *shard = dataset_shard_name(set, 0);
+	const char *name = set->config->name, *shard = shard_list_name(&set->list, 0);
 	struct object object;
 	struct fault fault;
 

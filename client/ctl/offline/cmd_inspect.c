@@ -7,7 +7,7 @@
  */
 #include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"
-#include "daemon/catalog/dataset.h"
+#include "daemon/catalog/catalog.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/config/url_text.h"
 #include "daemon/shard/format.h"

@@ -62,8 +62,8 @@ static bool put_row(void *context, const void *item, const void *tokens)
 		const struct dataset *dataset = ctl_window_locate(&r->window, &number, &offset);
 
 		name = p->h->cursor.dataset[place->dataset].name;
-		shard = dataset_shard_name(dataset, number);
-		dataset_shard_path(dataset, number, path, sizeof(path));
+		shard = shard_list_name(&dataset->list, number);
+		shard_list_path(&dataset->list, number, path, sizeof(path));
 	}
 	if (p->ranks) {
 		emit_number(e, "rank", "rank", r->rank);

@@ -247,7 +247,7 @@ static struct source source_of(const struct proof *p, uint64_t position)
 		return source;
 	source.dataset = w.of->cursor.dataset[w.place.dataset].name;
 	dataset = ctl_window_locate(&w, &shard, &source.offset);
-	source.shard = dataset ? dataset_shard_name(dataset, shard) : NULL;
+	source.shard = dataset ? shard_list_name(&dataset->list, shard) : NULL;
 	return source;
 }
 

@@ -4,7 +4,7 @@
 #define TOKEND_CTL_SHARDS_H
 
 #include "client/ctl/common/ctl.h"
-#include "daemon/catalog/dataset.h"
+#include "daemon/catalog/catalog.h"
 #include "daemon/config/config.h"
 #include "daemon/shard/bytes.h"
 #include "daemon/shard/shard.h"

@@ -1,7 +1,7 @@
 /* A stream of a config, opened without a daemon: the mixes of a run, and the tokens of windows. */
 #include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"
-#include "daemon/catalog/dataset.h"
+#include "daemon/catalog/catalog.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/bytes.h"
 #include "proto/phrases.h"
@@ -293,7 +293,7 @@ static bool open_file(const struct ctl_windows *reader, struct file *file,
 	char path[PATH_MAX + 1];
 	struct stat st;
 
-	dataset_shard_path(dataset, shard, path, sizeof(path));
+	shard_list_path(&dataset->list, shard, path, sizeof(path));
 	file->dataset = dataset;
 	file->shard = shard;
 	file->fd = dataset->bucket ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -361,8 +361,9 @@ static bool read_window(const struct parallel *p, struct fault *fault)
 		reader->tokens + p->i * reader->window_bytes, fault);
 
 	pthread_rwlock_unlock(&file->lock);
-	return fine || fault_prefix(fault, "dataset %s: shard %s at token %" PRIu64 ": ",
-			       dataset->config->name, dataset_shard_name(dataset, shard), offset);
+	return fine ||
+	       fault_prefix(fault, "dataset %s: shard %s at token %" PRIu64 ": ",
+		       dataset->config->name, shard_list_name(&dataset->list, shard), offset);
 }
 
 /* ---- items ---- */
