@@ -102,8 +102,7 @@ class Dataset:
     keys: dict  # of the config
     about: str
     tokens: int
-    files: list  # its shards
-    sample_tokens: int  # 0: the shards have no samples
+    shards: list  # what tokctl inspect says of each
     for_validation: bool  # by its name
 
 
@@ -193,21 +192,24 @@ def _dataset(path, place, name, reports):
         keys,
         f"{place}: {tokens:,} tokens in {len(reports)} shards, {one['format']} {one['dtype']}",
         tokens,
-        [report["path"] for report in reports],
-        max(report.get("sample_tokens", 0) for report in reports),
+        reports,
         bool(VALIDATION.intersection(words)),
     )
+
+
+def _directory(dataset):
+    return os.path.dirname(dataset.shards[0]["path"])
 
 
 def _largest_token(datasets):
     """Returns the largest token of SCANNED_BYTES of shards, and whether these are all."""
     largest, left = 0, SCANNED_BYTES
     for dataset in datasets:
-        for path in dataset.files:
+        for shard in dataset.shards:
             if left <= 0:
                 return largest, False
-            left -= os.stat(path).st_size
-            how = ("--input-dtype", dataset.keys.get("dtype", "u16"), "--", path)
+            left -= os.stat(shard["path"]).st_size
+            how = ("--input-dtype", dataset.keys.get("dtype", "u16"), "--", shard["path"])
             for report in tokctl("inspect", "--json", "--deep", *how):
                 largest = max(largest, report.get("max_token", 0))
     return largest, True
@@ -227,7 +229,7 @@ def _vocabulary(datasets, given, runs):
         return vocab, f"tokenizer: {runs[0]['file']}", f"eos: {eos}"
     largest, whole = _largest_token(datasets)
     about, vocab, ends = f"the largest of all tokens is {largest}", largest + 1, {}
-    if file := _tokenizer(given, [os.path.dirname(dataset.files[0]) for dataset in datasets]):
+    if file := _tokenizer(given, [_directory(dataset) for dataset in datasets]):
         encoder = tokenizer.load(file)
         ends, about = encoder.ends_of_text(), f"tokenizer: {file}"
         vocab = max(encoder.vocab, vocab, *(end + 1 for end in ends.values()), 0)
@@ -241,13 +243,14 @@ def _seq_len(datasets, vocab):
     """The shards' own number of tokens per sample, and EXTRA. Otherwise a length whose windows
     leave out less than 5 % of a dataset, and whose logits fit into memory, and "".
     """
-    lengths = sorted({dataset.sample_tokens for dataset in datasets} - {0})
+    lengths = {s.get("sample_tokens", 0) for dataset in datasets for s in dataset.shards}
+    lengths = sorted(lengths - {0})
     if len(lengths) > 1:
         raise Error(f"samples of {lengths} tokens; name shards with samples of one length")
     if lengths:
         return lengths[0], EXTRA
-    few = min(datasets, key=lambda dataset: dataset.tokens // len(dataset.files))
-    least = few.tokens // len(few.files)
+    few = min(datasets, key=lambda dataset: dataset.tokens // len(dataset.shards))
+    least = few.tokens // len(few.shards)
     if least <= SHORTEST:
         raise Error(f"{few.about}; name more data")
     length = 1024
@@ -275,7 +278,8 @@ def _config(datasets, facts):
     if not (train and valid):
         train, valid, why = [], [], BY_PART
         for dataset in datasets:
-            windows, share = dataset.tokens // facts["seq_len"], None
+            extra, share = (0 if facts["more"] else 1), None
+            windows = sum(max(s["tokens"] - extra, 0) // facts["seq_len"] for s in dataset.shards)
             if windows > LEAST:
                 runs = -(-windows // RUN)
                 held = max(runs // 1000, 2 if runs >= 10 else 1)  # one of them may be short
@@ -329,11 +333,10 @@ def _init(given):
     datasets = [_dataset(p, places[p], names[p], reports[p]) for p in paths]
     if not texts:
         notes = [dataset.about for dataset in datasets]
-        notes += [
-            f"look at {r['path']}: {n}" for p in paths for r in reports[p] for n in r["notes"]
-        ]
+        shards = [shard for dataset in datasets for shard in dataset.shards]
+        notes += [f"look at {shard['path']}: {note}" for shard in shards for note in shard["notes"]]
     known = texts or not given.tokenizer
-    runs = [tokenize.read_notes(os.path.dirname(d.files[0])).get("run") for d in datasets if known]
+    runs = [tokenize.read_notes(_directory(d)).get("run") for d in datasets if known]
     vocab, about, eos = _vocabulary(datasets, given, runs)
     seq_len, more = _seq_len(datasets, vocab)
     facts = {"vocab": vocab, "about_vocab": about, "seq_len": seq_len, "more": more, "eos": eos}
