@@ -60,15 +60,7 @@ static int control(struct tokend *t)
 
 int main(int argc, char **argv)
 {
-	struct tokend_options options = {
-		.size = sizeof(options),
-		.stream = argc > 1 ? argv[1] : "train",
-		.config = argc > 2 && argv[2][0] ? argv[2] : NULL,
-		.world = 1,
-		.micro_batch = 8,
-		.tag = argc > 3 && argv[3][0] ? argv[3] : NULL,
-		.warn = warn,
-	};
+	struct tokend_options options;
 	long steps = argc > 4 ? atol(argv[4]) : 100, step = 0;
 	struct tokend_batch batch;
 	struct tokend *t;
@@ -76,6 +68,14 @@ int main(int argc, char **argv)
 	uint64_t tokens = 0;
 	int stop = 0, r;
 
+	memset(&options, 0, sizeof(options));
+	options.size = sizeof(options);
+	options.stream = argc > 1 ? argv[1] : "train";
+	options.config = argc > 2 && argv[2][0] ? argv[2] : NULL;
+	options.world = 1;
+	options.micro_batch = 8;
+	options.tag = argc > 3 && argv[3][0] ? argv[3] : NULL;
+	options.warn = warn;
 	r = tokend_attach(&t, &options, why, sizeof(why));
 	if (r < 0)
 		return fprintf(stderr, "trainer: %s\n", why), 1;
