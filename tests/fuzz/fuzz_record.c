@@ -60,7 +60,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 		tokens[i] = (uint16_t)(i * 7);
 	scratch_put("a.bin", tokens, sizeof(tokens));
 	atexit(leave);
-	if (!ctl_stream_open(&stream, scratch_put("t.yaml", text, strlen(text)), "train") ||
+	if (!ctl_stream_open(&stream, scratch_put("t.yaml", text, strlen(text)), "train", false) ||
 		!ctl_history_open(&history, &stream, NULL, 0, NULL))
 		exit(2);
 	sum_rows(tokens);

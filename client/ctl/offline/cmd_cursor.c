@@ -499,7 +499,7 @@ static int new_cursor(const struct ctl_arguments *a)
 {
 	struct ctl_stream s;
 
-	if (!ctl_stream_open(&s, ctl_text(a, CONFIG), a->argument[0]))
+	if (!ctl_stream_open(&s, ctl_text(a, CONFIG), a->argument[0], false))
 		return CTL_FAILED;
 	bool done = ctl_cursor_write(&s.stream->begin, ctl_text(a, OUTPUT));
 
@@ -569,7 +569,8 @@ static int edit(const struct ctl_arguments *a)
 	int status = CTL_FAILED;
 
 	if (!ctl_cursor_read(&before, path, NULL) ||
-		(ctl_given(a, CONFIG) && !ctl_stream_open(&s, ctl_text(a, CONFIG), before.stream)))
+		(ctl_given(a, CONFIG) &&
+			!ctl_stream_open(&s, ctl_text(a, CONFIG), before.stream, false)))
 		; /* the error was printed */
 	else if (!cursor_copy(&after, &before))
 		ctl_fail(PHRASE_MEMORY);

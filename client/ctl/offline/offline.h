@@ -25,8 +25,9 @@ struct ctl_stream {
 	const struct stream *stream;
 };
 
-/* @config: path of the file. After a failure nothing is to be closed. */
-bool ctl_stream_open(struct ctl_stream *s, const char *config, const char *stream);
+/* @config: path of the file. @all: opens also its other streams; they share the cache, which
+ * decides whether a dataset is read in pieces. After a failure nothing is to be closed. */
+bool ctl_stream_open(struct ctl_stream *s, const char *config, const char *stream, bool all);
 void ctl_stream_close(struct ctl_stream *s);
 
 struct ctl_history {
@@ -64,11 +65,8 @@ enum { CTL_HISTORY_CONFIG, CTL_HISTORY_FILES, CTL_HISTORY_NAME, CTL_HISTORY_OPTI
 			"last cursor is in state_dir, or the path of a cursor's file")             \
 	}
 
-/*
- * Runs a command STREAM on its stream and history. @all: opens also the other streams of the
- * config. They share the cache, which decides whether a dataset is read in pieces. Returns an exit
- * status.
- */
+/* Runs a command STREAM on its stream, as ctl_stream_open() opens it, and history. Returns an exit
+ * status. */
 int ctl_with_history(const struct ctl_arguments *a, bool all,
 	int (*run)(const struct ctl_arguments *a, const struct ctl_stream *s,
 		const struct ctl_history *h));

@@ -20,7 +20,7 @@
 
 /* ---- a stream ---- */
 
-static bool open_stream(struct ctl_stream *s, const char *config, const char *stream, bool all)
+bool ctl_stream_open(struct ctl_stream *s, const char *config, const char *stream, bool all)
 {
 	char list[NEAREST_LIST_BYTES];
 	struct fault fault;
@@ -41,11 +41,6 @@ static bool open_stream(struct ctl_stream *s, const char *config, const char *st
 	ctl_fail("%s", fault.text);
 	ctl_stream_close(s);
 	return false;
-}
-
-bool ctl_stream_open(struct ctl_stream *s, const char *config, const char *stream)
-{
-	return open_stream(s, config, stream, false);
 }
 
 void ctl_stream_close(struct ctl_stream *s)
@@ -193,7 +188,7 @@ int ctl_with_history(const struct ctl_arguments *a, bool all,
 
 	if (name && a->listed > 0)
 		return ctl_usage(a->command, "--run and --cursor exclude each other");
-	if (!open_stream(&s, ctl_text(a, CTL_HISTORY_CONFIG), a->argument[0], all))
+	if (!ctl_stream_open(&s, ctl_text(a, CTL_HISTORY_CONFIG), a->argument[0], all))
 		return CTL_FAILED;
 	if (ctl_history_open(&h, &s, a->list, a->listed, name)) {
 		status = run(a, &s, &h);

@@ -4,7 +4,7 @@
  *
  * It is a small server, for a browser on the same node and for Prometheus. A connection has one
  * request, GET or HEAD, and its answer ends it. Clients, their requests and times are bounded: if
- * all places are taken, a new client takes that of the oldest.
+ * all places are taken, a new client takes that of the one whose time ends first.
  */
 #include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
@@ -179,19 +179,11 @@ static unsigned put_document(struct served *s, const char *path, FILE *to, const
 
 struct client {
 	int fd; /* -1: the place is free */
-	uint64_t number, until_ms;
+	uint64_t until_ms;
 	char *answer;	/* NULL: the request is not complete */
 	size_t n, sent; /* of the answer; when all is sent, the client's end is waited for */
 	size_t received;
-	char request[REQUEST_MOST];
-};
-
-/* What llhttp finds in a request. The texts point into it. */
-struct head {
-	const struct served *served;
-	const char *path;
-	size_t path_bytes;
-	bool is_host, foreign, complete;
+	char request[REQUEST_MOST + 1]; /* ends with a 0 */
 };
 
 static void leave(struct client *c)
@@ -200,19 +192,29 @@ static void leave(struct client *c)
 	free(c->answer);
 	c->answer = NULL;
 	c->fd = -1;
+	c->until_ms = 0;
 }
 
 /*
  * A page of another site can have its name bound to this address, and a browser would then let its
  * script read the answers. Such a request has that name in Host:.
  */
-static bool is_served(const struct served *s, const char *host, size_t n)
+static bool is_served(const struct served *s, const char *request)
 {
+	const char *host = strcasestr(request, "\r\nHost:");
 	char text[256], name[256], ours[256] = "";
 	unsigned char number[sizeof(struct in6_addr)];
 	char after = ':';
+	size_t n;
 
+	if (!host)
+		return true;
+	host += strlen("\r\nHost:");
+	host += strspn(host, " \t");
+	n = strcspn(host, " \t\r");
 	snprintf(text, sizeof(text), "%.*s", (int)(n < sizeof(text) ? n : 0), host);
+	if (n == 0)
+		return true;
 	if (sscanf(text, "[%255[^]]]%c", name, &after) >= 1)
 		return after == ':' && inet_pton(AF_INET6, name, number) == 1;
 	snprintf(name, sizeof(name), "%.*s", (int)strcspn(text, ":"), text); /* without the port */
@@ -224,69 +226,37 @@ static bool is_served(const struct served *s, const char *host, size_t n)
 	       (ours[0] && strcasecmp(name, ours) == 0);
 }
 
-static int on_url(llhttp_t *parser, const char *at, size_t n)
-{
-	struct head *h = parser->data;
-
-	h->path = at;
-	h->path_bytes = n;
-	return 0;
-}
-
-static int on_header_field(llhttp_t *parser, const char *at, size_t n)
-{
-	((struct head *)parser->data)->is_host = n == 4 && strncasecmp(at, "host", n) == 0;
-	return 0;
-}
-
-static int on_header_value(llhttp_t *parser, const char *at, size_t n)
-{
-	struct head *h = parser->data;
-
-	if (h->is_host && n > 0 && !is_served(h->served, at, n))
-		h->foreign = true;
-	return 0;
-}
-
 /* A body is not read. */
 static int on_headers_complete(llhttp_t *parser)
 {
-	((struct head *)parser->data)->complete = true;
+	(void)parser;
 	return HPE_PAUSED;
 }
 
-static const llhttp_settings_t settings = {
-	.on_url = on_url,
-	.on_header_field = on_header_field,
-	.on_header_value = on_header_value,
-	.on_headers_complete = on_headers_complete,
-};
+static const llhttp_settings_t settings = {.on_headers_complete = on_headers_complete};
 
 /* Writes the answer to @to, and returns its status. 0: the request is not complete yet. */
 static unsigned answer_to(
 	struct client *c, struct served *s, FILE *to, llhttp_t *parser, const char **type)
 {
-	struct head h = {.served = s};
-	char path[64];
+	llhttp_errno_t end;
+	char path[64] = "";
 
-	/* All that has arrived is parsed again: then each text is whole. */
+	/* All that has arrived is parsed again, and texts are found in what was accepted. */
 	llhttp_init(parser, HTTP_REQUEST, &settings);
-	parser->data = &h;
-	bool more = llhttp_execute(parser, c->request, c->received) == HPE_OK;
-
-	if (more && c->received < REQUEST_MOST)
+	end = llhttp_execute(parser, c->request, c->received);
+	if (end == HPE_OK && c->received < REQUEST_MOST)
 		return 0;
-	if (more)
+	if (end == HPE_OK)
 		return refuse(to, 431, "the request is too long");
-	if (!h.complete)
+	if (end != HPE_PAUSED)
 		return refuse(to, 400, llhttp_get_error_reason(parser));
-	if (h.foreign)
+	if (!is_served(s, c->request))
 		return refuse(
 			to, 421, "this name is not served: use the address, or add --host NAME");
 	if (parser->method != HTTP_GET && parser->method != HTTP_HEAD)
 		return refuse(to, 405, "only GET and HEAD are allowed");
-	snprintf(path, sizeof(path), "%.*s", (int)h.path_bytes, h.path);
-	path[strcspn(path, "?")] = 0;
+	sscanf(c->request, "%*s %63[^ ?]", path);
 	return put_document(s, path, to, type);
 }
 
@@ -340,6 +310,7 @@ static void receive(struct client *c, struct served *s)
 		leave(c);
 	} else if (!c->answer) {
 		c->received += (size_t)n;
+		c->request[c->received] = 0;
 		answer(c, s);
 	}
 }
@@ -359,20 +330,19 @@ static void deliver(struct client *c)
 	c->until_ms = ctl_clock_ms() + LINGER_MS;
 }
 
-static void take_up(struct client of[CLIENTS], int listener, uint64_t number)
+static void take_up(struct client of[CLIENTS], int listener)
 {
 	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	struct client *c = of;
 
 	if (fd < 0)
 		return;
-	for (struct client *other = of; other < of + CLIENTS && c->fd >= 0; other++)
-		if (other->fd < 0 || other->number < c->number)
+	for (struct client *other = of; other < of + CLIENTS; other++)
+		if (other->until_ms < c->until_ms) /* free, or without much time */
 			c = other;
 	if (c->fd >= 0)
 		leave(c);
 	c->fd = fd;
-	c->number = number;
 	c->until_ms = ctl_clock_ms() + PATIENCE_MS;
 	c->n = c->sent = c->received = 0;
 }
@@ -385,7 +355,7 @@ static void serve_clients(struct served *s, int fd)
 
 	for (unsigned i = 0; i < CLIENTS && of; i++)
 		of[i].fd = -1;
-	for (uint64_t number = 1; of; number++) {
+	while (of) {
 		for (unsigned i = 0; i < CLIENTS; i++) {
 			if (of[i].fd >= 0 && of[i].until_ms <= ctl_clock_ms())
 				leave(&of[i]);
@@ -402,7 +372,7 @@ static void serve_clients(struct served *s, int fd)
 				receive(&of[i], s);
 		}
 		if (polled[CLIENTS].revents)
-			take_up(of, fd, number);
+			take_up(of, fd);
 	}
 	ctl_fail("cannot wait for clients: %s", strerror(errno));
 	free(of);
