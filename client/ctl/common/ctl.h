@@ -18,10 +18,10 @@
 
 enum { CTL_OK, CTL_FAILED, CTL_USAGE }; /* exit statuses */
 
-/* Prints "tokctl: …" to stderr: a remark, not a failure. */
-__attribute__((format(printf, 1, 2))) void ctl_note(const char *text, ...);
 /* Prints "tokctl: …" to stderr. Always CTL_FAILED. */
 __attribute__((format(printf, 1, 2))) int ctl_fail(const char *text, ...);
+/* The same for a remark that is not a failure. */
+#define ctl_note(...) ((void)ctl_fail(__VA_ARGS__))
 /* The same for functions that return a bool: false. */
 #define ctl_error(...) (ctl_fail(__VA_ARGS__), false)
 

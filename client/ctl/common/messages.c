@@ -11,32 +11,17 @@
 #include <time.h>
 #include <unistd.h>
 
-static void say(const char *text, va_list args)
-{
-	char *line;
-
-	if (vasprintf(&line, text, args) < 0)
-		line = NULL;
-	fprintf(stderr, "tokctl: %s\n", line ? fault_line(line) : strerror(ENOMEM));
-	free(line);
-}
-
-void ctl_note(const char *text, ...)
-{
-	va_list args;
-
-	va_start(args, text);
-	say(text, args);
-	va_end(args);
-}
-
 int ctl_fail(const char *text, ...)
 {
 	va_list args;
+	char *line;
 
 	va_start(args, text);
-	say(text, args);
+	if (vasprintf(&line, text, args) < 0)
+		line = NULL;
 	va_end(args);
+	fprintf(stderr, "tokctl: %s\n", line ? fault_line(line) : strerror(ENOMEM));
+	free(line);
 	return CTL_FAILED;
 }
 

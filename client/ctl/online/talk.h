@@ -114,6 +114,10 @@ json_t *ctl_status_at(struct ctl_link *l, const char *path, bool public);
 /* The same for the daemon that ctl_choose() finds, without a stream. */
 json_t *ctl_status_of(struct ctl_link *l, const struct ctl_arguments *a, bool public);
 
+/* Writes @status (NULL: the daemon does not answer) as text for Prometheus. @sessions: with series
+ * for each session. */
+void metrics_write(FILE *to, const json_t *status, bool sessions);
+
 /* A member of an item of the status; 0 or "" if it is absent. */
 static inline uint64_t status_number(const json_t *item, const char *name)
 {

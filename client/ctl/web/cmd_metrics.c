@@ -4,7 +4,6 @@
  */
 #include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
-#include "client/ctl/web/web.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -8,7 +8,6 @@
  */
 #include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
-#include "client/ctl/web/web.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
