@@ -113,7 +113,10 @@ const void *ctl_map(const char *path, size_t *bytes)
 
 	if (fd >= 0 && fstat(fd, &st) == 0) {
 		*bytes = (size_t)st.st_size;
-		at = *bytes ? mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0) : "";
+		if (S_ISDIR(st.st_mode))
+			errno = EISDIR;
+		else
+			at = *bytes ? mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0) : "";
 	}
 	if (at == MAP_FAILED)
 		ctl_fail("%s: %s", path, strerror(errno));

@@ -55,7 +55,7 @@ static bool put_row(void *context, const void *item, const void *tokens)
 	struct emit *e = &p->e;
 	const char *name = NULL, *shard = NULL;
 	uint64_t number = 0, offset = 0;
-	char path[PATH_MAX + 1];
+	char path[PATH_MAX + 1] = "";
 	bool has = r->window.of;
 
 	if (has) {
@@ -63,7 +63,8 @@ static bool put_row(void *context, const void *item, const void *tokens)
 
 		name = p->h->cursor.dataset[place->dataset].name;
 		shard = shard_list_name(&dataset->list, number);
-		shard_list_path(&dataset->list, number, path, sizeof(path));
+		if (p->reader)
+			shard_list_path(&dataset->list, number, path, sizeof(path));
 	}
 	if (p->ranks) {
 		emit_number(e, "rank", "rank", r->rank);
