@@ -101,6 +101,7 @@ struct read {
 	uint64_t have;		   /* bytes read from there on */
 	unsigned skip;		   /* of these, bytes before the window */
 	bool stored;		   /* its dataset is in a store */
+	uint64_t number;	   /* of the reads that were queued */
 	bool by_name;		   /* it was passed to the slow path to look by name */
 	_Atomic bool cancelled;	   /* stored: nobody needs it any more */
 	_Atomic unsigned ticks;	   /* since it was queued, or since its last try */
@@ -115,6 +116,7 @@ struct reader {
 	unsigned reads, in_flight;
 	struct read *read; /* [reads] */
 	struct reads unused, unused_stored, ended, finished;
+	uint64_t queued; /* reads until now */
 	uint64_t turn; /* of the data thread: reads that ended in one share a look at their file */
 	_Atomic bool closing;
 	struct files files;

@@ -217,6 +217,7 @@ void reader_queue(struct reader *reader, const struct reader_read *window)
 	STAILQ_REMOVE_HEAD(unused, link);
 	reader->in_flight++;
 	read->window = *window;
+	read->number = reader->queued++;
 	read->fault.code = FAULT_NONE;
 	atomic_store_explicit(&read->cancelled, false, memory_order_relaxed);
 	atomic_store_explicit(&read->ticks, 0, memory_order_relaxed);

@@ -221,7 +221,7 @@ int64_t slow_read(struct io_work *work)
 	bool reopened = false;
 
 	if (read->stored)
-		store_on_behalf(read->window.session);
+		store_on_behalf(read->window.session, read->number);
 	for (unsigned tries = 1, repeats = 0;; tries++) {
 		if (read_is_over(read)) {
 			fault_errno(fault, ECANCELED, "", "cancelled");

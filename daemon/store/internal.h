@@ -263,6 +263,7 @@ struct get {
 struct reading {
 	struct stores *stores;
 	uint32_t session; /* LIMIT_SESSIONS: none */
+	uint64_t number;  /* as of store_on_behalf() */
 	struct store_bucket *bucket;
 	const char *key;   /* "": the bucket */
 	const char *query; /* encoded and sorted; "": none */
@@ -328,8 +329,8 @@ struct stores {
 	atomic_bool closing;
 	struct store_bucket *buckets;
 	unsigned bucket_count;
-	TAILQ_HEAD(, reading) readings; /* oldest first */
-	void *shared;			/* a tree of all that can be found */
+	TAILQ_HEAD(readings, reading) readings; /* by their numbers, then oldest first */
+	void *shared;				/* a tree of all that can be found */
 	/* Of each session. The last is of readings without one, which are never cancelled. */
 	_Atomic bool cancelled[LIMIT_SESSIONS + 1];
 	uint64_t turn[LIMIT_SESSIONS + 1]; /* when it had its last one */

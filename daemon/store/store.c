@@ -14,6 +14,7 @@
 enum { CONNECTIONS = 128, LIMIT_START = 8 };
 
 static _Thread_local uint32_t behalf = LIMIT_SESSIONS; /* no session */
+static _Thread_local uint64_t behalf_number;
 
 int64_t stores_now_ms(void)
 {
@@ -61,10 +62,11 @@ void stores_log(const struct store_options *options, const char *format, ...)
 
 /* ---- threads that read ---- */
 
-void store_on_behalf(uint32_t session)
+void store_on_behalf(uint32_t session, uint64_t number)
 {
 	assert(session < LIMIT_SESSIONS || session == STORE_NO_SESSION);
 	behalf = session < LIMIT_SESSIONS ? session : LIMIT_SESSIONS;
+	behalf_number = number;
 }
 
 bool reading_cancelled(const struct reading *reading)
@@ -75,15 +77,24 @@ bool reading_cancelled(const struct reading *reading)
 void reading_begin(struct reading *reading, struct stores *stores,
 	const struct store_bucket *bucket, const char *key)
 {
+	struct reading *before = TAILQ_LAST(&stores->readings, readings);
+
 	*reading = (struct reading){
 		.stores = stores,
 		.session = behalf,
+		.number = behalf_number,
 		.bucket = (struct store_bucket *)bucket, /* owned by the stores */
 		.key = key,
 		.wake = PTHREAD_COND_INITIALIZER,
 		.since_ms = stores_now_ms(),
 	};
-	TAILQ_INSERT_TAIL(&stores->readings, reading, link);
+	/* Threads run in another order than that in which their reads are needed. */
+	while (before && before->number > reading->number)
+		before = TAILQ_PREV(before, readings, link);
+	if (before)
+		TAILQ_INSERT_AFTER(&stores->readings, before, reading, link);
+	else
+		TAILQ_INSERT_HEAD(&stores->readings, reading, link);
 }
 
 void reading_end(struct reading *reading)

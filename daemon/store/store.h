@@ -88,8 +88,9 @@ void store_cancel(struct stores *stores, uint32_t session);
 
 /* ---- pool threads and tools: these block ---- */
 
-/* Until the next call, the calling thread's reads belong to @session, or to none. */
-void store_on_behalf(uint32_t session);
+/* Until the next call, the calling thread's reads belong to @session, or to none. Of a session's
+ * reads, those with the lowest @number get their GETs first. */
+void store_on_behalf(uint32_t session, uint64_t number);
 /* Reads bytes [at, at + n) of @object to @to; in piece mode through the cache. Any thread. */
 bool store_read(struct stores *stores, const struct object *object, uint64_t at, void *to, size_t n,
 	struct fault *fault);

@@ -50,6 +50,20 @@ def test_runs_take_turns(job, proxy):
     assert daemon.stop() == 0
 
 
+def test_what_is_needed_first_is_asked_for_first(job, proxy):
+    """The threads that read ahead run in any order."""
+    daemon = job.daemon(job.config(stores={"connections": 1}))
+    proxy.inject("slow", Fault(delay=0.05), 1 << 30, windows)
+    begin = len(proxy.requests)
+    reader = Reader(job, daemon, micro=8, slots=8)
+    reader.read(1)
+    got = sum(map(windows, proxy.requests[begin:]))
+    print(f"{got} GETs before the first batch of 8 windows")
+    assert got <= 16
+    reader.close()
+    assert daemon.stop() == 0
+
+
 def test_neighbours_share_a_get(job, proxy):
     streams = {"train": stream(
         f"lab://{BUCKET}/web/", manifest=job.manifest, dataset={"shuffle": "none"}
