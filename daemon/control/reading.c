@@ -16,7 +16,7 @@ enum {
 	INDEXES_SHARE = 16,	       /* 1/16 of memory: is for the indexes of shards */
 	STORES_SHARE = 8,	       /* 1/8 of memory: is for answers of stores, */
 	WINDOWS_LEAST = 16,	       /* and has room for so many windows */
-	LOCAL_DEPTH = LIMIT_READS / 4, /* a stream alone gets half of it */
+	LOCAL_DEPTH = LIMIT_READS / 2, /* a stream alone gets half of it */
 	STORE_DEPTH = LIMIT_READS / 2,
 	START_PATIENCE_MS = 60000, /* how long a start waits for a store that does not answer */
 };
