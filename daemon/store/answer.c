@@ -255,16 +255,6 @@ static void judge_part(const struct verdict_asked *asked, const struct answer *a
 		return;
 	else if (a->from != asked->at || a->to != asked->at + asked->n - 1)
 		judge(v, VERDICT_TORN, "", "another range than asked for");
-	else if (a->has_length && a->length != asked->n)
-		judge(v, VERDICT_TORN, "", "a length that is not the range's");
-}
-
-static void judge_size(
-	const struct verdict_asked *asked, const struct answer *a, uint64_t n, struct verdict *v)
-{
-	if (asked->want == VERDICT_WHOLE && n > asked->n)
-		judge(v, VERDICT_TOO_LARGE, "", "%s%" PRIu64 " bytes, at most %zu are allowed",
-			a->has_length ? "" : "at least ", n, asked->n);
 }
 
 /* Status 200: the whole object, or an error page. */
@@ -273,9 +263,12 @@ static void judge_whole(
 {
 	uint64_t size = a->has_length ? a->length : STORE_SIZE_UNKNOWN;
 
+	if (asked->want == VERDICT_WHOLE && a->has_length && size > asked->n)
+		judge(v, VERDICT_FINAL, "", "%" PRIu64 " bytes, at most %zu are allowed", size,
+			asked->n);
 	if (asked->want != VERDICT_RANGE)
-		judge_size(asked, a, a->has_length ? size : 0, v);
-	else if (asked->at == 0 && asked->n == asked->size && size == asked->size)
+		return;
+	if (asked->at == 0 && asked->n == asked->size && size == asked->size)
 		judge_object(asked, a, size, v);
 	else if (size == asked->size ||
 		 (a->has_length && size > asked->n && asked->etag && a->has_etag))
@@ -312,7 +305,8 @@ void verdict_answer(
 	verdict_headers(asked, a, v);
 	if (v->kind != VERDICT_GOOD || asked->want == VERDICT_HEAD)
 		return;
-	judge_size(asked, a, n, v);
-	if (n != right)
+	if (asked->want == VERDICT_WHOLE && n > asked->n)
+		judge(v, VERDICT_FINAL, "", "more than %zu bytes", asked->n);
+	else if (n != right)
 		judge(v, VERDICT_TORN, "", "%" PRIu64 " bytes instead of %" PRIu64, n, right);
 }

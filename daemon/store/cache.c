@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -46,24 +45,16 @@ struct store_cache {
 	int dir; /* locked */
 	uint64_t daemon;
 	const struct store_options *options;
-	pthread_t scanner;
-	_Atomic bool closing;
 
+	char path[256];
+	uint64_t size_bytes;
+	_Atomic uint64_t used_bytes, hits, misses, evictions, mismatches;
 	pthread_mutex_t turn; /* to add and remove pieces */
-	pthread_mutex_t lock; /* never held while the disk works */
-	/* As store_cache_status() says it, but for the times. `dir` and size_bytes never change. */
-	struct store_cache_status status;
-	/* Not the lock's. A minute after a fault of the disk; after a log line about damage. */
+	pthread_mutex_t lock; /* of `last`; never held while the disk works */
+	char last[160];
+	/* A minute after a fault of the disk; after a log line about damage. */
 	_Atomic int64_t failing_until_ms, damage_due_ms;
 };
-
-/* @counter: of the status. */
-static void count(struct store_cache *cache, uint64_t *counter, int64_t by)
-{
-	pthread_mutex_lock(&cache->lock);
-	*counter += (uint64_t)by;
-	pthread_mutex_unlock(&cache->lock);
-}
 
 /* ---- the directory ---- */
 
@@ -206,11 +197,11 @@ static void failed(struct store_cache *cache, int error, const char *what)
 	if (error == ENOENT && fstat(cache->dir, &st) == 0 && st.st_nlink > 0)
 		return;
 	pthread_mutex_lock(&cache->lock);
-	snprintf(cache->status.last, sizeof(cache->status.last), "%s: %s", what, strerror(error));
+	snprintf(cache->last, sizeof(cache->last), "%s: %s", what, strerror(error));
 	pthread_mutex_unlock(&cache->lock);
 	if (is_due(&cache->failing_until_ms))
 		stores_log(cache->options, "cache %s: %s: %s; windows are fetched singly%s",
-			cache->status.dir, what, strerror(error),
+			cache->path, what, strerror(error),
 			error == ENOENT ? " until the daemon is started again"
 					: ", and it is tried again every minute");
 }
@@ -296,22 +287,22 @@ bool store_cache_read(
 	else
 		error = read_file(cache, fd, bytes, number, at % object->piece, to, n);
 	if (!error)
-		count(cache, &cache->status.hits, 1);
+		cache->hits++;
 	if (error == EBADMSG) {
-		count(cache, &cache->status.mismatches, 1);
+		cache->mismatches++;
 		if (is_due(&cache->damage_due_ms))
 			stores_log(cache->options,
 				"cache %s: piece %" PRIu32
 				" of %s differs from its sum; it is fetched again. If that happens "
 				"again, look for errors of the disk",
-				cache->status.dir, number, object->key);
+				cache->path, number, object->key);
 	} else if (error && error != ENOENT) {
 		failed(cache, error, "cannot read a piece");
 	}
 	/* Another thread may have removed it, and fetched it again. */
 	if (fd >= 0 && error && fstat(fd, &st) == 0 && st.st_nlink > 0 &&
 		unlinkat(cache->dir, file, 0) == 0)
-		count(cache, &cache->status.used_bytes, -(int64_t)blocks((uint64_t)st.st_size));
+		cache->used_bytes -= blocks((uint64_t)st.st_size);
 	if (fd >= 0)
 		close(fd);
 	return !error;
@@ -364,7 +355,7 @@ static void scan(struct store_cache *cache, struct found *found)
 	uint64_t used = 0;
 	struct stat st;
 
-	while (files && (entry = readdir(files)) && !cache->closing) {
+	while (files && (entry = readdir(files))) {
 		if (!is_piece(entry->d_name) ||
 			fstatat(cache->dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
 			continue;
@@ -377,25 +368,20 @@ static void scan(struct store_cache *cache, struct found *found)
 		close(fd);
 	if (found->n > 0)
 		qsort(found->piece, found->n, sizeof(found->piece[0]), by_read);
-	pthread_mutex_lock(&cache->lock);
-	cache->status.used_bytes = used;
-	pthread_mutex_unlock(&cache->lock);
+	cache->used_bytes = used;
 }
 
-static bool fits(struct store_cache *cache, uint64_t bytes)
+/* Whether @bytes more are within the size. */
+static bool fits(const struct store_cache *cache, uint64_t bytes)
 {
-	pthread_mutex_lock(&cache->lock);
-	bool fits = cache->status.used_bytes + bytes <= cache->status.size_bytes;
-
-	pthread_mutex_unlock(&cache->lock);
-	return fits;
+	return cache->used_bytes + bytes <= cache->size_bytes;
 }
 
 /* Removes the pieces that were not read for the longest time until @bytes more fit, and some more,
  * so that the next ones need no scan. In the turn. */
 static void make_room(struct store_cache *cache, uint64_t bytes)
 {
-	uint64_t spare = cache->status.size_bytes / SPARE_SHARE;
+	uint64_t spare = cache->size_bytes / SPARE_SHARE;
 	struct found found = {0};
 
 	scan(cache, &found);
@@ -405,8 +391,8 @@ static void make_room(struct store_cache *cache, uint64_t bytes)
 				failed(cache, errno, "cannot remove a piece");
 				break;
 			}
-			count(cache, &cache->status.used_bytes, -(int64_t)found.piece[i].bytes);
-			count(cache, &cache->status.evictions, 1);
+			cache->used_bytes -= found.piece[i].bytes;
+			cache->evictions++;
 		}
 	free(found.piece);
 }
@@ -437,7 +423,7 @@ static int write_piece(struct store_cache *cache, const char *file, const struct
 
 	if (faccessat(cache->dir, file, F_OK, 0) == 0)
 		return 0;
-	count(cache, &cache->status.misses, 1);
+	cache->misses++;
 	if (!fits(cache, more))
 		make_room(cache, more);
 	if (!fits(cache, more))
@@ -447,7 +433,7 @@ static int write_piece(struct store_cache *cache, const char *file, const struct
 	if (!error && renameat(cache->dir, NEW, cache->dir, file) != 0)
 		error = errno;
 	if (!error)
-		count(cache, &cache->status.used_bytes, (int64_t)more);
+		cache->used_bytes += more;
 	else
 		unlinkat(cache->dir, NEW, 0);
 	return error;
@@ -474,19 +460,6 @@ void store_cache_put(
 
 /* ---- opening and closing ---- */
 
-/* Finds the pieces of earlier daemons, and removes some if the size was reduced. */
-static void *scan_thread(void *argument)
-{
-	struct store_cache *cache = argument;
-
-	prctl(PR_SET_NAME, "tokend-cache");
-	pthread_mutex_lock(&cache->turn);
-	unlinkat(cache->dir, NEW, 0); /* of a daemon that was killed */
-	make_room(cache, 0);
-	pthread_mutex_unlock(&cache->turn);
-	return NULL;
-}
-
 struct store_cache *store_cache_open(
 	const char *dir, uint64_t size, const struct store_options *options, struct fault *fault)
 {
@@ -497,15 +470,17 @@ struct store_cache *store_cache_open(
 		return NULL;
 	}
 	cache->daemon = (uint64_t)stores_random() << 32 | stores_random();
-	snprintf(cache->status.dir, sizeof(cache->status.dir), "%s", dir);
-	cache->status.size_bytes = size;
+	snprintf(cache->path, sizeof(cache->path), "%s", dir);
+	cache->size_bytes = size;
 	cache->options = options;
 	pthread_mutex_init(&cache->lock, NULL);
 	pthread_mutex_init(&cache->turn, NULL);
 	cache->dir = open_directory(dir, size, fault);
-	if (cache->dir >= 0 && lock(cache->dir, dir, fault) &&
-		stores_thread(&cache->scanner, scan_thread, cache, fault))
+	if (cache->dir >= 0 && lock(cache->dir, dir, fault)) {
+		unlinkat(cache->dir, NEW, 0); /* of a daemon that was killed */
+		make_room(cache, 0);	      /* the size may have been reduced */
 		return cache;
+	}
 	if (cache->dir >= 0)
 		close(cache->dir);
 	free(cache);
@@ -516,8 +491,6 @@ void store_cache_close(struct store_cache *cache)
 {
 	if (!cache)
 		return;
-	cache->closing = true;
-	pthread_join(cache->scanner, NULL);
 	pthread_mutex_destroy(&cache->turn);
 	pthread_mutex_destroy(&cache->lock);
 	close(cache->dir);
@@ -530,8 +503,17 @@ bool store_cache_status(struct stores *stores, struct store_cache_status *status
 
 	if (!cache)
 		return false;
+	*status = (struct store_cache_status){
+		.size_bytes = cache->size_bytes,
+		.used_bytes = cache->used_bytes,
+		.hits = cache->hits,
+		.misses = cache->misses,
+		.evictions = cache->evictions,
+		.mismatches = cache->mismatches,
+	};
+	memcpy(status->dir, cache->path, sizeof(status->dir));
 	pthread_mutex_lock(&cache->lock);
-	*status = cache->status;
+	memcpy(status->last, cache->last, sizeof(status->last));
 	pthread_mutex_unlock(&cache->lock);
 	int64_t left_ms = cache->failing_until_ms - stores_now_ms();
 

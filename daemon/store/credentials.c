@@ -1,6 +1,7 @@
 #include "daemon/store/internal.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,6 +128,7 @@ bool wallet_open(struct store_bucket *bucket, struct fault *fault)
 	const struct config_store *store = place->store;
 	bool file = store && (store->token_file || store->query_file);
 	bool anonymous = store && store->anonymous;
+	sigset_t all, before;
 
 	bucket->wallet.last = PROVIDED_NOTHING;
 	bucket->wallet.search.bucket = bucket;
@@ -138,5 +140,11 @@ bool wallet_open(struct store_bucket *bucket, struct fault *fault)
 			"%.300s: requests with credentials go to http://%.300s unencrypted; use "
 			"https://, or set anonymous: true",
 			place->name, place->host);
-	return stores_thread(&bucket->wallet.thread, help, bucket, fault);
+	sigfillset(&all); /* it gets no signals */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int error = pthread_create(&bucket->wallet.thread, NULL, help, bucket);
+
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return !error || fault_errno(fault, error, "stores", "a thread cannot be started: %s",
+				 strerror(error));
 }

@@ -14,7 +14,6 @@ enum {
 	LARGE_BYTES = 1024 * 1024, /* judged by its rate, not by its whole time */
 	STALL_MS = 10 * 1000,	   /* a large body: STALL_BYTES in this time */
 	STALL_BYTES = 64 * 1024 * 10,
-	ROOM_BYTES = 64 * 1024,	  /* the first buffer of a body whose length is not known */
 	FIRST_BYTE_MS = 2 * 1000, /* doubled after each timeout */
 	FIRST_BYTE_MOST_MS = 30 * 1000,
 	URL_BYTES = 16 + URL_HOST_BYTES + URL_PATH_BYTES + CREDENTIALS_QUERY_BYTES + 4096,
@@ -44,23 +43,7 @@ static size_t on_header(char *line, size_t size, size_t n, void *context)
 	return n;
 }
 
-/* Makes room for @n more bytes. A range has it from the beginning. */
-static bool grow(struct get *get, size_t n)
-{
-	size_t room = get->room > 0 ? get->room : ROOM_BYTES;
-
-	while (room < get->n + n)
-		room *= 2;
-	char *body = room > get->room ? realloc(get->body, room) : get->body;
-
-	if (body) {
-		get->body = body;
-		get->room = room;
-	}
-	return body;
-}
-
-/* Of an error the first bytes say which one. */
+/* Of an error the first bytes say which one. A range has its memory from the beginning. */
 static size_t on_body(char *from, size_t size, size_t n, void *context)
 {
 	struct reading *r = context;
@@ -75,8 +58,11 @@ static size_t on_body(char *from, size_t size, size_t n, void *context)
 	size_t left = (good ? r->asked.n : ANSWER_ERROR_BYTES) - get->n;
 	size_t some = n < left ? n : left;
 
-	if (!grow(get, some))
+	char *body = get->n + some > r->bytes ? realloc(get->body, get->n + some) : get->body;
+
+	if (!body)
 		return 0;
+	get->body = body;
 	memcpy(get->body + get->n, from, some);
 	get->n += some;
 	get->too_long = good && some < n;
@@ -297,11 +283,8 @@ static void judge_network(const struct reading *r, CURLcode code, struct verdict
 	*v = (struct verdict){.kind = VERDICT_HEALS, .remedy = ""};
 	if (get->timed_out) {
 		v->overload = true;
-		snprintf(v->reason, sizeof(v->reason), "no %s within %.0f s",
-			get->answered_ms ? "end of the answer" : "answer",
-			(double)(get->deadline_ms -
-				 (get->answered_ms ? get->answered_ms : get->begun_ms)) /
-				1000);
+		snprintf(v->reason, sizeof(v->reason), "no %s in time",
+			get->answered_ms ? "end of the answer" : "answer");
 		return;
 	}
 	if (code == CURLE_PEER_FAILED_VERIFICATION) {
@@ -388,7 +371,6 @@ bool get_make(struct reading *r)
 	r->get = (struct get){
 		.answer = {.size = STORE_SIZE_UNKNOWN},
 		.body = malloc(r->bytes > 0 ? r->bytes : 1),
-		.room = r->bytes,
 		.begun_ms = stores_now_ms(),
 		.first_byte_ms = first_byte_ms,
 	};

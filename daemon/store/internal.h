@@ -119,7 +119,6 @@ enum provided provide_json(struct seek *seek, const char *token);
 
 /* What a section of the shared AWS files says; "": nothing. Secret. */
 struct profile {
-	bool found; /* in one of the files */
 	char name[PROFILE_NAME_BYTES];
 	char access[SIGN_ACCESS_BYTES], secret[SIGN_SECRET_BYTES], token[SIGN_TOKEN_BYTES];
 	char region[SIGN_REGION_BYTES];
@@ -193,8 +192,8 @@ enum {
 	CACHE_BLOCK = 4096, /* of the disk, for counting */
 };
 
-/* Creates, judges and locks the directory, for @size bytes, and starts a thread that adds up the
- * pieces of earlier daemons. NULL: @fault, also if another daemon uses it. */
+/* Creates, judges and locks the directory, for @size bytes, and adds up the pieces of earlier
+ * daemons. NULL: @fault, also if another daemon uses it. */
 struct store_cache *store_cache_open(
 	const char *dir, uint64_t size, const struct store_options *options, struct fault *fault);
 /* After every thread has left the functions below. NULL: does nothing. */
@@ -250,8 +249,8 @@ struct get {
 	struct verdict verdict; /* by the headers, once the body begins; then of all */
 	bool judged, timed_out, too_long;
 	bool incomplete; /* no memory for a header */
-	char *body;	 /* [room]; of an error, its beginning */
-	size_t room, n;
+	char *body;	 /* of an error, its beginning */
+	size_t n;
 	uint64_t serial;	       /* of the credentials */
 	int64_t begun_ms, answered_ms; /* answered: 0 before the first header */
 	int64_t first_byte_ms, deadline_ms;
@@ -329,8 +328,8 @@ struct stores {
 	atomic_bool closing;
 	struct store_bucket *buckets;
 	unsigned bucket_count;
-	TAILQ_HEAD(readings, reading) readings; /* by their numbers, then oldest first */
-	void *shared;				/* a tree of all that can be found */
+	TAILQ_HEAD(, reading) readings; /* oldest first */
+	void *shared;			/* a tree of all that can be found */
 	/* Of each session. The last is of readings without one, which are never cancelled. */
 	_Atomic bool cancelled[LIMIT_SESSIONS + 1];
 	uint64_t turn[LIMIT_SESSIONS + 1]; /* when it had its last one */
@@ -342,9 +341,6 @@ struct stores {
 
 int64_t stores_now_ms(void);
 uint32_t stores_random(void);
-/* Starts one without signals. False: @fault. */
-bool stores_thread(
-	pthread_t *thread, void *(*run)(void *argument), void *argument, struct fault *fault);
 
 /* Logs a line. Without locks. */
 __attribute__((format(printf, 2, 3))) void stores_log(

@@ -5,7 +5,6 @@
 #include <jansson.h>
 #include <limits.h>
 #include <poll.h>
-#include <pwd.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stddef.h>
@@ -128,7 +127,6 @@ int profile_parse(char *text, bool prefixed, struct profile *profile)
 		if (line[0] == '[' && end) {
 			*end = 0;
 			inside = is_section(line + 1, prefixed, profile->name);
-			profile->found |= inside;
 		} else if (line[0] == '[' || inside) {
 			char *value = end ? trim(end + 1, strlen(end + 1)) : NULL;
 
@@ -143,17 +141,10 @@ int profile_parse(char *text, bool prefixed, struct profile *profile)
 static bool path_of(const char *given, const char *file, char path[PATH_MAX])
 {
 	const char *home = variable("HOME");
-	char buffer[1024];
-	struct passwd user, *found = NULL;
 	bool below_home = !given || strncmp(given, "~/", 2) == 0;
 
-	if (below_home && !home) {
-		getpwuid_r(geteuid(), &user, buffer, sizeof(buffer), &found);
-		if (!found)
-			return false;
-		home = found->pw_dir;
-	}
-	return snprintf(path, PATH_MAX, "%s%s%s", below_home ? home : "",
+	return (home || !below_home) &&
+	       snprintf(path, PATH_MAX, "%s%s%s", below_home ? home : "",
 		       given ? given + below_home : "/.aws/", given ? "" : file) < PATH_MAX;
 }
 
@@ -554,11 +545,9 @@ static enum provided from_container(struct seek *seek)
 			"such a server gets no token");
 	if (file && !(token = read_text(file, seek->token, sizeof(seek->token), &seek->fault)))
 		return PROVIDED_LATER;
-	if (!file) {
-		snprintf(seek->token, sizeof(seek->token), "%s", token ? token : "");
-		token = trim(seek->token, strlen(seek->token));
-	}
-	snprintf(seek->header, sizeof(seek->header), "Authorization: %.16000s", token);
+	token = token ? token + strspn(token, blanks) : "";
+	snprintf(seek->header, sizeof(seek->header), "Authorization: %.*s",
+		(int)strcspn(token, blanks), token);
 	int status = ask(seek, "GET", NULL, *token ? seek->header : NULL, SERVER_MS);
 
 	return status == 200 ? provide_json(seek, "Token") : judge(seek, status, "");
@@ -693,13 +682,9 @@ static enum provided from_profile(struct seek *seek)
 	/* One that `stores:` or the environment names must exist. */
 	if (!named && !variable("AWS_PROFILE"))
 		return PROVIDED_NOTHING;
-	if (p.found)
-		return WRONG(seek, "it has no credentials; set aws_access_key_id and "
-				   "aws_secret_access_key, or "
-				   "credential_process");
 	return WRONG(seek,
-		"%s%s%s names it, and neither ~/.aws/credentials nor ~/.aws/config has it; add it, "
-		"or name another profile",
+		"%s%s%s names it, and neither ~/.aws/credentials nor ~/.aws/config has credentials "
+		"of it; add aws_access_key_id and aws_secret_access_key, or credential_process",
 		named ? "stores." : "AWS_PROFILE", named ? store->name : "",
 		named ? ".profile" : "");
 }

@@ -166,10 +166,8 @@ static bool wait_for_credentials(struct reading *r, struct fault *fault)
 			return false;
 		if (any)
 			wallet_hurry(wallet); /* a clock was set, so they are not due yet */
-		snprintf(r->reason, sizeof(r->reason), "%.159s",
-			said  ? fault->text
-			: any ? "credentials, which have expired"
-			      : "credentials");
+		snprintf(
+			r->reason, sizeof(r->reason), "%.159s", said ? fault->text : "credentials");
 		if (patience > 0 && stores_now_ms() - r->since_ms > patience)
 			return fault_errno(fault, EREMOTEIO, "", "%s: waited %d s for %s",
 				r->bucket->place.name, (int)(patience / 1000), r->reason);
@@ -202,7 +200,6 @@ static enum fault_code code_of(const struct verdict *v)
 {
 	return v->kind == VERDICT_DENIED || v->kind == VERDICT_EXPIRED ? FAULT_PERMISSION
 	       : v->kind == VERDICT_OTHER			       ? FAULT_CHANGED
-	       : v->kind == VERDICT_TOO_LARGE			       ? FAULT_DATA
 								       : FAULT_IO;
 }
 
@@ -222,21 +219,11 @@ static void fail(const struct reading *r, const struct get *get, bool others, in
 			     "read");
 	} else if (v->kind == VERDICT_DENIED) {
 		snprintf(more, sizeof(more), " (credentials: %s)", provider[0] ? provider : "none");
-	} else if (v->kind == VERDICT_OTHER && get->answer.status >= 400 && r->asked.etag) {
-		snprintf(more, sizeof(more),
-			"; the manifest has %" PRIu64 " bytes with the ETag \"%.128s\"",
-			r->asked.size, r->asked.etag);
 	}
 	fault_set(fault, code_of(v), "", "%s/%s: %s%s%s%s", r->bucket->place.name, r->key,
 		v->reason, more, v->remedy[0] ? "; " : "", v->remedy);
 	if (fault->code == FAULT_IO)
 		fault->error = EREMOTEIO;
-}
-
-/* A random number below @most. */
-static int64_t below(int64_t most)
-{
-	return (int64_t)(((uint64_t)most * stores_random()) >> 32);
 }
 
 /* The pause before the next GET; STOP: the fault is final. @others: GETs of other objects succeeded
@@ -248,20 +235,19 @@ static int64_t pause_ms(struct reading *r, const struct get *get, bool others)
 	/* Tools can be called again, so that an object is missing is said at once. */
 	bool listed = r->asked.etag && r->stores->options.patience_ms == 0;
 
-	if (kind == VERDICT_FINAL || kind == VERDICT_TOO_LARGE ||
-		(keys && r->bucket->success_begun_ms == 0))
+	if (kind == VERDICT_FINAL || (keys && r->bucket->success_begun_ms == 0))
 		return STOP;
 	if (kind == VERDICT_OTHER || (kind == VERDICT_DENIED && others)) {
 		if (!listed || ++r->other >= OTHER_TRIES)
 			return STOP;
-		return OTHER_MS - below(OTHER_MS / 4);
+		return OTHER_MS - stores_random() % (OTHER_MS / 4);
 	}
 	/* Those before and after an outage are not in a row. */
 	if (kind != VERDICT_DENIED)
 		r->other = 0;
 	/* Full jitter: any time up to a bound that doubles. */
 	int64_t most = (int64_t)PAUSE_FIRST_MS << (r->paced < 8 ? r->paced : 8);
-	int64_t wait = below(most < PAUSE_MOST_MS ? most : PAUSE_MOST_MS);
+	int64_t wait = stores_random() % (most < PAUSE_MOST_MS ? most : PAUSE_MOST_MS);
 	int64_t least = (int64_t)get->answer.retry_after_s * 1000;
 
 	r->paced++;

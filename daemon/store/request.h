@@ -152,7 +152,6 @@ enum verdict_kind {
 	VERDICT_DENIED,
 	VERDICT_OTHER,	   /* another object than the listed one, or none */
 	VERDICT_UNTRUSTED, /* the server's certificate is not of a known authority */
-	VERDICT_TOO_LARGE,
 	VERDICT_FINAL,
 };
 

@@ -3,13 +3,12 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { CONNECTIONS = 128, LIMIT_START = 8 };
 
@@ -26,25 +25,9 @@ int64_t stores_now_ms(void)
 
 uint32_t stores_random(void)
 {
-	uint32_t number = 0;
+	uint32_t number;
 
-	if (getrandom(&number, sizeof(number), 0) < 0)
-		number = (uint32_t)stores_now_ms() * 2654435761u;
-	return number;
-}
-
-bool stores_thread(
-	pthread_t *thread, void *(*run)(void *argument), void *argument, struct fault *fault)
-{
-	sigset_t all, before;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int error = pthread_create(thread, NULL, run, argument);
-
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return !error || fault_errno(fault, error, "stores", "a thread cannot be started: %s",
-				 strerror(error));
+	return getentropy(&number, sizeof(number)) == 0 ? number : (uint32_t)stores_now_ms();
 }
 
 void stores_log(const struct store_options *options, const char *format, ...)
@@ -77,8 +60,6 @@ bool reading_cancelled(const struct reading *reading)
 void reading_begin(struct reading *reading, struct stores *stores,
 	const struct store_bucket *bucket, const char *key)
 {
-	struct reading *before = TAILQ_LAST(&stores->readings, readings);
-
 	*reading = (struct reading){
 		.stores = stores,
 		.session = behalf,
@@ -88,13 +69,7 @@ void reading_begin(struct reading *reading, struct stores *stores,
 		.wake = PTHREAD_COND_INITIALIZER,
 		.since_ms = stores_now_ms(),
 	};
-	/* Threads run in another order than that in which their reads are needed. */
-	while (before && before->number > reading->number)
-		before = TAILQ_PREV(before, readings, link);
-	if (before)
-		TAILQ_INSERT_AFTER(&stores->readings, before, reading, link);
-	else
-		TAILQ_INSERT_HEAD(&stores->readings, reading, link);
+	TAILQ_INSERT_TAIL(&stores->readings, reading, link);
 }
 
 void reading_end(struct reading *reading)
@@ -135,14 +110,17 @@ void readings_hasten(struct store_bucket *bucket, enum hasty cause, uint32_t wit
 	}
 }
 
-/* The next one of those that wait for their turn, of which there are some. */
+/* The next one of those that wait for their turn, of which there are some. A session's threads run
+ * in any order. */
 static struct reading *next_turn(const struct store_bucket *bucket)
 {
 	const uint64_t *turn = bucket->stores->turn;
 	struct reading *next = NULL, *r;
 
 	TAILQ_FOREACH(r, &bucket->stores->readings, link)
-	if (r->bucket == bucket && r->queued && (!next || turn[r->session] < turn[next->session]))
+	if (r->bucket == bucket && r->queued &&
+		(!next || turn[r->session] < turn[next->session] ||
+			(r->session == next->session && r->number < next->number)))
 		next = r;
 	return next;
 }
@@ -205,9 +183,7 @@ void store_stop(struct stores *stores)
 
 void store_patience(struct stores *stores, int64_t patience_ms)
 {
-	pthread_mutex_lock(&stores->lock);
 	stores->options.patience_ms = patience_ms;
-	pthread_mutex_unlock(&stores->lock);
 }
 
 /* ---- buckets ---- */

@@ -49,7 +49,7 @@ struct store_options {
 	/* How long a fault that can heal is waited for, and a missing object is not asked for
 	   again; 0: without limit, and it is, because a store may lag. Later reads do not wait
 	   again until the store has answered */
-	int64_t patience_ms;
+	_Atomic int64_t patience_ms;
 	bool cache; /* use the config's `cache:`, which only one process may */
 	/* Called for each line to log, at most one a minute and bucket, in any thread, without
 	   locks. NULL: none */

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import numpy
@@ -251,7 +252,7 @@ def test_warming_without_pieces_is_refused(store, shared):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_a_full_disk_is_left_to_others(store, shared):
-    """Windows are fetched singly, with one line in the log."""
+    """Windows are fetched singly, with a line a minute in the log."""
     job = Job(shared, store, 32 << 20)
     os.mkdir(job.cache, 0o700)
     subprocess.run(
@@ -260,9 +261,11 @@ def test_a_full_disk_is_left_to_others(store, shared):
     try:
         daemon = job.daemon()
         job.gets()
+        begun = time.monotonic()
         job.read(daemon, WINDOWS)
         assert not whole_pieces(job.gets())
-        assert len(daemon.said("windows are fetched singly")) == 1, daemon.log()
+        said = len(daemon.said("windows are fetched singly"))
+        assert 1 <= said <= 1 + (time.monotonic() - begun) // 60, daemon.log()
         assert daemon.stop() == 0
     finally:
         subprocess.run(["umount", "-l", job.cache], check=True)

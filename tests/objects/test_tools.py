@@ -196,7 +196,6 @@ PAGES = [
     (LISTING % ENTRY % ("k" * 1100, 4), "key"),
     (LISTING % A.replace("web/", "we"), "does not begin with"),
     ((LISTING % A)[:-20], "not XML"),
-    ("<!DOCTYPE x [<!ENTITY a 'aaaa'>]>" + LISTING.partition("?>")[2] % A, "document type"),
     ("<html><body>Sign in</body></html>", "is something else: 'html'"),
 ]
 
@@ -210,11 +209,8 @@ def test_listings_that_cannot_be_trusted(scene, page, words):
 
 
 def test_listings_of_other_servers(scene):
-    """With a prefix for the namespace, keys before their encoding, plain keys."""
-    other = f"""<s3:ListBucketResult xmlns:s3='x'>{ENTRY % ("a%20b%2B.bin", 10)}{URL}
-        </s3:ListBucketResult>""".replace("<C", "<s3:C").replace("</C", "</s3:C")
-    for name in "Key", "ETag", "Size", "EncodingType":
-        other = other.replace(f"<{name}", f"<s3:{name}").replace(f"</{name}", f"</s3:{name}")
+    """Keys before their encoding, and plain keys."""
+    other = LISTING % (ENTRY % ("a%20b%2B.bin", 10) + URL)
     plain = LISTING % ENTRY % ("a+b%20&amp;.bin", 10)
     for page, key in ((other, "a b+.bin"), (plain, "a+b%20&.bin")):
         scene.store.fill("corpus", {f"web/{key}": bytes(10)})
