@@ -98,7 +98,7 @@ bool dataset_current(const struct dataset *d, struct fault *fault)
 	struct shard_list list = {0};
 	struct lists lists = {d, &list};
 
-	if (store_is_url(of) || !config_path(d->file, of, path, sizeof(path)))
+	if (url_text_is(of) || !config_path(d->file, of, path, sizeof(path)))
 		return true;
 	if (d->listed)
 		return same_file(&d->manifest, "the manifest was read", path, fault);

@@ -217,7 +217,7 @@ static bool check_etag(const struct reading *r, const char *etag, const char *si
 /* If lines list a side file differently, the store refuses to read it, as it compares both. */
 static bool take_side(const struct reading *r, const char *name, json_t *value)
 {
-	bool url = store_is_url(name);
+	bool url = url_text_is(name);
 	const char *etag = NULL;
 	char shown[80], key[LINE_BYTES];
 	json_int_t size = -1;
@@ -347,7 +347,7 @@ static FILE *open_text(const struct dataset *d, const char *path, char **text, s
 	FILE *file = NULL;
 	size_t n;
 
-	if (store_is_url(path)) {
+	if (url_text_is(path)) {
 		bucket = bucket_of(d, path, &key, fault);
 		*text = bucket ? store_load(d->finder.stores, bucket, key, TEXT_MOST, &n, fault)
 			       : NULL;
@@ -372,7 +372,7 @@ static bool begin(struct reading *r, const char *root)
 	d->list.root = strndup(root, n);
 	if (!d->list.root)
 		return fault_memory(r->fault);
-	if (!store_is_url(root))
+	if (!url_text_is(root))
 		return true;
 	d->bucket = bucket_of(d, root, &r->key, r->fault);
 	if (!d->bucket)

@@ -75,8 +75,8 @@ bool dataset_manifest(struct dataset *d, struct fault *fault)
 		return false;
 	/* The directory need not exist until shards are read. A path with wildcards is a pattern
 	 * only if there is no such file. */
-	if (!store_is_url(root) && (stat(root, &st) == 0 ? !S_ISDIR(st.st_mode)
-							 : strpbrk(source->path, "*?[") != NULL))
+	if (!url_text_is(root) && (stat(root, &st) == 0 ? !S_ISDIR(st.st_mode)
+							: strpbrk(source->path, "*?[") != NULL))
 		return REFUSE(d, fault, path,
 			"%.80s: is not a directory; with a manifest, must be the directory that "
 			"the paths in %s are relative to",
@@ -398,7 +398,7 @@ static void limit_tokens(struct dataset *d)
 
 bool dataset_open(struct dataset *d, FILE *saved, struct fault *fault)
 {
-	if (saved && !store_is_url(d->config->path))
+	if (saved && !url_text_is(d->config->path))
 		return dataset_load(d, saved, fault) && find_sides(d, fault);
 	if (!find_shards(d, fault) || !add_up(d, fault) || !check_samples(d, fault))
 		return false;

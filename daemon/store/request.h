@@ -6,7 +6,6 @@
 #ifndef TOKEND_STORE_REQUEST_H
 #define TOKEND_STORE_REQUEST_H
 
-#include "daemon/config/url_text.h"
 #include "daemon/store/store.h"
 
 /*

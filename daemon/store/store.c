@@ -241,11 +241,6 @@ unsigned store_number(const struct store_bucket *bucket)
 	return bucket->number;
 }
 
-bool store_is_url(const char *path)
-{
-	return url_text_is(path);
-}
-
 /* ---- opening and closing ---- */
 
 struct stores *store_open(const struct store_options *options, struct fault *fault)

@@ -13,7 +13,7 @@
 #ifndef TOKEND_STORE_H
 #define TOKEND_STORE_H
 
-#include "daemon/config/config.h"
+#include "daemon/config/url_text.h"
 #include "proto/fault.h"
 
 #include <stdbool.h>
@@ -66,8 +66,6 @@ void store_stop(struct stores *stores);
 /* After every thread has left the functions below. NULL: does nothing. */
 void store_close(struct stores *stores);
 
-/* Whether @path is a URL ("s3://…"), and so no local path. */
-bool store_is_url(const char *path);
 /*
  * The bucket of @url, "SCHEME://BUCKET/KEY", and the beginning of its key, in @url. NULL: @fault,
  * FAULT_ARGUMENT for a URL that is wrong. Any thread.

@@ -160,7 +160,7 @@ const char *ctl_input_text(const char *path, const char *text)
 
 bool ctl_input_fault(const char *path, struct fault *fault)
 {
-	bool named = store_is_url(path)
+	bool named = url_text_is(path)
 			     ? strncmp(fault->text, path, strcspn(path, ":") + strlen("://")) == 0
 			     : ctl_input_text(path, fault->text) != fault->text;
 
