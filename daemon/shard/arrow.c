@@ -12,7 +12,6 @@
 #include "daemon/shard/format.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +56,7 @@ struct column {
 	unsigned of;		  /* its type */
 	bool fits;		  /* it holds integers or lists of them */
 	enum shard_type type;	  /* of the tokens, if it fits */
+	unsigned values;	  /* the number of the buffer with them */
 	uint32_t offset_bytes;	  /* of lists with offsets; otherwise 0 */
 	int64_t list_size;	  /* of lists that are all as long; otherwise 0 */
 	uint32_t fields, buffers; /* of the columns before it, flattened as in a batch */
@@ -189,6 +189,7 @@ static void find_tokens(
 	if (c->of == TYPE_INT) {
 		int64_t bits = fb_integer(a, type, TYPE_NUMBER, 4);
 
+		c->values = 1;
 		c->fits = bits == 8 || bits == 16 || bits == 32 || bits == 64;
 		c->type = (enum shard_type)(2 * (__builtin_ffsll(bits) - 4) +
 					    (fb_integer(a, type, INT_SIGNED, 1) != 0));
@@ -196,6 +197,7 @@ static void find_tokens(
 		c->offset_bytes = c->of == TYPE_LIST ? 4 : c->of == TYPE_LARGE_LIST ? 8 : 0;
 		if (c->of == TYPE_FIXED_LIST)
 			c->list_size = fb_integer(a, type, TYPE_NUMBER, 4);
+		c->values = c->offset_bytes ? 3 : 2;
 		c->fits = child->fits && (c->offset_bytes || c->of == TYPE_FIXED_LIST);
 		c->type = child->type;
 	}
@@ -462,11 +464,8 @@ static bool read_batch(struct arrow *a, struct message *m)
 		return false;
 	m->items = m->tokens = length;
 	if ((!flat && !read_node(a, m, 1, &m->items)) ||
-		!find_buffer(a, m,
-			flat		  ? 1
-			: c->offset_bytes ? 3
-					  : 2,
-			"values", m->items, shard_type_bytes(c->type), &m->values))
+		!find_buffer(
+			a, m, c->values, "values", m->items, shard_type_bytes(c->type), &m->values))
 		return false;
 	if (c->offset_bytes)
 		return find_lists(a, m);

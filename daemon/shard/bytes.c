@@ -188,7 +188,7 @@ struct object_source {
 
 void bytes_opened(const struct bytes *b)
 {
-	if (b->object)
+	if (b && b->object)
 		b->object->block = 0;
 }
 

@@ -61,7 +61,7 @@ struct bytes *bytes_open(
 bool bytes_open_side(
 	const struct bytes *shard, const char *path, struct bytes **b, struct fault *fault);
 void bytes_close(struct bytes *b); /* NULL: does nothing */
-/* The shard is open: of an object, GETs fetch no more than what is read. */
+/* The shard is open: of an object, GETs fetch no more than what is read. NULL: does nothing. */
 void bytes_opened(const struct bytes *b);
 /* Whether a side file is unchanged since it was opened. False: @fault; ESTALE: open it again. */
 bool bytes_settled(const struct bytes *b, struct fault *fault);

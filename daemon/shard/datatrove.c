@@ -7,7 +7,6 @@
 #include "daemon/shard/format.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -5,12 +5,9 @@
  */
 #include "daemon/shard/shard.h"
 
-#include "daemon/shard/format.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

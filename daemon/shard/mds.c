@@ -17,7 +17,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,14 +41,13 @@ struct mds {
 	uint8_t *front; /* the first bytes: up to the first sample, and some of that */
 	uint64_t front_bytes;
 
-	unsigned lengths,
-		lengths_before;	      /* columns of variable size; of these, those before ours */
-	uint64_t fixed, fixed_before; /* the same: bytes of the other columns */
-	uint32_t size;		      /* of our column; 0: variable */
-	char name[SHOWN];	      /* of the column, printable */
-	bool has_type;		      /* otherwise its values begin with their type */
-	bool raw;		      /* otherwise a shape comes next */
-	enum shard_type type;	      /* unless it has_type: since sample 0 */
+	unsigned lengths, lengths_before; /* number of columns of variable size; before ours */
+	uint64_t fixed, fixed_before;	  /* bytes of the other columns; the same */
+	uint32_t size;			  /* of our column; 0: variable */
+	char name[SHOWN];		  /* of the column, printable */
+	bool has_type;			  /* otherwise its values begin with their type */
+	bool raw;			  /* otherwise a shape comes next */
+	enum shard_type type;		  /* unless it has_type: since sample 0 */
 };
 
 struct sample {
@@ -429,14 +427,16 @@ static bool find_column(const struct mds *m, struct sample *s, bool look)
 /* The number of a type is its bits, plus 1 if it is signed. That of sample 0 becomes m->type. */
 static bool take_type(struct mds *m, const struct sample *s, uint8_t number)
 {
-	enum shard_type type = s->number == 0 ? SHARD_U8 : m->type;
+	enum shard_type type = SHARD_U8;
 
-	while (number != 8 * shard_type_bytes(type) + shard_type_signed(type))
-		if (s->number > 0 || type++ == SHARD_I64)
-			return refuse(m,
-				"sample %" PRIu32 ": type is %u; must be 8, 9, 16, 17, 32, 33, 64 "
-				"or 65 (floating-point types have no tokens), as of sample 0",
-				s->number, number);
+	while (type <= SHARD_I64 && number != 8 * shard_type_bytes(type) + shard_type_signed(type))
+		type++;
+	if (type > SHARD_I64 || (s->number > 0 && type != m->type))
+		return refuse(m,
+			"sample %" PRIu32
+			": type is %u; must be 8, 9, 16, 17, 32, 33, 64 or 65, as "
+			"of sample 0; others are floating-point",
+			s->number, number);
 	m->type = type;
 	return true;
 }
@@ -472,7 +472,11 @@ static bool look(struct mds *m, struct sample *s)
 				count = UINT64_MAX;
 		}
 	}
-	return (take_tokens(m, s, n) && (m->raw || count == s->tokens)) ||
+	bool fits = take_tokens(m, s, n);
+
+	if (m->raw)
+		count = s->tokens;
+	return (fits && count == s->tokens) ||
 	       refuse(m,
 		       "sample %" PRIu32 ": its shape makes %" PRIu64
 		       " tokens of %s; column `%s` has %" PRIu64

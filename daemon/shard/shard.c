@@ -4,7 +4,6 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,10 +157,8 @@ struct shard *shard_open(const struct shard_format *format, const char *path, in
 	shard->facts.index_bytes =
 		sizeof(*shard) + shard->bytes->index_bytes + map_bytes(&shard->map);
 	bytes_opened(shard->bytes);
-	if (shard->index)
-		bytes_opened(shard->index);
-	if (shard->mask)
-		bytes_opened(shard->mask);
+	bytes_opened(shard->index);
+	bytes_opened(shard->mask);
 	return shard;
 }
 

@@ -2,13 +2,10 @@
 #include "daemon/shard/format.h"
 #include "proto/phrases.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <zlib.h>
 
 enum { COMMENT = 10 /* its offset in a gzip header */, COMMENT_MOST = 100 };

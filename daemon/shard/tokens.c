@@ -1,6 +1,5 @@
 #include "daemon/shard/format.h"
 
-#include <stddef.h>
 #include <string.h>
 
 /* ---- types ---- */

@@ -13,7 +13,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
@@ -340,18 +339,6 @@ static bool make_frames(struct source *s, uint64_t most, struct fault *fault)
 	return s->frame || fault_memory(fault);
 }
 
-/* Reads the last bytes of a file, where a seek table ends. Zeros: there is none. */
-static bool read_footer(const struct bytes *file, uint8_t footer[FOOTER_BYTES], struct fault *fault)
-{
-	memset(footer, 0, FOOTER_BYTES);
-	if (file->size >= FOOTER_BYTES &&
-		!bytes_read(file, file->size - FOOTER_BYTES, footer, FOOTER_BYTES, fault))
-		return false;
-	if (bytes_u32(footer + 5) != seekable_magic)
-		memset(footer, 0, FOOTER_BYTES);
-	return true;
-}
-
 /* Reads the table that ends with @footer. Bits 2 to 6 of its descriptor are reserved. */
 static bool read_table(struct source *s, const uint8_t *footer, struct fault *fault)
 {
@@ -525,7 +512,8 @@ struct bytes *zstd_open(
 	struct bytes *file, struct frames *frames, uint64_t budget_bytes, struct fault *fault)
 {
 	struct source *s = calloc(1, sizeof(*s));
-	uint8_t footer[FOOTER_BYTES];
+	uint8_t footer[FOOTER_BYTES] = {0};
+	uint64_t n = file->size < FOOTER_BYTES ? file->size : FOOTER_BYTES;
 
 	if (!s) {
 		fault_memory(fault);
@@ -538,9 +526,10 @@ struct bytes *zstd_open(
 		.fd = file->fd,
 		.objects = file->objects,
 		.object = file->object};
-	if (!read_footer(file, footer, fault) ||
-		!(bytes_u32(footer + 5) > 0 ? read_table(s, footer, fault)
-					    : read_header(s, fault))) {
+	if (!bytes_read(file, file->size - n, footer + FOOTER_BYTES - n, n, fault) ||
+		!(n == FOOTER_BYTES && bytes_u32(footer + 5) == seekable_magic
+				? read_table(s, footer, fault)
+				: read_header(s, fault))) {
 		forget(file, 0, file->size); /* opened again, it is read from the disk */
 		goto fail;
 	}
