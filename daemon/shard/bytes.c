@@ -60,12 +60,9 @@ static bool file_read(const struct bytes *b, uint64_t at, void *to, size_t n, st
 
 		if (got < 0 && errno == EINTR)
 			continue;
-		if (got < 0) {
-			int error = errno;
-
+		if (got < 0)
 			return fault_errno(
-				fault, error, "", "%s at byte %" PRIu64, strerror(error), at);
-		}
+				fault, errno, "", "%s at byte %" PRIu64, strerror(errno), at);
 		if (got == 0)
 			return fault_errno(fault, EIO, "",
 				"was truncated: it ends at byte %" PRIu64 ", but had %" PRIu64

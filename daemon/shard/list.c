@@ -320,10 +320,9 @@ static bool refuse_twins(const struct shard_list *list, struct fault *fault)
 	for (uint64_t i = 0; i < list->count; i++) {
 		const char *name = shard_list_name(list, i);
 
-		if (!bytes_side_path(name, ".zst", "", other, sizeof(other)) &&
-			!bytes_side_path(name, ".zstd", "", other, sizeof(other)))
-			continue;
-		if (shard_list_find(list, other) < 0)
+		if ((!bytes_side_path(name, ".zst", "", other, sizeof(other)) &&
+			    !bytes_side_path(name, ".zstd", "", other, sizeof(other))) ||
+			shard_list_find(list, other) < 0)
 			continue;
 		shard_list_path(list, i, path, sizeof(path));
 		return fault_data(fault,
