@@ -266,8 +266,9 @@ static bool is_called(const struct arrow *a, const struct column *c, const char 
 /* Chooses the config's column; otherwise tokens, input_ids or the only one. Counts the others. */
 static bool read_schema(struct arrow *a, uint64_t schema, const char *wanted)
 {
-	enum { FIRST, SECOND, ONLY, NONE } best = NONE, rank;
-	unsigned same = 0;
+	const char *const called[] = {wanted ? wanted : "tokens", wanted ? wanted : "input_ids"};
+	struct column found[3] = {0}; /* called so; the third: otherwise */
+	unsigned times[3] = {0}, rank;
 	bool text = false;
 	char all[120] = "";
 	const struct vector fields = fb_vector(a, schema, SCHEMA_FIELDS, 4);
@@ -281,25 +282,20 @@ static bool read_schema(struct arrow *a, uint64_t schema, const char *wanted)
 
 		if (!read_column(a, &fields, i, 1, &c))
 			return false;
-		rank = is_called(a, &c, wanted ? wanted : "tokens") ? FIRST
-		       : wanted					    ? NONE
-		       : is_called(a, &c, "input_ids")		    ? SECOND
-		       : c.fits && fields.count == 1		    ? ONLY
-								    : NONE;
-		same = rank < best ? 1 : same + (rank == best);
-		if (rank < best) {
-			best = rank;
-			a->column = c;
-		}
+		rank = is_called(a, &c, called[0]) ? 0 : is_called(a, &c, called[1]) ? 1 : 2;
+		found[rank] = c;
+		times[rank]++;
 		text |= c.of == TYPE_STRING || c.of == TYPE_LARGE_STRING;
 		snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", c.shown);
 	}
-	if (best == NONE)
+	rank = times[0] > 0 ? 0 : times[1] > 0 ? 1 : 2;
+	a->column = found[rank];
+	if (rank == 2 && (wanted || fields.count != 1 || !a->column.fits))
 		return refuse(a,
 			"no column is called '%.64s'; set `column` to the one with the tokens, of: "
 			"%s",
 			wanted ? wanted : "tokens' or 'input_ids", all);
-	if (same > 1)
+	if (times[rank] > 1)
 		return refuse(
 			a, "two columns are called '%s'; must be exactly one", a->column.shown);
 	return check_column(a, wanted, text, all);

@@ -189,23 +189,20 @@ static bool walk_entries(struct walk *w, DIR *dir, const char *pattern, const st
 static bool walk(struct walk *w, const char *pattern, const struct inside *up)
 {
 	DIR *dir = opendir(w->path);
-	struct stat st;
+	struct stat st = {0};
 
-	if (!dir || fstat(dirfd(dir), &st) != 0) {
-		refuse(w, errno);
-		if (dir)
-			closedir(dir);
-		return false;
-	}
+	if (!dir)
+		return refuse(w, errno);
+	bool fine = fstat(dirfd(dir), &st) == 0 || refuse(w, errno);
 	const struct inside here = {up, st.st_dev, st.st_ino};
 
 	while (up && (up->device != st.st_dev || up->inode != st.st_ino))
 		up = up->up;
-	bool fine = up ? fault_data(w->fault,
-				 "%s: is a link to a directory that contains it; remove the link",
-				 w->path)
-		       : walk_entries(w, dir, pattern, &here);
-
+	fine = fine &&
+	       (!up || fault_data(w->fault,
+			       "%s: is a link to a directory that contains it; remove the link",
+			       w->path)) &&
+	       walk_entries(w, dir, pattern, &here);
 	closedir(dir);
 	return fine;
 }
