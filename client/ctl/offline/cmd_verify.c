@@ -264,12 +264,12 @@ static struct taker taker_of(const struct proof *p, uint64_t position)
 	struct taker t = {.generation = NULL};
 
 	for (size_t i = p->peer->generations; i-- > 0 && !t.generation;)
-		if (p->peer->generation[i].position <= position)
+		if (p->peer->generation[i].begin.position <= position)
 			t.generation = &p->peer->generation[i];
 	if (!t.generation)
 		return t;
-	t.rank = (position - t.generation->position) / t.generation->micro_batch %
-		 t.generation->world;
+	t.rank = (position - t.generation->begin.position) / t.generation->begin.micro_batch %
+		 t.generation->begin.world;
 	for (size_t i = 0; i < p->peer->sections; i++) {
 		const struct record_section *s = &p->peer->section[i];
 
@@ -294,7 +294,7 @@ static uint64_t whole_to(const struct proof *p)
 	if (p->found[LOST] == 0 || !g || g + 1 < p->peer->generation + p->peer->generations ||
 		t.last > first)
 		return 0;
-	return first - (first - g->position) % (g->world * g->micro_batch);
+	return first - (first - g->begin.position) % (g->begin.world * g->begin.micro_batch);
 }
 
 /* ---- the verdict ---- */
@@ -348,13 +348,13 @@ static bool rank_is_missing(const struct proof *p, FILE *why)
 		return fprintf(why,
 			"no record of rank %" PRIu64 " of %" PRIu64 " from position %" PRIu64
 			" on was given; give the records of all ranks and nodes",
-			t.rank, t.generation->world, t.generation->position);
+			t.rank, t.generation->begin.world, t.generation->begin.position);
 	return whole > p->from &&
 	       fprintf(why,
 		       "rank %" PRIu64 " of %" PRIu64 " recorded nothing from position %" PRIu64
 		       " on; if the run was stopped there, add --to %" PRIu64
 		       " to end the range at the last complete step",
-		       t.rank, t.generation->world, first, whole);
+		       t.rank, t.generation->begin.world, first, whole);
 }
 
 static bool samples_differ(const struct proof *p, FILE *why)
@@ -520,7 +520,7 @@ static void put_finding(
 		emit_more(e, "  in %s", f->file->path);
 	} else if (taker.generation) {
 		emit_number(e, "rank", NULL, taker.rank);
-		emit_number(e, "world", NULL, taker.generation->world);
+		emit_number(e, "world", NULL, taker.generation->begin.world);
 		emit_more(e, "  of rank %" PRIu64, taker.rank);
 	}
 	emit_close(e, '}');

@@ -139,8 +139,8 @@ struct record_section {
 };
 
 struct record_generation {
-	uint64_t position, world, micro_batch;
-	uint64_t limit; /* a later generation makes rows from this position on void */
+	struct record_begin begin; /* the first, but at the lowest position of all */
+	uint64_t limit;		   /* a later generation makes rows from this position on void */
 	struct record_section *opener; /* while the sections are sorted by time */
 };
 

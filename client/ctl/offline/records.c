@@ -261,13 +261,13 @@ static int by_place(const void *a, const void *b)
 
 /* ---- generations ---- */
 
-static bool on_grid(const struct record_generation *g, const struct record_begin *b)
+static bool on_grid(const struct record_begin *at, const struct record_begin *b)
 {
-	uint64_t apart =
-		b->position > g->position ? b->position - g->position : g->position - b->position;
+	uint64_t apart = b->position > at->position ? b->position - at->position
+						    : at->position - b->position;
 
-	return g->world == b->world && g->micro_batch == b->micro_batch &&
-	       apart % (g->world * g->micro_batch) == 0;
+	return at->world == b->world && at->micro_batch == b->micro_batch &&
+	       apart % (b->world * b->micro_batch) == 0;
 }
 
 static bool begin_alike(const struct record_begin *a, const struct record_begin *b)
@@ -286,8 +286,7 @@ static struct record_generation *find_late(
 		struct record_generation *g = &p->generation[i];
 		const struct record_section *member = p->section;
 
-		if (g->position != b->position || g->world != b->world ||
-			g->micro_batch != b->micro_batch)
+		if (!begin_alike(&g->begin, b))
 			continue;
 		while (member < s && (member->generation != g || member->begin.rank != b->rank))
 			member++;
@@ -303,9 +302,9 @@ static void place_section(struct record_peer *p, struct record_section *s)
 	struct record_generation *next = &p->generation[p->generations],
 				 *newest = p->generations ? next - 1 : NULL;
 
-	if (newest && on_grid(newest, b)) {
+	if (newest && on_grid(&newest->begin, b)) {
 		s->generation = newest;
-		newest->position = least(newest->position, b->position);
+		newest->begin.position = least(newest->begin.position, b->position);
 		return;
 	}
 	s->generation = find_late(p, s);
@@ -317,10 +316,7 @@ static void place_section(struct record_peer *p, struct record_section *s)
 		if (early->generation != newest && begin_alike(&early->begin, b))
 			early->generation = next;
 	s->generation = next;
-	*next = (struct record_generation){.position = b->position,
-		.world = b->world,
-		.micro_batch = b->micro_batch,
-		.opener = s};
+	*next = (struct record_generation){.begin = *b, .opener = s};
 	p->generations++;
 }
 
@@ -332,7 +328,7 @@ static void set_limits(struct record_peer *p)
 
 	for (size_t g = p->generations; g-- > 0;) {
 		p->generation[g].limit = limit;
-		limit = least(limit, p->generation[g].position);
+		limit = least(limit, p->generation[g].begin.position);
 	}
 	qsort(p->section, p->sections, sizeof(*p->section), by_rank);
 	for (size_t i = p->sections; i-- > 0;) {
