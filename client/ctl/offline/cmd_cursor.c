@@ -409,17 +409,13 @@ static void show_fields(struct emit *e, const struct cursor *c)
 		emit_number(e, NULL, "epochs", c->epochs);
 }
 
-/* @found: where it was found; NULL: in a file of its own. False after an error was printed. */
-static bool show(struct emit *e, const struct cursor *c, const struct found *found)
+/* @found: where it was found; NULL: in a file of its own. */
+static void show(struct emit *e, const struct cursor *c, const struct found *found)
 {
-	char *json = e->json ? malloc(CURSOR_JSON_BYTES) : NULL;
-	bool good = !e->json || (json && cursor_json(c, json, CURSOR_JSON_BYTES) > 0);
+	static char json[CURSOR_JSON_BYTES];
 
-	if (good && json)
+	if (e->json && cursor_json(c, json, sizeof(json)) > 0)
 		emit_members(e, json);
-	free(json);
-	if (!good)
-		return ctl_error(PHRASE_MEMORY);
 	emit_fields(e);
 	if (found) {
 		emit_text(e, "file", "file", found->path);
@@ -435,37 +431,30 @@ static bool show(struct emit *e, const struct cursor *c, const struct found *fou
 		show_mixes(e, c);
 	}
 	emit_row(e);
-	return true;
 }
 
 static bool show_checkpoint(struct emit *e, char *path)
 {
-	struct search *s = calloc(1, sizeof(*s));
-	bool good = s || ctl_error(PHRASE_MEMORY);
+	static struct search s;
 
-	if (good)
-		search(s, path);
-	good = good && !s->failed;
-	for (size_t i = 0; good && i < s->n; i++) {
+	search(&s, path);
+	if (s.failed)
+		return false;
+	for (size_t i = 0; i < s.n; i++) {
 		if (i > 0)
 			emit_line(e, "%s", "");
-		good = show(e, &s->found[i].cursor, &s->found[i]);
+		show(e, &s.found[i].cursor, &s.found[i]);
+		cursor_free(&s.found[i].cursor);
+		free(s.found[i].path);
 	}
-	if (good && s->damaged > 0)
-		ctl_note("%s: %" PRIu64 " cursors in it are damaged", path, s->damaged);
-	if (good && s->n == 0)
-		good = ctl_error("%s: contains no cursor (%" PRIu64 " bytes in %" PRIu64
-				 " file%s); a checkpoint has one if it stores a Loader's "
-				 "state_dict(), and is not compressed",
-			path, s->bytes, s->files, s->files == 1 ? "" : "s");
-	for (size_t i = 0; s && i < s->n; i++) {
-		cursor_free(&s->found[i].cursor);
-		free(s->found[i].path);
-	}
-	if (s)
-		free(s->found);
-	free(s);
-	return good;
+	free(s.found);
+	if (s.damaged > 0)
+		ctl_note("%s: %" PRIu64 " cursors in it are damaged", path, s.damaged);
+	return s.n > 0 ||
+	       ctl_error("%s: contains no cursor (%" PRIu64 " bytes in %" PRIu64
+			 " file%s); a checkpoint has one if it stores a Loader's state_dict(), and "
+			 "is not compressed",
+		       path, s.bytes, s.files, s.files == 1 ? "" : "s");
 }
 
 /* A directory, or a file that does not begin like a cursor. */
@@ -485,10 +474,12 @@ static int show_file(const struct ctl_arguments *a)
 {
 	struct emit e = {.json = ctl_given(a, JSON)};
 	struct cursor c = {0};
-	bool good = is_checkpoint(a->argument[0])
-			    ? show_checkpoint(&e, a->argument[0])
-			    : ctl_cursor_read(&c, a->argument[0], NULL) && show(&e, &c, NULL);
+	bool good;
 
+	if (is_checkpoint(a->argument[0]))
+		good = show_checkpoint(&e, a->argument[0]);
+	else if ((good = ctl_cursor_read(&c, a->argument[0], NULL)))
+		show(&e, &c, NULL);
 	cursor_free(&c);
 	return emit_end(&e, good ? CTL_OK : CTL_FAILED);
 }

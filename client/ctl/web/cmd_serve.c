@@ -349,12 +349,12 @@ static void take_up(struct client of[CLIENTS], int listener)
 /* Serves at @fd. Returns after an error only. */
 static void serve_clients(struct served *s, int fd)
 {
-	struct client *of = calloc(CLIENTS, sizeof(*of));
+	static struct client of[CLIENTS];
 	struct pollfd polled[CLIENTS + 1];
 
-	for (unsigned i = 0; i < CLIENTS && of; i++)
+	for (unsigned i = 0; i < CLIENTS; i++)
 		of[i].fd = -1;
-	while (of) {
+	for (;;) {
 		for (unsigned i = 0; i < CLIENTS; i++) {
 			if (of[i].fd >= 0 && of[i].until_ms <= ctl_clock_ms())
 				leave(&of[i]);
@@ -374,7 +374,6 @@ static void serve_clients(struct served *s, int fd)
 			take_up(of, fd);
 	}
 	ctl_fail("cannot wait for clients: %s", strerror(errno));
-	free(of);
 }
 
 /* A socket that listens at @address, "HOST:PORT" with a numeric host ([::1]:9464 for IPv6), or -1
