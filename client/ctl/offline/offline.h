@@ -93,8 +93,8 @@ struct ctl_windows;
 typedef bool ctl_windows_take(void *context, const void *item, const void *tokens);
 
 /* Reads windows for items of @item_bytes, which begin with a struct ctl_window. Windows in a store
- * are read many at once, so items may wait for others. Borrows @s until closed. NULL after an error
- * was printed. */
+ * are read many at once, so items may wait for others. One reader is open at a time. Borrows @s
+ * until closed. NULL after an error was printed. */
 struct ctl_windows *ctl_windows_open(
 	const struct ctl_stream *s, size_t item_bytes, ctl_windows_take *take, void *context);
 /* Adds a copy of @item. False: @take returned it, or an error was printed; then the items before it

@@ -241,26 +241,23 @@ struct ctl_windows {
 struct ctl_windows *ctl_windows_open(
 	const struct ctl_stream *s, size_t item_bytes, ctl_windows_take *take, void *context)
 {
-	struct ctl_windows *r = calloc(1, sizeof(*r));
+	static struct ctl_windows reader;
+	struct ctl_windows *r = &reader;
+	const struct cursor *c = &s->stream->begin;
 	uint64_t fit;
 
-	if (!r) {
-		ctl_fail(PHRASE_MEMORY);
-		return NULL;
-	}
+	*r = (struct ctl_windows){.first = s->stream->dataset,
+		.frames = frames_new(dataset_frames_budget(s->config)),
+		.window_bytes = (c->seq_len + c->extra) * s->stream->token_bytes,
+		.take = take,
+		.context = context,
+		.item_bytes = item_bytes};
 	for (unsigned i = 0; i < OPEN_FILES; i++)
 		pthread_rwlock_init(&r->file[i].lock, NULL);
-	r->first = s->stream->dataset;
 	for (uint32_t d = 0; d < s->stream->config->datasets; d++)
 		r->stores |= s->stream->dataset[d].bucket != NULL;
-	r->window_bytes =
-		(s->stream->begin.seq_len + s->stream->begin.extra) * s->stream->token_bytes;
 	fit = r->stores ? BLOCK_BYTES / r->window_bytes : 1;
 	r->most = fit < 1 ? 1 : fit < BLOCK_WINDOWS ? fit : BLOCK_WINDOWS;
-	r->take = take;
-	r->context = context;
-	r->item_bytes = item_bytes;
-	r->frames = frames_new(dataset_frames_budget(s->config));
 	r->items = malloc(r->most * item_bytes);
 	r->tokens = malloc(r->most * r->window_bytes);
 	if (r->frames && r->items && r->tokens)
@@ -394,5 +391,4 @@ void ctl_windows_close(struct ctl_windows *reader)
 		frames_free(reader->frames);
 	free(reader->items);
 	free(reader->tokens);
-	free(reader);
 }
