@@ -39,29 +39,6 @@ struct stores *ctl_stores_open(const struct config *config, struct fault *fault)
 
 /* ---- options ---- */
 
-static bool take_options(struct ctl_input *input, const struct ctl_arguments *a)
-{
-	const char *format = ctl_named(a, "input-format"), *type = ctl_named(a, "input-dtype");
-	char names[SHARD_NAMES_BYTES];
-
-	*input = (struct ctl_input){.hint = {.type = SHARD_U16,
-					    .has_type = type,
-					    .column = ctl_named(a, "input-column")}};
-	input->format = format ? shard_format(format) : NULL;
-	if (format && !input->format && strcmp(format, "auto") != 0)
-		ctl_usage(a->command,
-			"--input-format %s: unknown format; must be auto or one of: %s", format,
-			shard_format_names(names, sizeof(names)));
-	else if (type && !shard_type(type, &input->hint.type))
-		ctl_usage(a->command,
-			"--input-dtype %s: unknown type; must be u8, i8, u16, i16, u32, i32, u64 "
-			"or i64",
-			type);
-	else
-		return true;
-	return false;
-}
-
 /* Removes side files of shards from the @n paths. Returns the number of those left; -1: out of
  * memory. */
 static int drop_sides(char **path, int n)
@@ -86,11 +63,16 @@ static int drop_sides(char **path, int n)
 
 int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a, int *n)
 {
-	const char *config = ctl_named(a, "config");
+	const char *config = ctl_named(a, "config"), *format = ctl_named(a, "input-format"),
+		   *type = ctl_named(a, "input-dtype");
 	struct fault fault;
 
-	if (!take_options(input, a))
-		return CTL_USAGE;
+	*input = (struct ctl_input){.format = format ? shard_format(format) : NULL,
+		.hint = {.type = SHARD_U16,
+			.has_type = type,
+			.column = ctl_named(a, "input-column")}};
+	if (type)
+		shard_type(type, &input->hint.type);
 	for (int i = 0; i < *n; i++)
 		if (ctl_place_unlisted(a->argument[i]))
 			return ctl_usage(a->command,

@@ -87,13 +87,11 @@ struct ctl_input {
 };
 
 #define CTL_INPUT_FORMAT_OPTION                                                                    \
-	OPTION_TEXT("input-format", "FORMAT",                                                      \
-		"format of the shards: npy, llmc, datatrove, flat, megatron, mds or arrow; "       \
-		"default: auto, recognise each")
+	OPTION_CHOICE("input-format", "auto|npy|llmc|datatrove|flat|megatron|mds|arrow",           \
+		"format of the shards; default: auto, recognise each")
 #define CTL_INPUT_DTYPE_OPTION                                                                     \
-	OPTION_TEXT("input-dtype", "DTYPE",                                                        \
-		"type of a token, for files that do not say: u8, i8, u16, i16, u32, i32, u64 or "  \
-		"i64; default: u16")
+	OPTION_CHOICE("input-dtype", "u8|i8|u16|i16|u32|i32|u64|i64",                              \
+		"type of a token, for files that do not say; default: u16")
 #define CTL_INPUT_COLUMN_OPTION                                                                    \
 	OPTION_TEXT("input-column", "NAME",                                                        \
 		"column of the tokens in mds and arrow shards; default: tokens, then input_ids, "  \
