@@ -22,9 +22,9 @@ CHECK = """
 
 class Packed(Job):
     def config(self, **keys):
-        """Called before the daemon starts: packs documents of 9 to 24 tokens into rows."""
+        """Called before the daemon starts: packs documents of 12 to 24 tokens into rows."""
         rng = numpy.random.default_rng(3)
-        ends = rng.integers(9, 25, 3_000).cumsum()
+        ends = rng.integers(12, 25, 3_000).cumsum()
         tokens = rng.integers(2, VOCAB, ends[-1], dtype=numpy.uint16)
         tokens[ends - 1] = EOS
         plain, rows = self.file("documents.bin"), self.file("shards", "rows", "0.bin")
