@@ -206,32 +206,25 @@ static bool same_path(const struct dataset *a, const struct dataset *b)
 	return same;
 }
 
-/* Remarks that @d has windows of the part of an earlier dataset of its stream, if it does. */
-static void doubt_parts(struct dataset *d, const struct dataset *earlier)
-{
-	const struct config_dataset *mine = d->config, *its = earlier->config;
-	char part[ORDER_PART_BYTES], other[ORDER_PART_BYTES];
-
-	if (mine->lo < its->hi && its->lo < mine->hi)
-		dataset_remark(d, REMARK_DOUBT,
-			"its part of the path, %s, overlaps %s of dataset %s: both serve what is "
-			"in both",
-			order_part_text(mine->lo, mine->hi, part),
-			order_part_text(its->lo, its->hi, other), its->name);
-}
-
 /* Parts of one path are disjoint only if they are parts of the same windows. */
 static bool check_parts(const struct catalog *c, struct fault *fault)
 {
 	for (struct dataset *d = c->dataset; d < c->dataset + c->datasets; d++)
 		for (struct dataset *e = c->dataset; e < d; e++) {
 			const struct config_stream *mine = d->stream, *its = e->stream;
+			uint64_t lo = d->config->lo, hi = d->config->hi, its_lo = e->config->lo,
+				 its_hi = e->config->hi;
 			bool part = dataset_is_part(d);
+			char text[ORDER_PART_BYTES], other[ORDER_PART_BYTES];
 
 			if (!(part || dataset_is_part(e)) || !same_path(d, e))
 				continue;
-			if (its == mine)
-				doubt_parts(d, e);
+			if (its == mine && lo < its_hi && its_lo < hi)
+				dataset_remark(d, REMARK_DOUBT,
+					"its part of the path, %s, overlaps %s of dataset %s: both "
+					"serve what is in both",
+					order_part_text(lo, hi, text),
+					order_part_text(its_lo, its_hi, other), e->config->name);
 			if (mine->seq_len != its->seq_len || mine->extra != its->extra ||
 				d->table.stride != e->table.stride)
 				return REFUSE(part ? d : e, fault, part,
