@@ -49,6 +49,12 @@ HIDDEN = (
 REQUESTS = {
     "three at once": ([GET * 3], [200]),
     "byte by byte": ([bytes([b]) for b in GET], [200]),
+    "another host after a bare LF": ([b"GET /healthz HTTP/1.1\nHost: evil.example\r\n\r\n"], [421]),
+    "another host in a folded line": (
+        [b"GET /healthz HTTP/1.1\r\nHost:\r\n evil.example\r\n\r\n"],
+        [421],
+    ),
+    "another host after ours": ([GET[:-2] + b"Host: evil.example\r\n\r\n"], [421]),
     "no host": ([b"GET /healthz HTTP/1.0\r\n\r\n"], [200]),
     "HTTP/2 at once": ([b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], [400]),
     "a body": ([CHUNKED + GET], [405]),

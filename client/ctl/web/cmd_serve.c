@@ -185,6 +185,12 @@ struct client {
 	char request[REQUEST_MOST + 1]; /* ends with a 0 */
 };
 
+/* What llhttp finds in a request. */
+struct head {
+	const struct served *served;
+	bool is_host, foreign;
+};
+
 static void leave(struct client *c)
 {
 	close(c->fd);
@@ -198,22 +204,13 @@ static void leave(struct client *c)
  * A page of another site can have its name bound to this address, and a browser would then let its
  * script read the answers. Such a request has that name in Host:.
  */
-static bool is_served(const struct served *s, const char *request)
+static bool is_served(const struct served *s, const char *host, size_t n)
 {
-	const char *host = strcasestr(request, "\r\nHost:");
 	char text[256], name[256], ours[256] = "";
 	unsigned char number[sizeof(struct in6_addr)];
 	char after = ':';
-	size_t n;
 
-	if (!host)
-		return true;
-	host += strlen("\r\nHost:");
-	host += strspn(host, " \t");
-	n = strcspn(host, " \t\r");
 	snprintf(text, sizeof(text), "%.*s", (int)(n < sizeof(text) ? n : 0), host);
-	if (n == 0)
-		return true;
 	if (sscanf(text, "[%255[^]]]%c", name, &after) >= 1)
 		return after == ':' && inet_pton(AF_INET6, name, number) == 1;
 	snprintf(name, sizeof(name), "%.*s", (int)strcspn(text, ":"), text); /* without the port */
@@ -225,6 +222,20 @@ static bool is_served(const struct served *s, const char *request)
 	       (ours[0] && strcasecmp(name, ours) == 0);
 }
 
+static int on_header_field(llhttp_t *parser, const char *at, size_t n)
+{
+	((struct head *)parser->data)->is_host = n == 4 && strncasecmp(at, "host", n) == 0;
+	return 0;
+}
+
+static int on_header_value(llhttp_t *parser, const char *at, size_t n)
+{
+	struct head *h = parser->data;
+
+	h->foreign |= h->is_host && n > 0 && !is_served(h->served, at, n);
+	return 0;
+}
+
 /* A body is not read. */
 static int on_headers_complete(llhttp_t *parser)
 {
@@ -232,17 +243,23 @@ static int on_headers_complete(llhttp_t *parser)
 	return HPE_PAUSED;
 }
 
-static const llhttp_settings_t settings = {.on_headers_complete = on_headers_complete};
+static const llhttp_settings_t settings = {
+	.on_header_field = on_header_field,
+	.on_header_value = on_header_value,
+	.on_headers_complete = on_headers_complete,
+};
 
 /* Writes the answer to @to, and returns its status. 0: the request is not complete yet. */
 static unsigned answer_to(
 	struct client *c, struct served *s, FILE *to, llhttp_t *parser, const char **type)
 {
+	struct head h = {.served = s};
 	llhttp_errno_t end;
 	char path[64] = "";
 
-	/* All that has arrived is parsed again, and texts are found in what was accepted. */
+	/* All that has arrived is parsed again: then each text is whole. */
 	llhttp_init(parser, HTTP_REQUEST, &settings);
+	parser->data = &h;
 	end = llhttp_execute(parser, c->request, c->received);
 	if (end == HPE_OK && c->received < REQUEST_MOST)
 		return 0;
@@ -250,7 +267,7 @@ static unsigned answer_to(
 		return refuse(to, 431, "the request is too long");
 	if (end != HPE_PAUSED)
 		return refuse(to, 400, llhttp_get_error_reason(parser));
-	if (!is_served(s, c->request))
+	if (h.foreign)
 		return refuse(
 			to, 421, "this name is not served: use the address, or add --host NAME");
 	if (parser->method != HTTP_GET && parser->method != HTTP_HEAD)
