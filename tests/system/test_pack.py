@@ -374,6 +374,21 @@ def test_bounds_of_files_that_are_there_are_compared(place, options, again):
     assert has(said, "exists, and nothing is overwritten", "has other document bounds")
 
 
+def test_padding_listed_as_documents_is_found(place):
+    """All bounds are where they should be; the list has lost its comment."""
+    documents(place, "in.bin", [10, 20, 30, 63])
+    command = [place.file("in.bin"), place.file("out"), "--fit", 64, "--eos", EOS]
+    (line,) = pack(*command)
+    listed = line["path"].replace(".bin", ".csv.gz")
+    bounds = {0, line["tokens"]}
+    for text in gzip.open(listed, "rt"):
+        bounds |= set(map(int, text.split(",")))
+    bounds = sorted(bounds)
+    with gzip.open(listed, "wt") as f:
+        f.writelines(f"{a},{b}\n" for a, b in zip(bounds, bounds[1:]))
+    assert "has other document bounds" in pack(*command, code=1)
+
+
 def test_a_second_pack_and_inputs_that_change_meanwhile_are_refused(place):
     documents(place, "in.bin", lognormal(60_000))
     options = ["--fit", ROW, "--eos", EOS, "--shards", 20, *ZSTD, "--level", 19]

@@ -49,7 +49,7 @@ struct out {
 	uint32_t *window; /* --fit: all of them */
 
 	uint64_t *end; /* [ends] where documents end; in rows, where parts of them and padding do */
-	size_t ends;
+	size_t ends, pieces; /* pieces: of documents in rows */
 
 	/* zstd */
 	ZSTD_CCtx *zstd;
@@ -391,6 +391,7 @@ static bool put_rows(struct out *o, struct fault *fault)
 	if (list && gzclose(list) != Z_OK && fine)
 		fine = pack_fail(fault, o->side, errno);
 	free(piece);
+	o->pieces = n;
 	return fine;
 }
 
@@ -463,7 +464,8 @@ static bool put_all(struct out *o, struct fault *fault)
 /* Whether the file's documents, and its padding, end where they should. */
 static bool same_bounds(const struct out *o, const struct shard *shard)
 {
-	bool same = o->ends == 0 || shard->facts.documents != SHARD_UNKNOWN;
+	uint64_t documents = o->window ? o->pieces : o->ends ? o->ends : SHARD_UNKNOWN;
+	bool same = shard->facts.documents == documents;
 
 	for (uint64_t i = 0, at = 0; same && i < o->ends; at = o->end[i++])
 		same = at < o->end[i] && o->end[i] <= shard->facts.tokens &&
