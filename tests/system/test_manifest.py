@@ -6,6 +6,7 @@ manifests are refused by line. test_formats.py serves all formats with manifests
 import json
 import os
 import shutil
+import subprocess
 
 import numpy
 import pytest
@@ -80,7 +81,16 @@ def test_a_manifest_that_cannot_be_written_stays_as_it_is(place):
     write(path, b"before")
     assert b"is not UTF-8" in tokctl("manifest", place.file("odd"), path, code=1)
     assert open(path).read() == "before"
-    assert sorted(os.listdir(place.path)) == ["none.jsonl", "odd"]
+    for i in range(100):
+        write(place.file("many", f"{i}.bin"), bytes(100))
+    with open("/dev/full", "w") as full:
+        many = [TOKCTL, "manifest", "--json", place.file("many"), path]
+        done = subprocess.run(many, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and has(
+        done.stderr, "stdout: No space left", f"{path}: not written"
+    )
+    assert open(path).read() == "before"
+    assert sorted(os.listdir(place.path)) == ["many", "none.jsonl", "odd"]
 
 
 def test_a_manifest_survives_a_power_cut(place):

@@ -797,6 +797,7 @@ static int manifest(const struct ctl_arguments *a)
 	struct inspect in = {.deep = false};
 	struct ctl_file file;
 	int status, shards = !from;
+	bool begun;
 
 	if (url_text_is(to))
 		return ctl_usage(a->command,
@@ -816,10 +817,11 @@ static int manifest(const struct ctl_arguments *a)
 		inspect_place(&in);
 		inspect_close(&in);
 	}
-	if (status == CTL_OK && in.faults)
+	begun = status == CTL_OK;
+	status = inspect_end(&in, status); /* if the report fails, the manifest may lack shards */
+	if (begun && status != CTL_OK)
 		ctl_fail("%s: not written because of the problems above", to);
-	in.faults |= !ctl_file_end(&file, status == CTL_OK && !in.faults);
-	return inspect_end(&in, status);
+	return ctl_file_end(&file, status == CTL_OK) || status != CTL_OK ? status : CTL_FAILED;
 }
 
 const struct ctl_command ctl_manifest = {
