@@ -9,7 +9,7 @@ import types
 import numpy
 import pytest
 from tokend import Loader
-from verifying import MADE, Scene, begin, entries, proves, timeless
+from verifying import BEGIN, MADE, PASS, Scene, begin, entries, proves, timeless
 
 from lib import TOKCTL, has, run
 
@@ -208,6 +208,19 @@ def test_files_and_directories_of_several_nodes(scene):
     _, out, _ = run(TOKCTL, "verify", "-c", scene.config, "train", directory, "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert [(a["peer"], a["samples"], a["repeated"]) for a in lines] == [(0, 120, 0), (5, 120, 0)]
+
+
+def test_passes_of_peers_in_one_file(scene):
+    """Peer 5 is in its first pass, of which it lost a part, though peer 0 was in its second."""
+    files = scene.made("1x4@0+30 1x4@0+10=0 1x4@0+20=0%5")
+    second = numpy.flatnonzero(files["0-0"][:, 0] == BEGIN)[1]
+    files["0-0"][second, 1] |= numpy.uint64(PASS)
+    directory = scene.write("passes", files)
+    code, out, _ = run(TOKCTL, "verify", "-c", scene.config, "train", directory, "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    passes = [(a["peer"], a["pass"], a["samples"], a["lost"]) for a in lines]
+    assert (code, passes) == (1, [(0, 0, 120, 0), (0, 1, 40, 0), (5, 0, 80, 40)])
+    assert "no pass reached --from 200" in scene.refused(directory, "--from", 200)
 
 
 # ---- mixes ----

@@ -17,6 +17,7 @@ from lib.web import metric
 
 SEQ_LEN, WINDOW, SHARD = 30, 31, 20_000
 BEGIN, KIND, FIRST = (1 << 64) - 1, 0x74646B7200000200, 1  # of a beginning, see proto/record.h
+PASS = 2
 MADE = 2000  # records can be made of positions before this one
 
 

@@ -676,7 +676,7 @@ static int prove(const struct ctl_arguments *a, const struct records *r)
 {
 	struct emit e = {.json = ctl_given(a, JSON)};
 	int status = CTL_OK;
-	bool done = true;
+	bool done = true, reached = false;
 
 	for (size_t i = 0; i < r->peers && done; i++) {
 		struct proof p = {.records = r, .peer = &r->peer[i]};
@@ -684,11 +684,15 @@ static int prove(const struct ctl_arguments *a, const struct records *r)
 		see_range(&p);
 		if (r->passes > 1 && ctl_given(a, FROM) && p.to <= ctl_number(a, FROM, 0))
 			continue; /* this pass did not reach --from */
+		reached = true;
 		done = set_range(&p, a) && proof_run(&p) && proof_put(&e, &p);
 		if (!done || findings(&p) > 0)
 			status = CTL_FAILED;
 		proof_free(&p);
 	}
+	if (!reached)
+		status = ctl_fail("no pass reached --from %" PRIu64 "; give a lower one",
+			ctl_number(a, FROM, 0));
 	return emit_end(&e, status);
 }
 

@@ -114,7 +114,7 @@ struct record_file {
 	char *path;
 	dev_t device;
 	ino_t inode;
-	uint64_t pass; /* of the section that was judged last */
+	uint64_t peer, pass; /* of the section that was judged last */
 };
 
 /* An order in which rows were served: that of a cursor. */

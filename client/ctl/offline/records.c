@@ -33,7 +33,7 @@ static bool add_file(struct records *r, const char *path)
 
 	if (!copy)
 		return ctl_error(PHRASE_MEMORY);
-	r->file[r->files++] = (struct record_file){copy, st.st_dev, st.st_ino, 0};
+	r->file[r->files++] = (struct record_file){copy, st.st_dev, st.st_ino, 0, 0};
 	return true;
 }
 
@@ -418,17 +418,18 @@ static bool number_passes(struct records *r)
 		return ctl_error(PHRASE_MEMORY);
 	for (size_t i = 0; i < r->sections; i++) {
 		struct record_section *s = &r->section[i];
-		uint64_t pass;
+		uint64_t pass = s->file->peer == s->begin.peer ? s->file->pass : 0;
 
 		if (i == 0 || s->begin.peer != s[-1].begin.peer) {
 			common = !s->again;
 			memset(joined, 0, (r->sections + 3) * sizeof(*joined));
 		}
-		pass = (s->file->pass ? s->file->pass : common) + s->again;
+		pass = (pass ? pass : common) + s->again;
 		pass = pass ? pass : 1;
 		joined[pass] += s->again;
 		while (joined[common + 1] >= s->begin.world)
 			common++;
+		s->file->peer = s->begin.peer;
 		s->file->pass = pass;
 		s->pass = pass - 1;
 		if (pass > r->passes)
