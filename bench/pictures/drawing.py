@@ -19,9 +19,6 @@ text { font: 13px system-ui, sans-serif; fill: #24292f }
 .green-line { stroke: #1a7f37 }
 .grey-line { stroke: #57606a }
 .grey { fill: #57606a; stroke: none }
-.faint { fill: none; stroke: #0969da; stroke-opacity: 0.35 }
-.undone { fill: none; stroke: #bc4c00; stroke-dasharray: 4 3 }
-.event { fill: none; stroke: #cf222e; stroke-dasharray: 2 3 }
 @media (prefers-color-scheme: dark) {
   .page { fill: #0d1117 }
   text { fill: #e6edf3 }
@@ -33,13 +30,11 @@ text { font: 13px system-ui, sans-serif; fill: #24292f }
   .blue { fill: #4493f8 }
   .green { fill: #3fb950 }
   .orange { fill: #f0883e }
-  .curve, .faint { stroke: #4493f8 }
+  .curve { stroke: #4493f8 }
   .orange-line { stroke: #f0883e }
   .green-line { stroke: #3fb950 }
   .grey-line { stroke: #9198a1 }
   .grey { fill: #9198a1 }
-  .undone { stroke: #f0883e }
-  .event { stroke: #f85149 }
 }
 """
 
