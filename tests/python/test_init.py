@@ -10,7 +10,7 @@ import numpy
 import pytest
 import yaml
 from test_loader_daemon import kill_private
-from tokenizing import call, corpus
+from tokenizing import call, corpus, tokenize
 
 from lib import TOKCTL, child_environment, has, run, shard_writers
 from tokend import Loader
@@ -90,7 +90,49 @@ LAYOUTS = {  # files, arguments, {stream: {dataset: path}}
         [f"{D}/train_*.bin", f"{D}/val_0.bin"],
         {"train": {"data": f"{D}/train_*.bin"}, "valid": {"val_0": f"{D}/val_0.bin"}},
     ),
+    "files next to shards": (
+        {
+            **{f"{D}/{name}": flat(9000) for name in ("train.bin", "val.bin", "labels.bin")},
+            **{f"{D}/{name}": WORDS for name in ("input.txt", "prepare.py")},
+        },
+        [f"{D}/"],
+        {"train": {"train": f"{D}/train.bin"}, "valid": {"val": f"{D}/val.bin"}},
+    ),
+    "another format next to shards": (
+        {
+            **{f"{D}/train_{n}.bin": flat(9000) for n in range(2)},
+            f"{D}/train_0_offsets.npy": shard_writers.npy(tokens(900, "<i8")),
+            f"{D}/pytorch_model.bin": b"PK\3\4" + flat(900),
+        },
+        [D],
+        {"train": {"data": f"{D}/train_*.bin"}},
+    ),
+    "a directory of shards in another": (
+        {**{f"{D}/shards/{name}.bin": flat(9000) for name in "ab"}, f"{D}/README": WORDS},
+        [D],
+        {"train": {"shards": f"{D}/shards"}},
+    ),
+    "odd characters": (
+        {f"{D}/a\u2028\x85\x1b[31m.bin": flat(9000)},
+        [f"{D}/a\u2028\x85\x1b[31m.bin"],
+        {"train": {"a[31m": f"{D}/a\u2028\x85\x1b[31m.bin"}},
+    ),
     "the current directory": ({"./0.bin": flat(9000)}, ["*.bin"], {"train": {"here": "*.bin"}}),
+    "a file in the current directory": ({"./0.bin": flat(9000)}, ["."], {"train": {"0": "0.bin"}}),
+}
+
+
+LEFT_OUT = {
+    "files next to shards": [
+        "input.txt: is text next to shards",
+        "labels.bin: its name (labels) is not a shard's",
+        "prepare.py: is text next to shards",
+    ],
+    "another format next to shards": [
+        "pytorch_model.bin: is a zip archive (.npz, or torch.save) next to shards",
+        "train_0_offsets.npy: its name (offsets) is not a shard's",
+    ],
+    "a directory of shards in another": ["README: is text next to shards"],
 }
 
 
@@ -103,6 +145,8 @@ def test_a_config_for_shards(layout):
         name: {dataset: facts["path"] for dataset, facts in datasets.items()}
         for name, (_, datasets) in streams.items()
     } == expected
+    left = sorted(re.findall("^left out: ../data/(.*)", said, re.M))
+    assert left == LEFT_OUT.get(layout, []) and "\x1b" not in said
     assert "python -m tokend try\n" in said and "torchrun train.py\n" in said
     stream, datasets = streams["train"]
     if "widths" in layout:
@@ -145,11 +189,12 @@ BAD = {  # files, arguments, words of the message
         [D],
         "has no documents (../data/a.png: is not UTF-8 text); name other files",
     ),
-    "another file": (
-        {f"{D}/a.bin": flat(9000), f"{D}/README.md": WORDS},
+    "no pattern for the shards": (
+        {f"{D}/a.bin": flat(9000), f"{D}/b.bin": flat(9000), f"{D}/c.bin": WORDS},
         [D],
-        "name the shards, or a pattern in quotes like '../data/*.bin'",
+        "c.bin: is text next to shards. To leave files out, name the shards, or a pattern",
     ),
+    "arrays of zarr": ({f"{D}/zarr.json": WORDS, f"{D}/c/0": flat(9000)}, [D], "c/0: is not UTF-8"),
     "two formats": (
         {f"{D}/a.bin": flat(9000), f"{D}/b.npy": shard_writers.npy(tokens(9000))},
         [D],
@@ -160,7 +205,7 @@ BAD = {  # files, arguments, words of the message
     "too few tokens": (
         {f"{D}/a.bin": flat(5)},
         [D],
-        "5 tokens in 1 shards, flat u16; name more data",
+        "5 tokens in 1 shard, flat u16; name more data",
     ),
     "int64 in a flat file": ({f"{D}/a.bin": flat(9000, "<i8")}, [D], "../data/a.bin: "),
     "shards and text": (
@@ -193,7 +238,34 @@ def test_existing_files_are_kept(here):
         assert (here / name).read_text() == "mine"
 
 
+def test_a_file_of_another_is_kept(here, monkeypatch):
+    """It appears while init runs."""
+    write({f"{D}/a.bin": flat(9000)})
+    seq_len = init._seq_len
+
+    def late(*arguments):
+        (here / "train.py").write_text("mine")
+        return seq_len(*arguments)
+
+    monkeypatch.setattr(init, "_seq_len", late)
+    assert "train.py: File exists" in call("init", D, code=1)[1]
+    assert os.listdir(".") == ["train.py"] and (here / "train.py").read_text() == "mine"
+
+
+def test_a_check_that_dies_is_one_line(monkeypatch):
+    write({f"{D}/a.bin": flat(9000)})
+    monkeypatch.setattr(init, "program", lambda _: "/bin/false")
+    assert refused(D) == "tokend --check failed"
+
+
 # ---- text ----
+
+
+@pytest.mark.parametrize("more", [[], ["--tokenizer", "bytes"]])
+def test_shards_of_tokenize_keep_their_eos(more):
+    write({f"{D}/a.txt": WORDS})
+    tokenize(f"{D}/a.txt", "-o", "made", "--tokenizer", "bytes", "--eos", 10)
+    assert begin("made", *more)[0]["train"][0]["eos"] == 10
 
 
 def test_text_is_served_as_text(here, made):

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+import subprocess
 import sys
 
 import pytest
@@ -44,7 +45,7 @@ def test_round_trip(directory, make):
         assert "GPT-2's pattern is used" in said
     else:
         assert parts == [encode(text) for text in documents]
-    assert f"{len(documents)} documents, " in said and " in 1 shards of u16" in said
+    assert f"{len(documents)} documents, " in said and " in 1 shard of u16" in said
 
 
 def parquet(path, documents, encode=True):
@@ -258,3 +259,10 @@ def test_columns_of_tokens(directory):
         assert text in refused(named, "-o", directory / "none" / "-".join(more), *more)
     said = tokenize(named, "-o", "none", code=2)[1]
     assert "pass --tokenizer for text, or --column" in said
+
+
+def test_the_module_of_earlier_versions(directory):
+    (directory / "a.txt").write_text("words")
+    command = [sys.executable, "-m", "tokend.tokenize", "a.txt", "-o", "out", "--tokenizer=bytes"]
+    subprocess.run(command, check=True, cwd=directory, env=lib.child_environment())
+    assert texts(directory / "out") == ["words"]

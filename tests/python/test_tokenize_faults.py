@@ -139,6 +139,17 @@ def test_invalid_text_is_named(directory, name, contents, text):
     assert not (directory / "out").exists() or not shards(directory / "out")
 
 
+def test_names_do_not_control_the_terminal(directory):
+    names = [directory / name for name in ("a\x1b[31m.csv", "b.txt")]
+    for name in names:
+        name.write_text("word")
+    _, said = tokenize(directory, "-o", directory / "o", "--tokenizer", "bytes")
+    assert "left out: " in said and "[31m.csv" in said and "\x1b" not in said
+    assert "1 document, 5 tokens in 1 shard of u16" in said
+    said = refused(names[0], "-o", directory / "p", "--tokenizer", "bytes")
+    assert "[31m.csv" in said and "\x1b" not in said
+
+
 def test_damaged_frames_and_tables_are_named(directory):
     pyarrow, zstandard = pytest.importorskip("pyarrow"), pytest.importorskip("zstandard")
     packed, table = directory / "a.jsonl.zst", directory / "a.parquet"

@@ -8,6 +8,7 @@ import signal
 import sys
 
 from ._tokend import Error, program, version
+from .data.parser import meant, printable
 
 USAGE = """\
 usage: python -m tokend init PATH…      write tokend.yaml and train.py for shards or text
@@ -32,7 +33,7 @@ PACKAGE = os.path.dirname(os.path.realpath(__file__))
 
 def fail(text, status=1, name="tokend"):
     clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # removes a line of progress
-    print(f"{clear}{name}: {text}", file=sys.stderr)
+    print(f"{clear}{name}: {printable(str(text))}", file=sys.stderr)
     return status
 
 
@@ -97,8 +98,6 @@ def main(arguments):
             become(*PROGRAMS[name], *rest)
     except (Error, OSError) as error:
         return fail(error)
-    from .data.parser import meant
-
     known = meant(name, (*MODULES, *PROGRAMS))
     return fail(f"unknown command {name!r}{known}; python -m tokend --help lists all", 2)
 

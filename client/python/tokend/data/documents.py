@@ -20,6 +20,7 @@ ROWS = 256  # of a table, in memory
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
 TEXTS, TABLES = ("text", "jsonl", "parquet"), ("parquet", "arrow")
 TOKENIZERS = re.compile(r"tokenizer\.json|.*\.tiktoken")
+NOT_TEXT = "is not UTF-8 text"
 DAMAGED = OSError, EOFError, zlib.error
 
 
@@ -93,7 +94,7 @@ def sources_of(paths, kinds, any_text, say):
 
     @any_text: files with any ending are text if they begin with UTF-8.
     """
-    sources, left_out = [], ""
+    sources, left_out = [], {}
     for path in paths:
         for source in map(_source, _files(path)):
             if any_text and source.kind not in kinds:
@@ -106,16 +107,19 @@ def sources_of(paths, kinds, any_text, say):
             elif any_text and TOKENIZERS.fullmatch(os.path.basename(source.path)):
                 why = "is a tokenizer"
             elif any_text and not _is_text(source):
-                why = "is not UTF-8 text"
+                why = NOT_TEXT
             if why and source.path == path:
                 raise Error(f"{path}: {why}; leave it out")
             if why:
-                left_out = f" ({source.path}: {why})"
+                left_out[source.path] = why
                 say(f"left out: {source.path}: {why}")
             else:
                 sources.append(source)
-    if not sources:
-        raise Error(f"{', '.join(paths)}: has no documents{left_out}; name other files")
+    binary = [path for path, why in left_out.items() if why == NOT_TEXT]
+    # JSON alone next to binary files describes these, as in zarr
+    if not sources or (binary and all(source.path.endswith(".json") for source in sources)):
+        one = "".join(f" ({path}: {left_out[path]})" for path in [*binary, *left_out][:1])
+        raise Error(f"{', '.join(paths)}: has no documents{one}; name other files")
     return sources
 
 

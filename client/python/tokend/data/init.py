@@ -4,15 +4,16 @@
     python -m tokend init /data/web /data/code
 
 It writes tokend.yaml and train.py into the current directory. Each argument is a dataset: a file, a
-directory, or a pattern in quotes. Shards stay where they are, and are weighted by their tokens.
-Text is converted to shards below tokens/, up to --most MiB of each argument. Arguments with names
-like val.bin go into a stream for validation. Without such names, that stream has a part of each
-dataset, which the other stream does not have.
+directory, or a pattern in quotes. Shards stay where they are, and are weighted by their tokens;
+other files in their directory are left out, and named. Text is converted to shards below tokens/,
+up to --most MiB of each argument. Arguments and shards with names like val.bin go into a stream for
+validation. Without such names, that stream has a part of each dataset, which the other stream does
+not have.
 """
 
+import contextlib
 import dataclasses
 import itertools
-import json
 import os
 import pathlib
 import re
@@ -23,7 +24,7 @@ import time
 
 from .._tokend import Error, program
 from . import documents, tokenize, tokenizer
-from .parser import Parser, positive, printable, tokctl
+from .parser import Parser, positive, printable, quoted, things, tokctl
 
 CONFIG, SCRIPT, TOKENS = "tokend.yaml", "train.py", "tokens"
 MOST_MIB = 64  # of text: 20 to 40 CPU seconds with a real tokenizer
@@ -32,7 +33,10 @@ SHORTEST = 8  # tokens of a sample
 LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
 RUN = 64  # windows: a part of a dataset consists of such runs
 LEAST = 4 * RUN  # windows of a dataset; of a larger one, some are held out
+# words of names
 VALIDATION = {"val", "valid", "validation", "test", "dev", "eval", "held", "heldout"}
+SIDES = {"idx", "index", "indexes", "indices", "mask", "masks", "offset", "offsets", "lengths",
+    "lens", "labels", "bounds", "boundaries"}  # fmt: skip
 
 YAML = """\
 # Written by `python -m tokend init`. `man tokend.yaml` describes every key.
@@ -119,9 +123,6 @@ def _names(paths):
         while unlike in names.values():
             unlike = f"{name}-{len(names) + 1}"
         names[path] = unlike
-    for one, other in itertools.permutations(paths, 2):
-        if f"{os.path.realpath(one)}/".startswith(f"{os.path.realpath(other)}/"):
-            raise Error(f"{one}: is in {other}, too; name it once")
     return names
 
 
@@ -156,44 +157,105 @@ def _convert(paths, names, given):
 # ---- shards ----
 
 
+def _ask(path, dtype=None):
+    how = ("--input-dtype", dtype) if dtype else ()
+    return tokctl("inspect", "--json", *how, "--", path, statuses=(0, 1))
+
+
+def _refusal(path, file, why):
+    return Error(
+        f"{file}: {why}. To leave files out, name the shards, or a pattern in quotes like "
+        f"{os.path.join(path, '*.bin')!r}"
+    )
+
+
+def _words(path):
+    return set(re.split("[^a-z]+", path.lower()))
+
+
+def _pattern(paths):
+    """Matches these, and perhaps more."""
+    parts = []
+    for names in zip(*(path.split("/") for path in paths), strict=False):
+        prefix = os.path.commonprefix(names)
+        rests = [name[len(prefix) :][::-1] for name in names]
+        suffix = os.path.commonprefix(rests)[::-1].lstrip("0123456789")
+        parts.append(f"{prefix.rstrip('0123456789')}*{suffix}" if any(rests) else prefix)
+    return "/".join(parts)
+
+
+def _place(path, chosen, others):
+    """The path of exactly these shards of a directory. @others: {another file: what it is}"""
+    if os.path.samefile(path, "."):
+        others = others or {CONFIG: "will be among the shards"}
+    if not others:
+        return path
+    chosen = sorted(map(os.path.normpath, chosen))
+    for place in (os.path.commonpath(chosen), _pattern(chosen)):
+        if sorted(os.path.normpath(report["path"]) for report in _ask(place)) == chosen:
+            return place
+    raise _refusal(path, *next(iter(others.items())))
+
+
+def _places(path):
+    """Returns {place of shards or text: is it for validation}, and of a directory with shards
+    {another file: why it is left out}.
+    """
+    held, reports = bool(VALIDATION & _words(os.path.basename(os.path.realpath(path)))), []
+    if os.path.isdir(path):
+        reports = _ask(path)
+    if not any(report["format"] for report in reports):
+        return {path: held}, {}
+    parts, left_out = {False: {}, True: {}}, {}
+    for report in reports:
+        file = report["path"]
+        words = _words(os.path.relpath(file, path))
+        if not report["format"] and os.path.isfile(file):
+            why = report["problems"][0].replace(", not a shard of tokens", " next to shards")
+            left_out[file] = why
+        elif words & SIDES:
+            left_out[file] = f"its name ({min(words & SIDES)}) is not a shard's"
+        else:
+            by_name = held or bool(VALIDATION & words)
+            parts[by_name][file] = f"is for {'validation' if by_name else 'training'} by its name"
+    places = {
+        _place(path, [*part], left_out | parts[not by_name]): by_name
+        for by_name, part in parts.items()
+        if part
+    }
+    return places or {path: held}, left_out if places else {}
+
+
 def _inspected(path, dtype=None):
-    """Returns what tokctl inspect says of an argument's shards; [] for text."""
-
-    def ask(dtype):
-        how = ("--input-dtype", dtype) if dtype else ()
-        return tokctl("inspect", "--json", *how, "--", path, statuses=(0, 1))
-
-    reports = ask(dtype)
+    """Returns what tokctl inspect says of a place's shards; [] for text."""
+    reports = _ask(path, dtype)
     if not any(report["format"] for report in reports):
         return []
     if any(report["problems"] for report in reports):  # perhaps tokens of another width
-        others = ask("u32")
+        others = _ask(path, "u32")
         if not any(report["problems"] or report["notes"] for report in others):
             reports = others
     for report in reports:
         if report["problems"]:
-            raise Error(
-                f"{report['path']}: {report['problems'][0]}. To leave files out, name the shards, "
-                f"or a pattern in quotes like {os.path.join(path, '*.bin')!r}"
-            )
+            raise _refusal(path, report["path"], report["problems"][0])
     return reports
 
 
-def _dataset(path, place, name, reports):
-    """@path: an argument; @place: its shards, perhaps made of its text."""
+def _dataset(place, name, reports, for_validation):
+    """@place: of the shards, perhaps made of text."""
     tokens, one = sum(report["tokens"] for report in reports), reports[0]
     keys = {"name": name, "path": os.path.normpath(place)}
     if one["dtype"] in ("u16", "u32"):  # the config takes these
         keys["dtype"] = one["dtype"]
     if one.get("column"):
         keys["column"] = one["column"]
-    words = re.split("[^a-z]+", os.path.basename(os.path.realpath(path)).lower())
     return Dataset(
         keys,
-        f"{place}: {tokens:,} tokens in {len(reports)} shards, {one['format']} {one['dtype']}",
+        f"{place}: {tokens:,} {things(tokens, 'token')} in {len(reports)} "
+        f"{things(len(reports), 'shard')}, {one['format']} {one['dtype']}",
         tokens,
         reports,
-        bool(VALIDATION.intersection(words)),
+        for_validation,
     )
 
 
@@ -223,7 +285,8 @@ def _vocabulary(datasets, given, runs):
 
     @runs: what tokenize noted about the shards of each dataset, None if it did not make them.
     """
-    noted = [run for run in runs if run and run["file"]]
+    file = given.tokenizer and tokenizer.place(given.tokenizer)
+    noted = [run for run in runs if run and run["file"] and file in (None, run["file"])]
     if runs == noted and len({(run["tokenizer"], run["eos"]) for run in runs}) == 1:
         vocab, eos = max(run["vocab"] for run in runs), runs[0]["eos"]
         return vocab, f"tokenizer: {runs[0]['file']}", f"eos: {eos}"
@@ -267,7 +330,7 @@ def _stream(stream, datasets, total, facts):
         if total:
             keys["weight"] = float(f"{max(dataset.tokens / total, 0.0001):.4g}")
         text += f"      # {printable(dataset.about)}\n"
-        text += f"      - {json.dumps(keys, ensure_ascii=False)}\n"
+        text += f"      - {quoted(keys)}\n"
     return text
 
 
@@ -303,7 +366,8 @@ def _checked():
     command = [program("tokend"), "-c", CONFIG, "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise Error((done.stderr or done.stdout).strip().splitlines()[-1].removeprefix("tokend: "))
+        said = (done.stderr or done.stdout).strip() or "tokend --check failed"
+        raise Error(said.split("\n")[-1].removeprefix("tokend: "))
     parts = re.findall(r": windows (\d+) of (\d+)", done.stdout.partition("stream valid: ")[2])
     held, whole = (sum(int(part[i]) for part in parts) for i in (0, 1))
     line = f"stream valid: {held:,} of {whole:,} windows, which train does not have"
@@ -313,12 +377,19 @@ def _checked():
 # ---- the command ----
 
 
-def _init(given):
-    begin, paths, notes = time.monotonic(), list(dict.fromkeys(given.paths)), []
-    for path in paths:
+def _init(given, undo):
+    """@undo: takes what removes the files that were written."""
+    begin, held, left_out = time.monotonic(), {}, {}
+    for one, other in itertools.permutations(dict.fromkeys(given.paths), 2):
+        if f"{os.path.realpath(one)}/".startswith(f"{os.path.realpath(other)}/"):
+            raise Error(f"{one}: is in {other}, too; name it once")
+    for path in given.paths:
         if not documents.is_pattern(path):
             os.stat(path)
-    names = _names(paths)
+        found, others = _places(path)
+        held |= found
+        left_out |= others
+    paths, names = list(held), _names(held)
     places, reports = {path: path for path in paths}, {path: _inspected(path) for path in paths}
     texts = [path for path in paths if not reports[path]]
     for path in set(paths) - set(texts) if texts else ():
@@ -327,16 +398,22 @@ def _init(given):
             "python -m tokend tokenize"
         )
     if texts:
+        os.mkdir(TOKENS)
+        undo.callback(shutil.rmtree, TOKENS, ignore_errors=True)
         for path, output in _convert(paths, names, given).items():
             places[path] = output.path
             reports[path] = _inspected(output.path, output.run["dtype"])
-    datasets = [_dataset(p, places[p], names[p], reports[p]) for p in paths]
+    datasets = [_dataset(places[p], names[p], reports[p], held[p]) for p in paths]
+    notes = [
+        f"left out: {path}: {why}"
+        for path, why in left_out.items()
+        if not documents.TOKENIZERS.fullmatch(os.path.basename(path))
+    ]
     if not texts:
-        notes = [dataset.about for dataset in datasets]
+        notes += [dataset.about for dataset in datasets]
         shards = [shard for dataset in datasets for shard in dataset.shards]
         notes += [f"look at {shard['path']}: {note}" for shard in shards for note in shard["notes"]]
-    known = texts or not given.tokenizer
-    runs = [tokenize.read_notes(_directory(d)).get("run") for d in datasets if known]
+    runs = [tokenize.read_notes(_directory(dataset)).get("run") for dataset in datasets]
     vocab, about, eos = _vocabulary(datasets, given, runs)
     seq_len, more = _seq_len(datasets, vocab)
     facts = {"vocab": vocab, "about_vocab": about, "seq_len": seq_len, "more": more, "eos": eos}
@@ -345,6 +422,7 @@ def _init(given):
     script = TRAIN.format(vocab=vocab, micro_batch=micro_batch)
     for name, content in ((CONFIG, text), (SCRIPT, script)):
         with open(name, "x") as file:
+            undo.callback(pathlib.Path(name).unlink, missing_ok=True)
             file.write(content)
     notes += none + _checked()
     for line in notes:
@@ -352,7 +430,6 @@ def _init(given):
     known = f" --tokenizer {shlex.quote(given.tokenizer)}" if given.tokenizer else ""
     print(f"wrote {CONFIG} and {SCRIPT} in {time.monotonic() - begin:.1f} s; go on with")
     print(f"  python -m tokend try{known}\n  torchrun {SCRIPT}")
-    return 0
 
 
 def main(argv):
@@ -374,10 +451,7 @@ def main(argv):
     for name in (CONFIG, SCRIPT, TOKENS):
         if os.path.lexists(name):
             raise Error(f"{name}: exists, and init replaces nothing; move it away")
-    try:
-        return _init(given)
-    except BaseException:  # none of it was there before
-        shutil.rmtree(TOKENS, ignore_errors=True)
-        for name in (CONFIG, SCRIPT):
-            pathlib.Path(name).unlink(missing_ok=True)
-        raise
+    with contextlib.ExitStack() as undo:
+        _init(given, undo)
+        undo.pop_all()
+    return 0

@@ -55,6 +55,16 @@ def printable(text):
     return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def quoted(value):
+    """As JSON that is YAML, too: there U+0085 and U+2028 would end a line."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
+
+
+def things(number, thing):
+    return thing if number == 1 else f"{thing}s"
+
+
 def tokctl(*arguments, statuses=(0,)):
     """Returns the JSON objects that a tokctl command prints. Raises Error with what it says."""
     command = [program("tokctl"), *arguments]
@@ -63,4 +73,4 @@ def tokctl(*arguments, statuses=(0,)):
     if done.returncode not in statuses:
         said = done.stderr.strip().removeprefix("tokctl: ")
         raise Error(said or f"tokctl: exit status {done.returncode}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.split("\n") if line]

@@ -25,7 +25,7 @@ def _load(name):
     try:
         return name and tokenizer.load(name)
     except Error as error:
-        print(f"tokend: {error}; printing numbers", file=sys.stderr)
+        print(f"tokend: {printable(str(error))}; printing numbers", file=sys.stderr)
         return None
 
 

@@ -29,7 +29,7 @@ import time
 
 from .._tokend import Error
 from . import documents, tokenizer
-from .parser import Parser, positive, progress
+from .parser import Parser, positive, printable, progress, quoted, things
 
 NOTES = ".tokenize.json"  # in the directory of shards: options, inputs and progress
 TYPECODES = {"u16": "H", "u32": "I"}  # of arrays; tokens and these machines are little-endian
@@ -204,7 +204,7 @@ class Output:
     def config(self):
         """A config that serves the shards."""
         path = os.path.realpath(self.path)
-        name, path = (json.dumps(x, ensure_ascii=False) for x in (label(path), path))
+        name, path = map(quoted, (label(path), path))
         eos, vocab = self.run["eos"], f"    vocab: {self.run['vocab']}\n"
         if not self.run["file"]:
             vocab = "    # vocab: 50257  # set your tokenizer's: another token stops the stream\n"
@@ -351,7 +351,8 @@ def make(given, most=sys.maxsize):
         raise Error(f"{sources[0].path}: has no documents; name other files")
     empty = f" ({done['empty']} of them empty)" if done["empty"] else ""
     say(
-        f"{done['documents']} documents{empty}, {done['tokens']} tokens in {done['shards']} shards "
+        f"{done['documents']} {things(done['documents'], 'document')}{empty}, {done['tokens']} "
+        f"{things(done['tokens'], 'token')} in {done['shards']} {things(done['shards'], 'shard')} "
         f"of {dtype} in {given.output}; {output.ends()}; {seconds:.1f} s, "
         f"{output.read / 1e6 / seconds:.1f} MB/s"
     )
@@ -363,7 +364,7 @@ def make(given, most=sys.maxsize):
 
 def say(text):
     progress()
-    print(f"tokend tokenize: {text}", file=sys.stderr, flush=True)
+    print(f"tokend tokenize: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def add_shared(add):
