@@ -223,7 +223,7 @@ static bool describe_files(struct dataset *d, struct fault *fault)
 static bool find_sides(struct dataset *d, struct fault *fault)
 {
 	size_t root = strlen(d->list.root);
-	char path[PATH_MAX];
+	char path[PATH_MAX], shard[PATH_MAX + 1];
 
 	d->hint.column = d->config->column;
 	d->hint.label_mask = NULL;
@@ -238,6 +238,15 @@ static bool find_sides(struct dataset *d, struct fault *fault)
 		path[n - 1] = 0;
 	d->hint.label_mask = d->label_mask = strdup(path);
 	d->hint.root_bytes = root + (root > 0 && d->list.root[root - 1] != '/');
+	/* A mask among the shards would be served as tokens. */
+	if (strncmp(path, d->list.root, root) != 0)
+		return d->label_mask || fault_memory(fault);
+	for (uint64_t s = 0; s < d->list.count; s++)
+		if (shard_list_path(&d->list, s, shard, sizeof(shard)) &&
+			strncmp(shard, path, strlen(path)) == 0 && shard[strlen(path)] == '/')
+			return REFUSE(d, fault, label_mask,
+				"%s is in it and also in path; must be a directory outside path",
+				shard);
 	return d->label_mask || fault_memory(fault);
 }
 

@@ -223,9 +223,9 @@ static bool read_column(
 		children.count = 0;
 	} else if (of == 0 || of == TYPE_UNION || of >= TYPES) {
 		return !a->failed && refuse(a,
-					     "column '%s' is of type %u, next to which no tokens "
-					     "can be read; write the "
-					     "file without it",
+					     "column '%s' is of type %u, a union, view or run-end "
+					     "encoded, next to which no tokens can be read; write "
+					     "the file without it",
 					     c->shown, of);
 	}
 	if (depth > DEPTH_MOST || a->fields == FIELDS_MOST)

@@ -86,7 +86,7 @@ bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault)
 /* ---- zstd-compressed files (zstd.c) ---- */
 
 /* Whether the file is compressed, by its first bytes or its name (*.zst, *.zstd). */
-bool zstd_recognise(const struct bytes *file);
+bool zstd_recognise(struct bytes *file);
 /* Opens the contents of @file, which it takes over, and closes on failure too. @frames: the cache
  * of decoded frames; NULL: the source has its own, of one frame. @budget_bytes: the largest decoded
  * size of a frame; 0: 256 MiB. NULL: @fault. */

@@ -38,9 +38,6 @@ static const struct {
 	{"compressed (by xz, lz4, snappy, lzip or lzma); decompress it", 0,
 		{M("\3757zXZ\0"), M("\x04\"M\x18"), M("\xff\x06\0\0sNaPpY"), M("LZIP\1"),
 			M("]\0\0\x80\0\xff\xff\xff\xff\xff\xff\xff\xff")}},
-	{"gzip-compressed; decompress it", 0,
-		{M("\x1f\x8b\x08\0"), M("\x1f\x8b\x08\x04"), M("\x1f\x8b\x08\x08"),
-			M("\x1f\x8b\x08\x10")}},
 	{"bzip2-compressed; decompress it", 4, {M("1AY&SY")}},
 	{"an archive", 0, {M("7z\xbc\xaf\x27\x1c"), M("Rar!\x1a\7"), M("!<arch>\n"), M("070701")}},
 	{"a tar archive", 257, {M("ustar")}},
@@ -114,6 +111,12 @@ static bool is_utf16(const uint8_t *head, size_t n)
 	return same > n / 4;
 }
 
+static bool is_gzip(const uint8_t *head, size_t n)
+{
+	return n >= 10 && memcmp(head, "\x1f\x8b\x08", 3) == 0 && (head[3] & 0xe0) == 0 &&
+	       (head[8] == 0 || head[8] == 2 || head[8] == 4) && (head[9] <= 13 || head[9] == 255);
+}
+
 const char *foreign_kind(const struct bytes *b)
 {
 	size_t n = b->size < HEAD_BYTES ? (size_t)b->size : HEAD_BYTES;
@@ -127,7 +130,8 @@ const char *foreign_kind(const struct bytes *b)
 	if (n > 10 && b->head[8] == '{' && (b->head[9] == '"' || b->head[9] == '}') &&
 		bytes_u64(b->head) <= b->size - 8)
 		return "a safetensors file";
-	return is_pickle(b)	      ? "a Python pickle"
+	return is_gzip(b->head, n)    ? "gzip-compressed; decompress it"
+	       : is_pickle(b)	      ? "a Python pickle"
 	       : is_text(b, n)	      ? "text"
 	       : is_utf16(b->head, n) ? "UTF-16 text"
 				      : NULL;

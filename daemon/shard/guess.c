@@ -10,7 +10,8 @@ enum {
 	ALIGN = 4,    /* tokens: an int64 that is read as u16 begins at a multiple of 4 */
 	CHANGES = 32, /* that the tokens above SMALL must show */
 	SMALL = 3,    /* the high half of ids below 2^18 */
-	RARE = 16,    /* one of so many may be odd */
+	NARROW_ROW = 8,
+	RARE = 16, /* one of so many may be odd */
 	LARGE_FRAME = 1 << 20,
 	ENOUGH = 1000, /* tokens for the comparison of distributions */
 	CONSTANT = 64, /* tokens of one value */
@@ -176,9 +177,22 @@ static void doubt_place(const struct sample *s, uint32_t ones, char *text, size_
 	}
 }
 
-/* Describes what is odd about tokens; @text stays empty if there is nothing. */
-static void doubt(const struct sample *s, uint32_t ones, char *text, size_t n)
+/* Whether no value occurs twice. Of tokens one does among the first few hundred. */
+static bool all_differ(const struct sample *s)
 {
+	uint8_t *seen = calloc(HIGHEST_ID, 1);
+	bool differ = seen != NULL;
+
+	for (unsigned i = 0; i < s->n && differ; i++)
+		differ = !seen[s->value[i] % HIGHEST_ID]++;
+	free(seen);
+	return differ;
+}
+
+/* Describes what is odd about tokens; @text stays empty if there is nothing. */
+static void doubt(const struct sample *s, const struct shard_facts *facts, char *text, size_t n)
+{
+	uint32_t ones = facts->token_bytes == 2 ? UINT16_MAX : UINT32_MAX;
 	unsigned even = 0; /* tokens with an even index that are not 0 */
 	uint32_t most = 0;
 	bool zero = true; /* those with an odd one are */
@@ -193,6 +207,12 @@ static void doubt(const struct sample *s, uint32_t ones, char *text, size_t n)
 		snprintf(text, n, "every second token is 0, perhaps of a wider type");
 	if (!*text && s->n >= ENOUGH && most == 1)
 		snprintf(text, n, "has only the numbers 0 and 1, perhaps a mask");
+	if (!*text && facts->row_tokens > 1 && facts->row_tokens < NARROW_ROW)
+		snprintf(text, n, "is a table of %" PRIu64 " columns, perhaps an index",
+			facts->row_tokens);
+	if (!*text && s->n >= ENOUGH && all_differ(s))
+		snprintf(text, n, "no token occurs twice in a sample of %u; perhaps it is an index",
+			s->n);
 }
 
 struct sample_verdict sample_judge(const struct sample *s, const struct shard *shard)
@@ -213,7 +233,7 @@ struct sample_verdict sample_judge(const struct sample *s, const struct shard *s
 			wide ? "" : "does not look like tokens: ", wide ? wide : foreign);
 		return v;
 	}
-	doubt(s, shard->facts.token_bytes == 2 ? UINT16_MAX : UINT32_MAX, v.text, sizeof(v.text));
+	doubt(s, &shard->facts, v.text, sizeof(v.text));
 	v.kind = *v.text ? SAMPLE_DOUBT : SAMPLE_FINE;
 	return v;
 }

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -97,13 +98,17 @@ void mds_indexes_free(struct mds_indexes *indexes)
 static bool is_there(const struct bytes *index, const char *name)
 {
 	static const char *const endings[] = {"", ".zstd", ".zst"};
+	const struct objects *objects = index->objects;
 	int directory = (int)(bytes_name(index->path) - index->path);
 	char path[PATH_MAX];
+	struct object object;
+	struct stat st;
 
 	for (unsigned i = 0; i < 3; i++)
 		if (snprintf(path, sizeof(path), "%.*s%s%s", directory, index->path, name,
 			    endings[i]) < PATH_MAX &&
-			bytes_id_at(index->objects, path) != 0)
+			(objects ? objects->find(objects->context, path, &object)
+				 : stat(path, &st) == 0 && S_ISREG(st.st_mode)))
 			return true;
 	return false;
 }
@@ -396,14 +401,14 @@ static bool get(const struct mds *m, uint64_t at, void *to, size_t n)
 }
 
 /*
- * Finds our column in a sample, whose lengths must add up to its size. @look: otherwise a length
- * that is the only one is not read.
+ * Finds our column in a sample, whose lengths must add up to its size. @look: otherwise our length,
+ * if it is the only one, is not read.
  */
 static bool find_column(const struct mds *m, struct sample *s, bool look)
 {
 	uint8_t lengths[4 * COLUMNS_MOST];
 	uint64_t bytes = s->end - s->begin, head = 4 * (uint64_t)m->lengths, sum = head + m->fixed;
-	bool known = !look && m->lengths == 1 && sum <= bytes;
+	bool known = !look && m->lengths == 1 && m->size == 0 && sum <= bytes;
 
 	s->value = s->begin + head + m->fixed_before;
 	s->bytes = m->size;
@@ -464,6 +469,7 @@ static bool look(struct mds *m, struct sample *s)
 			return false;
 		unsigned dimensions = value[n] >> 2, width = 1u << (value[n] & 3);
 
+		count = dimensions > 0; /* a number alone is not a list of tokens */
 		for (n++; dimensions > 0; dimensions--, n += width) {
 			uint64_t dimension = bytes_u64(value + n) & UINT64_MAX >> (64 - 8 * width);
 

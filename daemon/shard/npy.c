@@ -84,8 +84,10 @@ static bool take_shape(const char *text, struct header *h, struct fault *fault)
 	int end = 0;
 
 	if (sscanf(text, "(%" SCNu64 " , %" SCNu64 " %n", &h->rows, &h->columns, &end) == 2 &&
-		text[end] == ')')
+		text[end] == ')') {
+		h->rows *= h->columns > 0; /* (5, 0) has no tokens */
 		return true;
+	}
 	h->columns = 0;
 	return (sscanf(text, "(%" SCNu64 " , %n", &h->rows, &end) == 1 && text[end] == ')') ||
 	       refuse(fault, "shape is \"%s\"; must be one dimension, as (5,), or two, as (3, 4)",

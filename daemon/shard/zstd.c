@@ -6,7 +6,7 @@
  * Files are untrusted. The frames of a seek table must fill the file, and no frame may be larger
  * than the budget. The decoded bytes must have the recorded length and checksum.
  */
-#include "daemon/shard/bytes.h"
+#include "daemon/shard/format.h"
 
 #define XXH_INLINE_ALL
 #include <assert.h>
@@ -499,13 +499,20 @@ static bool decode_small(const struct source *s, struct fault *fault)
 	return true;
 }
 
-bool zstd_recognise(const struct bytes *file)
+bool zstd_recognise(struct bytes *file)
 {
-	uint8_t head[4];
+	bool named = bytes_ending(file->path, ".zst") || bytes_ending(file->path, ".zstd");
+	uint8_t head[BYTES_HEAD] = {0};
 	struct fault fault;
 
-	return bytes_ending(file->path, ".zst") || bytes_ending(file->path, ".zstd") ||
-	       (bytes_read(file, 0, head, sizeof(head), &fault) && bytes_u32(head) == frame_magic);
+	if (!bytes_begin(file, head, file->size < BYTES_HEAD ? file->size : BYTES_HEAD, &fault))
+		return named;
+	/* A pointer of Git LFS has the name of what it points to. */
+	file->head = head;
+	bool foreign = foreign_kind(file);
+
+	file->head = NULL;
+	return bytes_u32(head) == frame_magic || (named && !foreign);
 }
 
 struct bytes *zstd_open(

@@ -545,9 +545,11 @@ static enum provided from_container(struct seek *seek)
 			"such a server gets no token");
 	if (file && !(token = read_text(file, seek->token, sizeof(seek->token), &seek->fault)))
 		return PROVIDED_LATER;
-	token = token ? token + strspn(token, blanks) : "";
-	snprintf(seek->header, sizeof(seek->header), "Authorization: %.*s",
-		(int)strcspn(token, blanks), token);
+	if (!file) {
+		snprintf(seek->token, sizeof(seek->token), "%s", token ? token : "");
+		token = trim(seek->token, strlen(seek->token));
+	}
+	snprintf(seek->header, sizeof(seek->header), "Authorization: %.16000s", token);
 	int status = ask(seek, "GET", NULL, *token ? seek->header : NULL, SERVER_MS);
 
 	return status == 200 ? provide_json(seek, "Token") : judge(seek, status, "");

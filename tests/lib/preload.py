@@ -54,6 +54,13 @@ OPEN(open, (const char *path, int flags, ...), path, flags, mode)
 OPEN(open64, (const char *path, int flags, ...), path, flags, mode)
 OPEN(openat, (int at, const char *path, int flags, ...), at, path, flags, mode)
 OPEN(openat64, (int at, const char *path, int flags, ...), at, path, flags, mode)
+
+/* glibc's open() with flags that the compiler does not know, under _FORTIFY_SOURCE */
+int __open_2(const char *path, int flags)
+{
+	NEXT(__open_2);
+	return opening("open", path) ? -1 : next(path, flags);
+}
 """
 
 

@@ -174,7 +174,7 @@ REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
         ("short", "its loss mask: its size is 19 bytes; must be 20, one for each token"),
         ("npy", "its size is 148 bytes; must be 20, one for each token of the shard, without a"),
     )),
-    ("lower", [PATH, "m/a.bin: has no loss mask: ", "lower/m/m/a.bin does not exist; label_mask"],
+    ("lower", [LABELS, "m/a.bin is in it and also in path; must be a directory outside path"],
      {"label_mask": "lower/m/"}, LOSSES),
 ]  # fmt: skip
 

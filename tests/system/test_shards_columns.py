@@ -367,6 +367,27 @@ def test_raw_and_compressed_files_of_mds(directory):
     in_order(raws, rows)
 
 
+def test_lengths_of_other_columns_of_mds(directory):
+    """They are compared with the offsets also if only one column has a length."""
+    rows = RANDOM.integers(0, 1000, (600, 1024)).astype("<u2")
+    columns = {"tokens": "ndarray:uint16:1024", "url": "str"}
+    samples = ({"tokens": row, "url": "u" * (i % 99)} for i, row in enumerate(rows))
+    path = mds(directory / "d", columns, samples)
+    alike(path, rows)
+    damaged = bytearray(path.read_bytes())
+    damaged[4 + 4 * 501] ^= 8
+    path.write_bytes(damaged)
+    assert "sample 500: its lengths and columns take" in facts(path, refused=True)
+
+
+def test_a_listed_shard_of_mds_that_is_none(directory):
+    rows = RANDOM.integers(0, 1000, (40, 64)).astype("<i4")
+    first, second, *_ = rows_in_shards(directory / "d", rows)
+    second.unlink()
+    second.mkdir()
+    assert "there is no such file" in facts(first, refused=True)
+
+
 def test_small_shards_of_documents(directory):
     """All samples of a shard may have one length by chance, and some may be empty."""
     samples = [RANDOM.integers(0, 1000, n).astype("<i4") for n in (400, 300, 500, 200, 700)]
