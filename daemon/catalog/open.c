@@ -108,6 +108,22 @@ static bool list_files(struct dataset *d, struct fault *fault)
 	       REFUSE(d, fault, path, "%s: no shards found; must have at least one", path);
 }
 
+/* The ending of all files but those that end like @path: "", unless they have one. */
+static const char *ending_of_others(const struct dataset *d, const char *path)
+{
+	const char *mine = strrchr(path, '.'), *others = "";
+
+	for (uint64_t s = 0; s < d->list.count; s++) {
+		const char *name = shard_list_name(&d->list, s), *end = strrchr(name, '.');
+
+		if (!mine || !end || strchr(name, '/') ||
+			(*others && strcmp(end, mine) != 0 && strcmp(end, others) != 0))
+			return "";
+		others = strcmp(end, mine) != 0 ? end : others;
+	}
+	return others;
+}
+
 /*
  * Reports a fault of the shard @path. Keeps its code and errno if a system call failed. Among
  * shards, a file that is none is most likely a README or the index of another loader. `format:
@@ -116,13 +132,17 @@ static bool list_files(struct dataset *d, struct fault *fault)
 static bool refuse_shard(
 	const struct dataset *d, const char *path, const struct fault *cause, struct fault *fault)
 {
-	const char *remedy = "";
+	const char *remedy = "", *others = "";
 
-	if (shard_is_unknown(cause) && d->list.count > 1)
-		remedy = "; move it away, or set a pattern that matches only the shards";
-	else if (shard_is_unknown(cause) && !shard_is_foreign(cause))
+	if (shard_is_unknown(cause) && d->list.count > 1) {
+		others = ending_of_others(d, path);
+		remedy = *others ? "; to read only the shards, set path: "
+				 : "; move it away, or set a pattern that matches only the shards";
+	} else if (shard_is_unknown(cause) && !shard_is_foreign(cause)) {
 		remedy = "; " PHRASE_NOT_SHARD;
-	REFUSE(d, fault, path, "%s: %s%s", path, cause->text, remedy);
+	}
+	REFUSE(d, fault, path, "%s: %s%s%s%s%s", path, cause->text, remedy,
+		*others ? d->list.root : "", *others ? "/*" : "", others);
 	if (cause->error) {
 		fault->code = cause->code;
 		fault->error = cause->error;

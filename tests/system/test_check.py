@@ -88,7 +88,7 @@ REFUSED = {  # shards, keys of the dataset or the stream or the whole, words of 
                        "is npy", "header is damaged"),
     "a frame is damaged, not sampled": (FRAMES, {}, "100.bin.zst: zstd frame 1 is damaged"),
     "README.md": (WEB | {"README.md": b"# The shards\n\nof web.\n"}, {}, "README.md: is text",
-                  "set a pattern"),
+                  "set path: "),
     "hf": (WEB, {"path": "hf://datasets/web/"}, "path: hf:// is unknown", "gs"),
     "memory: 1": (WEB, {"whole": {"memory": 1}}, "memory: 1 bytes are too few", "set memory: "),
     "state_dir": (WEB, {"whole": {"state_dir": "/dev/null/x"}}, "state_dir: uid", "/dev/null/x"),
