@@ -79,12 +79,12 @@ def is_pattern(path):
 
 
 def _files(path):
-    """The files that a path stands for, sorted, without hidden ones."""
+    """The files that a path stands for, sorted, without hidden ones and Python's caches."""
     if not os.path.isdir(path):
         return sorted(filter(os.path.isfile, glob.glob(path))) if is_pattern(path) else [path]
     files = []
     for at, directories, names in os.walk(path, onerror=_raise):
-        directories[:] = [name for name in directories if name[0] != "."]
+        directories[:] = [d for d in directories if d[0] != "." and d != "__pycache__"]
         files += [os.path.join(at, name) for name in names if name[0] != "."]
     return sorted(files)
 
