@@ -30,6 +30,7 @@ static const struct {
 		{M("LITPKDS")}},
 	{"a Parquet file; use `python -m tokend tokenize --column input_ids -o DIR FILE`", 0,
 		{M("PAR1"), M("PARE")}},
+	{"a Feather file of version 1; write it with pyarrow.ipc.new_file", 0, {M("FEA1")}},
 	{"a list of splits by Hugging Face; set path: to the directory of one", 0,
 		{M("{\"splits\": [")}},
 	{"a Git LFS pointer (`git lfs pull` fetches the file)", 0, {M("version https://")}},
@@ -52,9 +53,17 @@ static const struct {
 		{M("\x89HDF\r\n\x1a\n"), M("CDF\1"), M("CDF\2"), M("Obj\1"), M("ORC"), M("SEQ\6"),
 			M("\x0a\x23\xd7\xce"), M("SQLite format 3\0")}},
 	{"an LMDB database", 16, {M("\xde\xc0\xef\xbe")}},
-	{"an image, a document, sound or a program", 0,
-		{M("\x89PNG\r\n\x1a\n"), M("\xff\xd8\xff\xe0"), M("\xff\xd8\xff\xe1"), M("%PDF-"),
-			M("RIFF"), M("OggS"), M("fLaC"), M("\177ELF")}},
+	{"an image", 0,
+		{M("\x89PNG\r\n\x1a\n"), M("GIF8"), M("\xff\xd8\xff\xe0"), M("\xff\xd8\xff\xe1"),
+			M("\xff\xd8\xff\xdb"), M("II*\0"), M("MM\0*")}},
+	{"a document, sound or video", 0,
+		{M("%PDF-"), M("RIFF"), M("OggS"), M("fLaC"), M("ID3\2"), M("ID3\3"), M("ID3\4"),
+			M("\x1a\x45\xdf\xa3")}},
+	{"a video (MP4) or a TensorFlow Lite model", 4, {M("ftyp"), M("TFL3")}},
+	{"a program, a library or a file of Git", 0,
+		{M("\177ELF"), M("\xcf\xfa\xed\xfe"), M("\xca\xfe\xba\xbe"), M("\0asm\1\0\0\0"),
+			M("PACK\0\0\0\2"), M("DIRC\0\0\0")}},
+	{"UTF-32 text", 0, {M("\xff\xfe\0\0")}},
 };
 
 /* Protocols 4 and 5 begin with the length of a frame; 2 and 3 are recognised by how they end. */
