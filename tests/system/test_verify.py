@@ -11,7 +11,8 @@ import pytest
 from tokend import Loader
 from verifying import BEGIN, MADE, PASS, Scene, begin, entries, proves, timeless
 
-from lib import TOKCTL, has, run
+from lib import TOKCTL, has, run, wait_for
+from lib.web import metric
 
 pytestmark = pytest.mark.asan
 SUM = 18062606576434556466  # of the checksums of the first MADE positions
@@ -256,6 +257,7 @@ def test_a_record_has_all_that_a_proof_needs(scene):
     assert (code, err) == (0, ""), (out, err)
     said = json.loads(out)
     proves(said, 0, 8 * (2 * 301 + 400), void=8 * 2 * 99)
+    assert wait_for(lambda: metric(scene.daemon.socket, "tokend_state_dir_jobs") == 0)
     last = scene.place.file("state/train/mixes/.run.cursor")
     for name in ("mixes", last):
         assert said == scene.verify(moved, "--run", name), "its last cursor has that past"
