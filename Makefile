@@ -51,7 +51,7 @@ client  = $(call room,client/lib)
 ctl     = $(call room,client/ctl client/ctl/*) $(client) $(files) $(proto)
 python  = $(call room,client/python/src) $(client) $(proto)
 tests   = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
-modules = $(wildcard $(addprefix client/python/tokend/,*.py */*.py py.typed))
+modules = $(wildcard $(addprefix client/python/tokend/,*.py */*.py *.pyi py.typed))
 sources = $(wildcard $(foreach r,proto daemon daemon/* client/* client/*/* tests/* bench,$(r)/*.[ch]))
 
 objects = $(patsubst %.c,$(O)/%.o,$(1))
@@ -136,11 +136,11 @@ build/gcc/completion/%: build/gcc/bin/tokctl; $(Q)mkdir -p $(@D); $< completion 
 links: programs # build/bin and build/lib
 	$(Q)ln -sfn gcc/bin build/bin; ln -sfn gcc/lib build/lib
 
-# ---- Python: libtokend, which ctypes loads, so one build serves Python 3.10 and later ----
+# ---- Python: built for the stable ABI, so one build serves Python 3.10 and later ----
 
 info = tokend-$(VERSION).dist-info# as in a wheel
-python: build/python/tokend/bridge.so.1 $(modules:client/python/%=build/python/%) build/python/$(info)/METADATA
-	$(Q)rm -f $(filter-out $(modules:client/python/%=build/python/%),$(wildcard build/python/tokend/*.py* build/python/tokend/*/*.py build/python/tokend/*.abi3.so))
+python: build/python/tokend/_tokend.abi3.so $(modules:client/python/%=build/python/%) build/python/$(info)/METADATA
+	$(Q)rm -f $(filter-out $(modules:client/python/%=build/python/%),$(wildcard build/python/tokend/*.py build/python/tokend/*/*.py))
 
 build/python/tokend-%.dist-info/METADATA:
 	$(Q)mkdir -p $(@D); printf 'Metadata-Version: 2.1\nName: tokend\nVersion: %s\n' $* >$@
@@ -148,8 +148,9 @@ build/python/tokend-%.dist-info/METADATA:
 build/python/tokend/%: client/python/tokend/%
 	$(Q)mkdir -p $(@D); cp $< $@
 
-$(call objects,$(call room,client/python/src)): ALL_CFLAGS += -Wno-missing-prototypes
-build/python/tokend/bridge.so.1 $(O)/wheel/bridge.so.1: $(call objects,$(python))
+include_python = $(system)$(patsubst /usr%,%,$(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("include"))'))
+$(call objects,$(call room,client/python/src)): ALL_CFLAGS += -I$(include_python) -Wno-missing-prototypes
+build/python/tokend/_tokend.abi3.so $(O)/wheel/_tokend.abi3.so: $(call objects,$(python))
 	$(shared)
 
 # ---- running and testing; each target installs missing packages first (tests/deps.sh) ----
@@ -182,7 +183,7 @@ prove: deps-run ## check the claims of order and cursor for two minutes; SEED=â€
 
 coverage: deps-test ## run tests with coverage; print product functions that they no longer reach; T=NAMES BASE=FILE
 	+$(Q)$(MAKE) all unit
-	+$(Q)$(MAKE) VARIANT=cover programs unit build/cover/wheel/bridge.so.1
+	+$(Q)$(MAKE) VARIANT=cover programs unit build/cover/wheel/_tokend.abi3.so
 	$(Q)$(PYTHON) tests/reached.py $(if $(BASE),--base $(BASE)) $(T)
 
 keepers: deps-test ## plant each bug of tests/bugs in a copy of the tree; its test must fail; T=NAMES
@@ -236,7 +237,7 @@ wheel: deps-wheel ## make build/dist/tokend-*.whl for pip, for this machine's ar
 
 # They contain their libraries, so pip can put them into bin/ as they are. The map lists the archives.
 archives = -Wl,-Bstatic $(patsubst -luv,$(if $(wildcard /usr/lib/*/libuv_a.a),-luv_a,-luv),$(filter-out -lm -lpthread,$(LIBS))) -Wl,-Bdynamic -lm -lpthread
-wheel-programs: $(addprefix $(O)/wheel/,tokend tokctl libtokend.so.1 bridge.so.1) $(if $(cross),,$(manuals) $(completions))
+wheel-programs: $(addprefix $(O)/wheel/,tokend tokctl libtokend.so.1 _tokend.abi3.so) $(if $(cross),,$(manuals) $(completions))
 $(O)/wheel/tokend $(O)/wheel/tokctl:
 	$(link) -s $(archives) -Wl,-Map=$@.map
 
@@ -263,7 +264,7 @@ install: all ## install into PREFIX (/usr/local) below DESTDIR
 	$(Q)install -Dm755 -t $(DESTDIR)$(LIBDIR) build/gcc/lib/libtokend.so.1
 	$(Q)ln -sf libtokend.so.1 $(DESTDIR)$(LIBDIR)/libtokend.so
 	$(Q)$(foreach module,$(modules:client/python/%=%),install -Dm644 client/python/$(module) $(site)/$(module) &&) true
-	$(Q)install -Dm755 -t $(site)/tokend build/python/tokend/bridge.so.1
+	$(Q)install -Dm755 -t $(site)/tokend build/python/tokend/_tokend.abi3.so
 	$(Q)install -Dm644 -t $(site)/$(info) build/python/$(info)/METADATA
 	$(Q)install -Dm644 -t $(DESTDIR)$(DOCDIR) config/tokend.yaml config/alerts.yaml config/dashboard.json systemd/objects.conf README.md
 	$(Q)install -Dm644 systemd/tokend.sysusers $(DESTDIR)$(SYSUSERSDIR)/tokend.conf

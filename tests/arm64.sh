@@ -16,9 +16,8 @@ place=$PWD/build/arm64
 root=$PWD/build/arm64-root
 python=$(basename "$(readlink -f /usr/bin/python3)")
 libraries=(libuv1-dev liburing-dev libyaml-dev libjansson-dev libzstd-dev zlib1g-dev)
-libraries+=(libcurl4-openssl-dev libexpat1-dev nettle-dev)
-runs=("$python-minimal" "lib$python-minimal" "lib$python-stdlib") # Python itself
-runs+=(libexpat1 libffi8 zlib1g)
+libraries+=(libcurl4-openssl-dev libexpat1-dev nettle-dev "lib$python-dev")
+runs=("$python-minimal" "lib$python-minimal" "lib$python-stdlib" libexpat1 zlib1g) # Python itself
 
 if [ ! -e "$root/complete" ]; then
 	echo "Unpacking into build/arm64-root: ${libraries[*]} ${runs[*]}"

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev)
 packages+=(libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev)
 packages+=(libcurl4-openssl-dev nettle-dev libexpat1-dev)
-packages+=(python3 python3-venv)
+packages+=(python3 python3-dev python3-venv)
 # The HTTP parser: Debian 12 has its sources, later releases a library.
 # shellcheck source=/dev/null
 release=$(. /etc/os-release && echo "${VERSION_ID:-}")

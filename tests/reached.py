@@ -5,8 +5,8 @@ reach with a stored list of those that none reaches (`make coverage`).
 reached.py [--base FILE] [NAME…]  the tests whose names contain a NAME, as in tests/run. FILE is
                                   written if it does not exist (default: tests/unreached.txt).
 
-Tests of system/ and python/, the nightly ones, too, run the daemon, tokctl and the package of
-build/cover; C tests are built for it. Left out: runs with sanitizers, and programs in which the
+Tests of system/ and python/, the nightly ones, too, run the daemon, tokctl and the Python extension
+of build/cover; C tests are built for it. Left out: runs with sanitizers, and programs in which the
 calls that store the counts go to a simulated system. Pages do not count: they run build/bin.
 A process killed by SIGKILL loses nothing, because it counts in a mapped file. A process of another
 user counts because the files of the programs are writable for all.
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COVER = ROOT / "build/cover"
 PACKAGE = COVER / "python"
 # Together they contain all functions that count.
-PROGRAMS = (COVER / "bin/tokend", COVER / "bin/tokctl", PACKAGE / "tokend/bridge.so.1")
+PROGRAMS = (COVER / "bin/tokend", COVER / "bin/tokctl", PACKAGE / "tokend/_tokend.abi3.so")
 LEFT_OUT = {"asan", "tsan", "memory", "sim", "test_power_cut", "test_planted_bugs"}
 SETTINGS = {
     "TOKEND_BIN": str(COVER / "bin"),
@@ -42,7 +42,7 @@ def prepare():
     shutil.rmtree(COVER / "counts", ignore_errors=True)
     shutil.rmtree(PACKAGE, ignore_errors=True)
     shutil.copytree(ROOT / "build/python", PACKAGE)
-    shutil.copy2(COVER / "wheel/bridge.so.1", PROGRAMS[-1])
+    shutil.copy2(COVER / "wheel/_tokend.abi3.so", PROGRAMS[-1])
     before = os.umask(0)
     (COVER / "counts").mkdir()
     for command in (

@@ -2,7 +2,7 @@
 """wheel.py BUILD DIRECTORY: packs the wheel from the results of `make wheel-programs` in BUILD.
 pip calls build_wheel() (PEP 517), which also compiles.
 
-It contains the package, the daemon, tokctl and the man pages; the pages of the
+It contains the package, the extension, the daemon, tokctl and the man pages; the pages of the
 documentation and the examples; and what C programs need (libtokend, its header and tokend.pc).
 The programs contain their libraries, and the licence of each is added. So the wheel needs only
 glibc, and auditwheel chooses the tag: the oldest glibc that has every symbol used.
@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from pathlib import Path
@@ -22,10 +23,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # The packages that the build needs. On Debian 12 node-llhttp takes the place of libllhttp-dev.
-DEBIAN = """gcc make libc6-dev libcurl4-openssl-dev libexpat1-dev libjansson-dev
+DEBIAN = """gcc make libc6-dev python3-dev libcurl4-openssl-dev libexpat1-dev libjansson-dev
     liburing-dev libllhttp-dev libmsgpack-dev nettle-dev libuv1-dev libxxhash-dev libyaml-dev
     zlib1g-dev libzstd-dev"""
-RPM = """gcc make glibc-devel libcurl-devel expat-devel jansson-devel liburing-devel
+RPM = """gcc make glibc-devel python3-devel libcurl-devel expat-devel jansson-devel liburing-devel
     llhttp-devel msgpack-devel nettle-devel libuv-devel xxhash-devel libyaml-devel zlib-devel
     libzstd-devel"""
 
@@ -76,7 +77,7 @@ def contents(build):
         for path in package.glob("tokend/**/*")
         if path.is_file() and path.suffix != ".pyc"
     }
-    files["tokend/bridge.so.1"] = build / "wheel/bridge.so.1"
+    files["tokend/_tokend.abi3.so"] = build / "wheel/_tokend.abi3.so"
     files["tokend/lib/libtokend.so.1"] = build / "wheel/libtokend.so.1"
     files["tokend/include/tokend.h"] = ROOT / "client/lib/tokend.h"
     for page in (ROOT / "build/gcc/man").iterdir():  # pip installs them into share/man
@@ -130,7 +131,7 @@ def metadata(info, tag):
 def pack(build, directory):
     """Makes the wheel in @directory, for this machine. Returns its name."""
     machine = "aarch64" if build.name == "arm64" else os.uname().machine
-    tag, info = f"py3-none-linux_{machine}", f"tokend-{version()}.dist-info"
+    tag, info = f"cp310-abi3-linux_{machine}", f"tokend-{version()}.dist-info"
     files = {name: path.read_bytes() for name, path in contents(build).items()}
     texts = {**development(), **metadata(info, tag)}
     files |= {name: text.encode() for name, text in texts.items()}
@@ -161,6 +162,7 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
     if not (ROOT / "Makefile").exists():
         sys.exit(f"tokend: no Makefile in {ROOT}: build in a git clone, with pip 21.3 or later")
     command = ["make", "-C", ROOT, "VARIANT=gcc", "wheel-programs"]
+    command.append(f"include_python={sysconfig.get_path('include')}")
     if not shutil.which("dpkg"):  # RPM distributions have no archives of most libraries
         command.append("archives=$(LIBS)")
     flags = os.environ.get("CFLAGS", "") + " -Wno-error"  # a newer compiler warns of more

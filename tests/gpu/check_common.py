@@ -104,34 +104,32 @@ class Session:
 
         keys = {"socket": daemon.socket, "slots": slots, "deadline_ms": 30000, "position": 0}
         self.client = _tokend.Client("train", micro, **keys)
+        self.micro = micro
         self.fields = [torch.empty(micro, dtype=torch.int64) for _ in range(2)]
-        places = tuple(field.data_ptr() for field in self.fields)
-        self.into = _tokend.Look(field=places, rows=micro, width=WINDOW, token_bytes=8)
 
     def look(self, tokens=0):
-        self.into.tokens = tokens
-        self.client.look_into(self.into)
+        places = [field.data_ptr() for field in self.fields]
+        return self.client.look_into(tokens, 8, WINDOW, self.micro, 0, 8, 0, 0, *places)
 
     def take(self, tokens=0):
-        self.look(tokens)
-        self.client.take(self.into.next)
+        found = self.look(tokens)
+        self.client.take(found[1])
 
     def slot(self):
         """The next batch's slot, as a tensor over the ring."""
         import torch
 
         self.look()
-        shape = self.into.rows, self.into.stored_window
-        memory = (ctypes.c_int16 * (shape[0] * shape[1])).from_address(self.into.stored)
-        return torch.frombuffer(memory, dtype=torch.int16).view(shape)
+        address, rows, window, width, _ = self.client.slot()
+        memory = (ctypes.c_char * (rows * window * width)).from_address(address)
+        return torch.frombuffer(memory, dtype=torch.int16).view(rows, window)
 
     def fed(self, source):
         """The next batch of a feed, on the GPU."""
         import torch
 
-        self.into.tokens = 0
-        tokens = source.next(self.into, SEQ, 2)
-        self.client.take(self.into.next, True)
+        tokens, found = source.next(self.look, SEQ, 2)
+        self.client.take(found[1], True)
         return torch.cat((tokens[0], tokens[1, :, -1:]), 1)
 
     def close(self):

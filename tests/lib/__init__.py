@@ -18,7 +18,7 @@ pages     the parts of a page; page_runner executes its blocks
 
 shard_writers writes shards with the formats' own writers; shard_cat reads them as tokend does.
 order_reference and edits_reference are independent implementations of the order and of a cursor's
-edits. elastic_trainer: a trainer. killed_job kills a DDP job and
+edits. declarations: tokend.h for ctypes. elastic_trainer: a trainer. killed_job kills a DDP job and
 its daemon; killed_trainer is its rank. ranks forks the processes of a job from the test; forks has
 them forked from another process. preload makes calls of a program fail. planted builds programs
 with a planted bug. store_faults: the rows of a table.

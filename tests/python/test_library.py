@@ -1,63 +1,17 @@
-"""libtokend by ctypes: calls that the Python loader never makes, because it copies every batch; and
-the structs of the loader.
-"""
+"""libtokend by ctypes: calls that the Python loader never makes, because it copies every batch."""
 
 import ctypes as c
 import os
 import random
-import re
-import subprocess
 import time
 
 import numpy
 import pytest
-from lib import BIN, REPO, wait_until
+from lib import BIN, wait_until
+from lib.declarations import Batch, Options
 from loading import rows_of
-from tokend import _tokend
-from tokend._tokend import Batch, Options
 
 EARGUMENT, EHELD, EFORKED, EAGAIN = -1, -5, -8, -9
-
-WARN = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_char_p)
-
-
-@pytest.mark.parametrize("source", ["client/lib/tokend.h", "client/python/src/bridge.c"])
-def test_structs_are_those_of_c(directory, source):
-    """Sizes, and the names and offsets of all members."""
-    text, lines = (REPO / source).read_text(), []
-    ours = {made.__name__: made for made in vars(_tokend).values() if isinstance(made, type(Batch))}
-    ours = {name: made for name, made in ours.items() if f"struct {name} {{" in text}
-    for name, made in ours.items():
-        body = text.split(f"struct {name} {{")[1].split("\n};")[0]
-        for member, _ in made._fields_:
-            assert member in body
-            lines.append(f"offsetof(struct {name}, {member}) == {getattr(made, member).offset}")
-        lines.append(f"sizeof(struct {name}) == {c.sizeof(made)}")
-    assert len(ours) == (5 if source.endswith(".h") else 1)
-    program = directory / "structs.c"
-    checks = "".join(f'_Static_assert({line}, "");\n' for line in lines)
-    program.write_text(f'#include "{REPO / source}"\n{checks}')
-    subprocess.run(["gcc", "-I", REPO, "-fsyntax-only", program], check=True)
-
-
-def test_results_are_those_of_c():
-    """Of the functions that the package calls; what attend() and undo() return is not looked at."""
-    declared = (REPO / "client/lib/tokend.h").read_text()
-    kinds = {"int": c.c_int, "unsigned": c.c_int, "uint64_t": c.c_uint64, "int64_t": c.c_int64}
-    kinds |= {"const char *": c.c_char_p, "void": None}
-    source = (REPO / "client/python/tokend/_tokend.py").read_text()
-    called = re.findall(r"(?:_now\(\"|_wait\(\"|(?:_quick|_waiting)\.tokend_)(\w+)", source)
-    called = {name for name in called if not name.startswith("python_")} - {"attend", "undo"}
-    for name in called:
-        kind = re.search(rf"^TOKEND_API ([\w *]+?) ?tokend_{name}\(", declared, re.M)[1]
-        assert getattr(_tokend._quick, f"tokend_{name}").restype == kinds[kind], name
-    assert len(called) > 20
-
-
-def array(batch):
-    kind = {2: c.c_uint16, 4: c.c_uint32}[batch.token_bytes]
-    at = c.cast(batch.tokens, c.POINTER(kind))
-    return numpy.ctypeslib.as_array(at, (batch.rows, batch.window_tokens))
 
 
 @pytest.fixture(scope="module")
@@ -111,10 +65,10 @@ def test_batches_are_released_in_any_order_and_unchanged_until_then(library, ser
     with Handle(library, served, slots=16) as handle:
         for _ in range(200):
             batches = [handle.take() for _ in range(chance.randrange(1, 16))]
-            held = [(batch, array(batch).copy()) for batch in batches]
+            held = [(batch, batch.array().copy()) for batch in batches]
             chance.shuffle(held)
             for batch, tokens in held:
-                assert numpy.array_equal(array(batch), tokens)
+                assert numpy.array_equal(batch.array(), tokens)
                 handle.release(batch)
         assert handle.why() == ""
         handle.release(batch)
@@ -162,7 +116,7 @@ def test_a_held_batch_outlives_the_daemon(library, daemon):
                 handle.release(batch)
             for batch in held:
                 want = rows_of(daemon, plan[batch.position : batch.position + 4])
-                assert numpy.array_equal(array(batch), want)
+                assert numpy.array_equal(batch.array(), want)
         assert rings() == before + 4
         for batch in reversed(held):
             handle.release(batch)
@@ -205,9 +159,8 @@ def test_a_call_that_waits_warns_and_can_be_ended(library, directory):
         said.append((context, line.decode()))
         return 1
 
-    callback = WARN(warn)
-    at = c.cast(callback, c.c_void_p)
-    o = options_of(bytes(directory / "none"), connect_ms=60_000, warn=at, warn_context=5)
+    callback = dict(Options._fields_)["warn"](warn)
+    o = options_of(bytes(directory / "none"), connect_ms=60_000, warn=callback, warn_context=5)
     t = c.c_void_p()
     assert library.tokend_attach(c.byref(t), c.byref(o), None, 0) == EAGAIN
     ((context, line),) = said

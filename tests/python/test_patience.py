@@ -36,9 +36,8 @@ def client(daemon, **more):
 def take(client):
     """The positions of the next batch."""
     rows = numpy.empty((2, 4), numpy.int64)
-    into = _tokend.Look(field=tuple(row.ctypes.data for row in rows), rows=len(rows[0]))
-    client.look_into(into)
-    client.take(into.next)
+    found = client.look_into(0, 8, 0, len(rows[0]), 0, 8, 0, 0, *(row.ctypes.data for row in rows))
+    client.take(found[1])
     return rows[0].tolist()
 
 

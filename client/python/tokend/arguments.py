@@ -1,4 +1,4 @@
-"""Checks a Loader's arguments, and turns them into those of _tokend.Client."""
+"""Checks a Loader's arguments, and turns them into those of the extension's Client."""
 
 from __future__ import annotations
 

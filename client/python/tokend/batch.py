@@ -1,20 +1,20 @@
-"""Batches: dicts of new arrays, torch's or NumPy's, that libtokend fills from the ring."""
+"""Batches: dicts of new arrays, torch's or NumPy's, that the extension fills from the ring."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from . import phrases
-from ._tokend import DOCUMENTS, LOSS_MASK, ArgumentError, Look
+from ._tokend import DOCUMENTS, LOSS_MASK, ArgumentError
 from .cursor import Cursor
 from .device import Cuda, Feed
 
 IGNORE = -100  # a label that losses ignore
-FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # as in bridge.c
+FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in the extension's order
 SLICED = ("input_ids", "labels", "shift_labels", "position_ids", "loss_mask")
+TORCH_AT_LEAST = (2, 2)  # public DeviceMesh
 
 
 class Batch(TypedDict):
@@ -79,7 +79,7 @@ def unshifted(labels: Any, module: Any) -> Any:
 
 
 class Framework:
-    """torch or NumPy: makes the arrays of a batch."""
+    """torch or NumPy: makes the arrays that the extension fills."""
 
     def __init__(self, module: Any) -> None:
         self.module, self.name = module, module.__name__
@@ -96,17 +96,26 @@ class Framework:
         return functools.partial(self.module.empty_like, like, **more)  # faster than empty()
 
 
+def _torch() -> Any:
+    import torch
+
+    parts = str(torch.__version__).split("+")[0].split(".")[:2]
+    if tuple(int(part) for part in parts if part.isdigit()) < TORCH_AT_LEAST:
+        least = ".".join(map(str, TORCH_AT_LEAST))
+        raise ImportError(f"torch: {torch.__version__} is older than {least}; pip install -U torch")
+    return torch
+
+
 def framework(name: str | None) -> Framework:
     """The framework @name; None: torch if it is installed, otherwise NumPy."""
     if name not in (None, "torch", "numpy"):
         raise ValueError(phrases.is_not("framework", name, "'torch' or 'numpy'"))
     for module in (name,) if name else ("torch", "numpy"):
-        if not importlib.util.find_spec(module):
-            continue
-        made: Any = importlib.import_module(module)
-        if module == "torch" and tuple(map(int, made.__version__.split(".")[:2])) < (2, 2):
-            raise ImportError(f"torch: {made.__version__} is older than 2.2; pip install -U torch")
-        return Framework(made)
+        try:
+            return Framework(_torch() if module == "torch" else __import__(module))
+        except ModuleNotFoundError as error:
+            if error.name != module:  # it is installed, but broken: report it
+                raise
     missing = f"{name} is not" if name else "neither torch nor numpy is"
     raise ImportError(f"framework: {missing} installed; pip install {name or 'torch'}")
 
@@ -183,7 +192,7 @@ class Batches:
     A signal's handler may raise wherever Python calls a function. So look() may be called again,
     and the batch is taken last, before next() returns it.
 
-    The tokens come from the client; from @source, which transforms them; or from a feed, which
+    The tokens come from the extension; from @source, which transforms them; or from a feed, which
     copies them to a GPU.
     """
 
@@ -219,10 +228,9 @@ class Batches:
         # a transform gets all tokens of a window, as int64, and the origin of each row
         ids, labels = wanted.types["input_ids"], wanted.types["labels"]
         kind, width = (ids, self.seq) if self._source is None else ("int64", window)
-        sizes = {"token_bytes": _width(kind), "label_bytes": _width(labels)}
-        self._layout = Look(rows=self.micro, width=width, **sizes)
+        self._layout = _width(kind), width, _width(labels)
         # On a device labels are the tokens that follow, unless they depend on more: on a loss
-        # mask, or on the window's end. Those bridge.c writes.
+        # mask, or on the window's end. Those the extension writes.
         masked = self._annotations & LOSS_MASK
         self._writes_labels = self.feed is None or masked or window <= self.seq
         self._fields = self._shown if self._source is None else FIELDS
@@ -247,34 +255,43 @@ class Batches:
         tokens = self._new_tokens() if self.feed is None else None
         labels = self._new_labels() if self._writes_labels else None
         fields = [self._new_field() for _ in self._fields]
-        into = Look.from_buffer_copy(self._layout)
-        into.tokens = 0 if tokens is None else address(tokens)
-        into.labels = 0 if labels is None else address(labels)
-        into.field = tuple(map(address, fields))
-        ids, starts = None, None
+        ids, starts, packs = None, None, (0, 0)
         if wanted.documents:
             ids, starts = self._new_position_ids(), self._new_starts()
-            into.ids, into.starts = address(ids), address(starts)
+            packs = address(ids), address(starts)
+        token_bytes, width, label_bytes = self._layout
+        into = (
+            0 if tokens is None else address(tokens),
+            token_bytes,
+            width,
+            self.micro,
+            0 if labels is None else address(labels),
+            label_bytes,
+            *packs,
+            *map(address, fields),
+        )
         if self.feed is not None:
-            tokens = self.feed.next(into, self.seq, 1 if self._writes_labels else 2)
-            found = tokens is not None
+            parts = 1 if self._writes_labels else 2
+            look = functools.partial(self._client.look_into, *into)
+            tokens, found = self.feed.next(look, self.seq, parts)
         elif self._source is not None:
             found = self._source.look(tokens, fields, into)
         else:
-            found = self._client.look_into(into)
-        if not found:
+            found = self._client.look_into(*into)
+        if found is None:
             return None
-        if into.annotations != self._annotations:
+        valid, after, documents, longest, annotations = found
+        if annotations != self._annotations:
             self.begin()
             return self.look()
-        batch = self._tokens_and_labels(tokens, labels, into.rows_valid)
+        batch = self._tokens_and_labels(tokens, labels, valid)
         batch.update(zip(self._shown, fields, strict=False))
         if wanted.documents:
-            batch["position_ids"], batch["max_seqlen"] = self._there(ids), into.longest
-            batch["cu_seqlens"] = self._there(starts[: into.documents + 1])  # type: ignore[index]
+            batch["position_ids"], batch["max_seqlen"] = self._there(ids), longest
+            batch["cu_seqlens"] = self._there(starts[: documents + 1])  # type: ignore[index]
         if self._cut is not None:
             self._share(batch)
-        return batch, into.next
+        return batch, after
 
     def _there(self, array: Any) -> Any:
         """On the device, if there is one. The copy is queued, and not waited for."""

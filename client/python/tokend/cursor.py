@@ -35,7 +35,7 @@ def edited(
 
 
 def named_weights(weights: Any) -> dict[str, float]:
-    """A mix as floats by name. libtokend checks which names and values are possible."""
+    """A mix as floats by name. The extension checks which names and values are possible."""
     if not isinstance(weights, Mapping):
         raise TypeError(phrases.kind_is_not("mix", weights, "a dict of weights by dataset name"))
     for name, weight in weights.items():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 from . import phrases
@@ -139,11 +140,13 @@ class Feed:
             self._client.release(handle)
             del self._copies[handle]
 
-    def next(self, look: Any, seq: int, parts: int) -> Any:
-        """The next batch's tokens on the device; None at the end. Until the batch is taken, it
-        returns the same ones. They are new, [parts, b, seq], in order with the caller's current
-        stream: input_ids and, if @parts is 2, the tokens that follow. @look: a _tokend.Look, for
-        what stays in the CPU's memory.
+    def next(self, look: Callable[[], Any], seq: int, parts: int) -> tuple[Any, Any]:
+        """Returns (tokens, result of look()), or (None, None) at the end. Until the batch is taken,
+        it returns the same one.
+
+        tokens: new ones on the device, [parts, b, seq], in order with the caller's current stream:
+        input_ids and, if @parts is 2, the tokens that follow. @look calls the client's
+        look_into(0, …), with addresses for what stays in the CPU's memory.
         """
         torch = self._gpu.torch
         if torch.cuda.is_current_stream_capturing():
@@ -151,21 +154,25 @@ class Feed:
                 "next: this stream is being captured into a graph; take the batch before the "
                 "capture, and copy it to a tensor that the graph reads"
             )
-        self._release()
-        if not self._client.look_into(look):
-            return None
-        self._register()
-        rows, window, width = look.rows, look.stored_window, look.stored_bytes
+        slot = None
+        while slot is None:  # another thread may take the batch that look() saw
+            self._release()
+            looked = look()
+            if looked is None:
+                return None, None
+            self._register()
+            slot = self._client.slot()
+        address, rows, window, width, handle = slot
         if width == 4 and "int32" in self._types.values():
             raise ArgumentError(
                 "dtype: int32 cannot hold every token of 4 bytes, and tokens are not checked on a "
                 "GPU; pass int64"
             )
-        memory = (ctypes.c_char * (rows * window * width)).from_address(look.stored)
+        memory = (ctypes.c_char * (rows * window * width)).from_address(address)
         kind = torch.int16 if width == 2 else torch.int32
         stored = torch.frombuffer(memory, dtype=kind).view(rows, window)
         dtype, mask = getattr(torch, self._types["input_ids"]), (1 << 8 * width) - 1
-        self._copies.pop(look.handle, None)
+        self._copies.pop(handle, None)
         tokens, copied = self._gpu.fetch(stored, (parts, rows, seq), dtype, mask)
-        self._copies[look.handle] = copied
-        return tokens
+        self._copies[handle] = copied
+        return tokens, looked

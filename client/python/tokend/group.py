@@ -13,7 +13,6 @@ import time
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from . import phrases
@@ -197,49 +196,52 @@ def compare(group: Any, place: dict[str, Any], client: Any = None, error: Any = 
     elif client is not None:
         row |= {"contents": client.contents, "cursor": client.cursor.hex()}
     rows = group.gather(row)
+    found = _fault(rows)
+    if found is None:
+        return
+    i, j, why = found
+    named = [f"host {row['host']}, pid {row['pid']}" for row in rows]
+    for k, row in enumerate(rows):
+        if "error" not in row:
+            named[k] = f"rank {row['rank']}, {named[k]}"
+    why = why.replace("{}", f"process {j} ({named[j]})")
+    raise DisagreementError(f"agreement: process {i} of {group.size} ({named[i]}): {why}")
 
-    def who(i: int) -> str:
-        rank = "" if "error" in rows[i] else f"rank {rows[i]['rank']}, "
-        return f"({rank}host {rows[i]['host']}, pid {rows[i]['pid']})"
 
-    if (fault := _fault(rows, who)) is not None:
-        i, why = fault
-        raise DisagreementError(f"agreement: process {i} of {group.size} {who(i)}: {why}")
-
-
-def _fault(rows: list[dict[str, Any]], who: Callable[[int], str]) -> tuple[int, str] | None:
-    """Returns (index, why) of the first process that does not fit."""
+def _fault(rows: list[dict[str, Any]]) -> tuple[int, int, str] | None:
+    """Returns (index, other, why) of the first process that does not fit; {} in why stands for the
+    other one.
+    """
     for i, row in enumerate(rows):
         if "error" in row:
-            return i, f"could not attach: {row['error']}"
-    other = f"process 0 {who(0)}"
+            return i, 0, f"could not attach: {row['error']}"
     for name in ("world", "micro_batch", "cursor", "contents"):
         for i, row in enumerate(rows):
             here, first = row.get(name), rows[0].get(name)
             if here == first:
                 continue
             if name == "cursor":
-                return i, f"{differences(here, first)} (there | {other})"
+                return i, 0, f"{differences(here, first)} (there | {{}})"
             if name == "contents":
-                return i, f"shards: names and lengths are those at {other}, but the tokens are not"
-            return i, f"{name}: {here} differs from {first} at {other}"
-    places = [(row["rank"], row["peer"]) for row in rows]
-    for i, place in enumerate(places):
-        j = places.index(place)
-        if j < i:
-            return i, (
-                f"rank: rank {place[0]}, peer {place[1]} is also that of process {j} {who(j)}; "
-                "pass each process its own rank or peer"
-            )
-    world, ranks = rows[0]["world"], [rank for rank, _ in places]
+                return i, 0, "shards: names and lengths are those at {}, but the tokens are not"
+            return i, 0, f"{name}: {here} differs from {first} at {{}}"
+    seen: dict[tuple[int, int], int] = {}
+    for i, row in enumerate(rows):
+        place = row["rank"], row["peer"]
+        if place in seen:
+            why = f"rank: rank {place[0]}, peer {place[1]} is also that of {{}}; "
+            return i, seen[place], why + "pass each process its own rank or peer"
+        seen[place] = i
+    world, ranks = rows[0]["world"], [rank for rank, _ in seen]
     for rank in range(min(world, len(rows) + 1)):
         n = ranks.count(rank)
         if n != ranks.count(0) or n == 0:
-            return 0, (
+            why = (
                 f"world: is {world}, but {n} of the group's {len(rows)} processes read as rank "
                 f"{rank} and {ranks.count(0)} as rank 0; every rank needs the same number of "
                 "processes"
             )
+            return 0, 0, why
     return None
 
 

@@ -47,21 +47,24 @@ class Loader:
       rank, world  data-parallel rank and number of ranks. Default: the mesh's or the launcher's
       mesh         a DeviceMesh or JAX's Mesh: gives rank, world and peer
       peer         number of this process among those that read the same rows; from 0
-      run          name of the job. Default: the launcher's, otherwise "default". If there is a
-                   launcher, a second process of a named rank waits for the first's end
-      group        a gloo group of all processes that read this stream. They make loaders and move
-                   together. Default: one made here, if torch.distributed has ranks. False: none
+      run          name of the job. Default: the launcher's, otherwise "default". In a named run
+                   under a launcher a second process for this rank and peer waits for the first's
+                   end, up to `deadline`; otherwise, and with group=False, both are warned
+      group        a gloo group of all processes that read this stream. They make loaders, seek,
+                   load states and reset together, and compare cursors and ranks. Default: one
+                   made here, if torch.distributed gives the ranks. False: none
     Contents of a batch: see tokend.Batch
       framework    "torch" or "numpy". Default: torch if it is installed
       dtype        int64 (default) or int32, of input_ids; by key {"input_ids": …, "labels": …}
-      documents, loss_mask, shift_labels, provenance: True adds these keys
+      documents, loss_mask, shift_labels, provenance    True: add these keys
       cp           "zigzag" or "contiguous": give only this context-parallel rank's slice of each
                    row, by the mesh's dim cp; without a mesh (rank, size, kind)
       device       "cpu" (default) or "cuda[:N]": see tokend.device
       transform    f(tokens, position, rng), a pure function of one row: see tokend.transform
       workers      number of processes that run it ahead of the trainer; 0 (default): this one
     State and robustness
-      record       a directory: each process records there what it takes, for `tokctl verify`
+      record       a directory: each process records there what it takes, 16 bytes a row, from the
+                   first commit() on what is committed, for `tokctl verify`
       deadline     seconds to wait for a daemon and, in the constructor, for the group (default:
                    300; 5 if nobody listens at first), and for a batch (default: math.inf)
       slots        batches to read ahead. 0 (default): the daemon chooses
@@ -71,8 +74,8 @@ class Loader:
     begin again. One thread takes batches; others may call state_dict() meanwhile.
 
     The constructor raises ValueError (mostly ArgumentError), TypeError or ImportError: an argument
-    is impossible; ConnectError: no daemon answers; RefusedError: it refuses; ResourceError: no
-    memory or file descriptors are left; DisagreementError, on all: the processes of the group do
+    is impossible; ConnectError: no daemon answers; RefusedError: the daemon refuses; ResourceError:
+    no memory or file descriptors are left; DisagreementError, on all: the processes of the group do
     not fit; Error: some of them did not come, or the private daemon did not start.
     """
 
@@ -114,13 +117,15 @@ class Loader:
         self._inside = 0.0  # seconds in next()
         self._ended = False  # next() has raised StopIteration
         self._pass: weakref.ref[_Pass] | None = None  # the last one that took a batch
-        arguments.check_seconds(deadline)
-        self._patience = deadline or arguments.DEADLINE_S
+        # a deadline that is impossible is reported when the others have come
+        usable = isinstance(deadline, (int, float)) and deadline > 0
+        self._patience: Any = deadline if usable else arguments.DEADLINE_S
         self._may_meet = group is None and rank is None and world is None
         self._alone = group not in (None, False)  # if it has no other process
         try:
             together = groups.over(groups.of_all(self._patience) if self._may_meet else group)
             with self._agreed(together, self._patience):
+                arguments.check_seconds(deadline)
                 wait = None if deadline in (None, math.inf) else deadline
                 make, types = batches.framework(framework), batches.types(dtype)
                 there = devices.cuda(device, make)
@@ -220,22 +225,20 @@ class Loader:
         return _Pass(self)
 
     def __next__(self) -> Batch:
-        """Returns the next batch, or waits for it. Raises DataError: a shard cannot be read;
-        ConnectError: a lost daemon did not come back; RefusedError: its config no longer fits. Then
-        seek() continues. WaitError: no batch came within `deadline`; TransformError; ArgumentError:
-        a token does not fit dtype, the record cannot be written, or a launcher that was initialised
-        since does not fit; Error: of workers. Then the next call tries the same batch again.
+        """Returns the next batch. Waits if none is ready. Raises StopIteration at the end.
+
+        DataError: a shard cannot be read; ConnectError: a lost daemon did not come back;
+        RefusedError: its config no longer fits; Error: of workers. Then seek() continues.
+        WaitError: no batch came within `deadline`; ArgumentError: a token does not fit dtype, the
+        record cannot be written, or a torch.distributed or jax.distributed initialised since does
+        not fit; TransformError. Then the next call tries the same batch again: no batch is lost.
         """
-        client, keep = self._client, self._batches.feed is not None
         while True:
             batch, after = self._look()
-            with client.turn, client.state:
-                taken = _tokend.take_quickly(client.handle, client.counts, after, keep)
-            # 0: another thread was faster. A signal's handler that raises before it is taken loses
+            # false: another thread was faster. A signal's handler that raises before this loses
             # nothing.
-            if taken == 1:
+            if self._client.take(after, self._batches.feed is not None):
                 return batch  # type: ignore[no-any-return]
-            client.checked(taken)
 
     def _look(self) -> tuple[Any, int]:
         """The next batch, not yet taken, and the position after it."""
@@ -259,7 +262,7 @@ class Loader:
         come here at the same step.
         """
         self._control.finish()
-        self._go(None, edited(SEEK, self._client.cursor, 0), self._place, again=True)
+        self._move(edited(SEEK, self._client.cursor, 0), self._place, True)
 
     def _count(self, what: str, begin: int | None) -> int:
         """The batches of this rank from @begin, or from where the next `for` begins, to the end.
@@ -276,7 +279,9 @@ class Loader:
         return -(-(end - begin) // (self.world * self.micro_batch))
 
     def __len__(self) -> int:
-        """How many batches `for batch in loader` gives: within the loop, from where it began."""
+        """How many batches `for batch in loader` gives: within the loop, from where it began;
+        outside, from where the next begins. TypeError if the stream has no end.
+        """
         within = self._pass is not None and self._pass() is not None and not self._ended
         return self._count("len", self._pass_begin if within else None)
 
@@ -292,7 +297,8 @@ class Loader:
 
     def state_dict(self) -> dict[str, bytes]:
         """Returns {"cursor": bytes}, equal on all ranks after the same step. It counts the batch
-        taken last, or up to the last commit(): call it after a step, not where one has raised.
+        taken last, or up to the last commit(): call it after a step, not where a step has raised,
+        and not in a signal's handler.
         """
         return {"cursor": self._client.cursor}
 
@@ -319,7 +325,9 @@ class Loader:
         self._client.commit(self.taken if next is None else integer("next", next))
 
     def checkpoint(self, tag: str) -> str:
-        """Has the daemon store a copy of the cursor, for Loader(start=tag); returns its path."""
+        """Has the daemon store a copy of the cursor, for Loader(start=tag); returns its path.
+        Raises RefusedError: it could not write it; ConnectError: no daemon answers.
+        """
         return self._client.checkpoint(tag)  # type: ignore[no-any-return]
 
     # ---- seeks and mixes ----
@@ -335,11 +343,13 @@ class Loader:
         group: Any = SAME,
     ) -> None:
         """Continues at another cursor or position, as another rank, or with other batches. The
-        rest stays; but if world changes, the group is none. `group`: the processes that make this
-        move and belong together from then on; None: none. All of them call this together.
-        ArgumentError: the position is outside of the stream; RefusedError: the cursor belongs to
-        another stream. The loader is then where it was. DisagreementError: another process could
-        not move, or goes elsewhere; ConnectError: seek again, in all of them.
+        rest stays; but if world changes, the group is none, because the loader cannot know
+        which processes stay. `group`: the processes that make this move and belong together from
+        then on; None: none. All of them call this together.
+
+        Raises ArgumentError: the position is outside of the stream; RefusedError: the cursor
+        belongs to another stream. The loader is then where it was. DisagreementError: another
+        process could not move, or goes elsewhere; ConnectError: seek again, in all of them.
         """
         with self._moving(world, group) as together:
             place = dict(self._place)
@@ -368,18 +378,23 @@ class Loader:
     def _go(
         self, together: Any, cursor: bytes | None, place: dict[str, int], again: bool = False
     ) -> None:
+        groups.compare(together, place)  # the others may be making their loaders
+        # even if the others fail, this process is there
+        self._move(cursor, place, again)
+
+    def _move(self, cursor: bytes | None, place: dict[str, int], again: bool) -> None:
         """Moves this process. @cursor None: it stays, and batches that are taken but not trained on
         stay uncommitted. @again: it is the beginning of another pass.
         """
-        groups.compare(together, place)  # the others may be making their loaders
         self._batches.stale = True
         self._client.seek(cursor, place["rank"], place["world"], place["micro_batch"], again)
-        self._place = place  # even if the others fail
+        self._place = place
         self._ended, self._pass_begin = False, self.taken
 
     def set_mix(self, weights: Mapping[str, float]) -> int:
         """Sets new weights by dataset name, otherwise 0; returns the position from which they act,
-        the next multiple of 1024. All ranks make the same call at the same step.
+        the next multiple of 1024. All ranks make the same call at the same step. Raises
+        ArgumentError: an unknown dataset, an impossible weight, or a stream with epochs.
         """
         self._batches.stale = True
         return self._client.set_mix(named_weights(weights))  # type: ignore[no-any-return]
@@ -448,10 +463,12 @@ class Loader:
     # ---- for operators and loggers ----
 
     def control(self) -> Request | None:
-        """Carries out an operator's request (tokctl mix, skip, checkpoint, drain, rescale). All
-        processes of the job call it after every step. About once a second, or every 64 steps, they
-        look for a request together, by an all-reduce of 32 bytes. Returns a Request, or None. If it
-        is true, save the model, then call its done(), in all processes.
+        """Carries out an operator's request (tokctl mix, skip, checkpoint, drain, rescale).
+
+        All processes of the job call it after every step. About once a second, or every 64 steps,
+        they look for a request together, by an all-reduce of 32 bytes. Returns a Request, or None.
+        If it is true, save the model, then call its done(), in all processes. ArgumentError: the
+        job has several processes, and the loader has no group of them.
         """
         processes = max(self.world, groups.processes())
         if self._control.group is None and not self._alone and processes > 1:
@@ -471,9 +488,10 @@ class Loader:
         return self._control.stopping
 
     def stats(self) -> dict[str, float]:
-        """Counters of this process: batches and tokens taken (a row counts with its whole window);
-        next_s, seconds in next(), of which waited_s for data; reattached, how often the daemon was
-        lost and found; lost_wakes, 0 but for bugs; pinned_bytes, registered with CUDA.
+        """Counters of this process since the loader was made: batches and tokens taken (a row
+        counts with its whole window); next_s, seconds in next(), of which waited_s for the daemon
+        or workers; reattached, how often the daemon was lost and found; lost_wakes, 0 but for bugs
+        of tokend; pinned_bytes, of the ring registered with CUDA. See tokend.throughput.
         """
         shape = self._client.shape()
         stats = {name: shape[name] for name in COUNTERS}
@@ -485,7 +503,9 @@ class Loader:
     # ---- the rest ----
 
     def close(self) -> None:
-        """Detaches and ends the workers. A request without its done() is reported as failed."""
+        """Detaches from the daemon and ends the workers. Batches stay valid; most calls raise
+        Error. A request without its done() is reported as failed.
+        """
         if self._source is not None:
             self._source.close()
         if self._client is None:

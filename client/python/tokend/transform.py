@@ -108,15 +108,15 @@ class InProcess:
         """Called after an attach or a seek."""
         self._names = Cursor(self._client.cursor).datasets
 
-    def look(self, tokens: Any, fields: Any, into: Any) -> bool:
-        """look_into(into), with the transformed rows in @tokens, int64 [b, window], and their
+    def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
+        """look_into(*into), with the transformed rows in @tokens, int64 [b, window], and their
         origin in @fields. It may be called again for the same batch.
         """
-        found = self._client.look_into(into)
-        if found:
+        found = self._client.look_into(*into)
+        if found is not None:
             rows = self._transform.numpy.asarray(tokens)
             self._transform.apply(rows, [field.tolist() for field in fields], self._names)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def close(self) -> None:
         pass

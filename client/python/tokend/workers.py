@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from . import _tokend
 from .batch import FIELDS
-from .cursor import SEEK, edited
-from .transform import InProcess, Transform
+from .cursor import SEEK, Cursor, edited
+from .transform import Transform
 
 AHEAD = 4  # batches of a worker
 LOOK_S = 0.1  # between two looks whether to end
@@ -48,29 +48,25 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         rank, world = info.id * place["world"] + place["rank"], n * place["world"]
         try:
             client = _tokend.Client(**{**place, "rank": rank, "world": world}, helper=True)
-            source = InProcess(client, self._transform)
-            source.begin()
-            while (made := self._next(client, source)) is not None:
+            names = Cursor(client.cursor).datasets
+            while (made := self._next(client, names)) is not None:
                 yield made
         except Exception as error:
             traceback.print_exception(error, file=sys.stderr)  # pickle drops its cause
             yield None, error
 
-    def _next(self, client: Any, source: InProcess) -> tuple[Any, Any] | None:
+    def _next(self, client: Any, names: list[str]) -> tuple[Any, Any] | None:
         rows = self._place["micro_batch"]
         tokens = torch.empty((rows, self._window), dtype=torch.int64)
-        fields = torch.empty((len(FIELDS), rows), dtype=torch.int64).unbind()
-        into = _tokend.Look(
-            tokens=tokens.data_ptr(),
-            field=tuple(field.data_ptr() for field in fields),
-            rows=rows,
-            width=self._window,
-            token_bytes=8,
-        )
-        if not source.look(tokens, fields, into):
+        fields = [torch.empty(rows, dtype=torch.int64) for _ in FIELDS]
+        places = [field.data_ptr() for field in fields]
+        found = client.look_into(tokens.data_ptr(), 8, self._window, rows, 0, 8, 0, 0, *places)
+        if found is None:
             return None
-        client.take(into.next)
-        return fields[0][0].item(), tokens
+        client.take(found[1])
+        listed = [field.tolist() for field in fields]
+        self._transform.apply(tokens.numpy(), listed, names)
+        return listed[0][0], tokens
 
 
 def _begin_worker(_: int) -> None:
@@ -118,6 +114,8 @@ class Workers:
         self._end_workers()
         self._at = client.taken  # when a result was taken from the DataLoader
         self._held: tuple[Any, Any] | None = None  # that result
+        self._failed: Exception | None = None
+        self._amid = False  # a call was interrupted, and the DataLoader may have lost a result
         place = {
             **self._arguments,
             **{name: shape[name] for name in ("rank", "world", "socket", "config")},
@@ -136,19 +134,21 @@ class Workers:
             )
         )
 
-    def look(self, tokens: Any, fields: Any, into: Any) -> bool:
+    def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
         """As transform.InProcess.look()."""
         client = self._client
         here = client.taken  # raises in a forked child, or if the loader is closed
-        if self._results is None:
+        if self._amid:
             self.begin()
+        if self._failed is not None:
+            raise self._failed
         if self._held is None or here != self._at:  # that batch was taken
-            results = self._results
-            self._held, self._at = self._next(results), here
-            self._results = results
-        into.tokens = 0
-        if not client.look_into(into):
-            return False
+            self._amid = True
+            self._held, self._at = self._next(), here
+            self._amid = False
+        found = client.look_into(0, *into[1:])
+        if found is None:
+            return None
         position, made = self._held
         if position != int(fields[0][0]):
             raise _tokend.Error(
@@ -156,35 +156,35 @@ class Workers:
                 "report this, and seek to continue"
             )
         self._transform.numpy.asarray(tokens)[:] = made.numpy()
-        return True
+        return found
 
-    def _next(self, results: Any) -> tuple[Any, Any]:
-        """The next result; (None, None) at the stream's end. After an error the next call starts
-        other workers: the DataLoader may have lost a result.
-        """
-        begin, self._results = time.perf_counter(), None
+    def _next(self) -> tuple[Any, Any]:
+        """The next result; (None, None) at the stream's end."""
+        begin = time.perf_counter()
         try:
-            made: tuple[Any, Any] = next(results, (None, None))
+            position, made = next(self._results, (None, None))
         except RuntimeError as error:
             text = str(error).partition("\n")[0]
             if self._closed:
                 raise _tokend.Error("closed: this loader was closed; make a new one") from None
             if "timed out" in text:  # no result is lost
-                self._results = results
+                self._amid = False
                 raise _tokend.WaitError(
                     f"deadline: the workers made no batch within {self._patience:g} s, so storage "
                     "or the transform is slow; see tokctl status, and call next() again"
                 ) from None
+            self._failed = _tokend.Error(
+                f"workers: {text}; make a new loader and load its last state, or seek()"
+            )
+            self._amid = False
             self._end_workers()
-            raise _tokend.Error(
-                f"workers: {text}; call next() again, or make a new loader and load its last state"
-            ) from error
+            raise self._failed from error
         finally:
             self.waited_s += time.perf_counter() - begin
-        if isinstance(made[1], Exception):
-            self._end_workers()
-            raise made[1]
-        return made
+        if isinstance(made, Exception):
+            self._amid, self._failed = False, made
+            raise made
+        return position, made
 
     def _end_workers(self) -> None:
         self._ended[0] = 1
