@@ -62,7 +62,7 @@ def test_batches_are_what_the_writers_got(written, served, name, marked):
 def test_a_restarted_daemon_without_masks_is_refused(place, written):
     root, stream = str(written[0] / "npy-listed"), FORMATS["npy-listed"]
     daemon = Daemon(place, place.config(streams={"s": stream.config(root, True)}))
-    with make(daemon, "s", **MARKS) as loader:
+    with make(daemon, "s", slots=4, **MARKS) as loader:  # fewer than BATCHES are ready
         next(loader)
         daemon.kill()
         place.config(streams={"s": {**stream.config(root, False), "documents": True}})
