@@ -245,13 +245,23 @@ static PyObject *take(struct client *c, uint64_t next, bool keep)
 	return Py_NewRef(Py_True);
 }
 
-PyObject *client_take(PyObject *self, PyObject *args)
+/*
+ * A setter, because Python calls signal handlers after a function returns, but not after an
+ * assignment. So no handler's exception comes between it and a `return batch` that follows.
+ */
+int client_set_takes(PyObject *self, PyObject *value, void *none)
 {
 	struct client *c = (struct client *)self;
 	unsigned long long next;
 	int keep = 0;
 
-	if (!PyArg_ParseTuple(args, "K|p", &next, &keep) || !enter(c, true))
-		return NULL;
-	return leave(c, true, take(c, next, keep));
+	(void)none;
+	if (!PyArg_ParseTuple(value, "K|p", &next, &keep) || !enter(c, true))
+		return -1;
+	PyObject *taken = leave(c, true, take(c, next, keep));
+
+	if (taken == Py_False)
+		PyErr_SetNone(PyExc_LookupError);
+	Py_XDECREF(taken);
+	return taken == Py_True ? 0 : -1;
 }

@@ -413,10 +413,6 @@ static PyMethodDef client_methods[] = {
 		"offset\n\n"
 		"Returns (rows_valid, next, documents, longest, annotations), or None at the end "
 		"of the stream. Does not take the batch: call take() then."},
-	{"take", client_take, METH_VARARGS,
-		"take(next, keep=False)\n\n"
-		"Takes the batch with the next of look_into(). Returns False if another thread was "
-		"faster. keep: release() releases it."},
 	{"shape", client_shape, METH_NOARGS, "Sizes, counters and names, as a dict."},
 	{"commit", client_commit, METH_VARARGS, NULL},
 	{"seek", client_seek, METH_VARARGS,
@@ -448,6 +444,11 @@ static PyMethodDef client_methods[] = {
 /* The same. */
 static PyGetSetDef client_members[] = {
 	{"cursor", get_cursor, NULL, "Bytes.", NULL},
+	{"takes", NULL, client_set_takes,
+		"Set it to (next, keep) to take the batch with the next of look_into(). "
+		"LookupError: "
+		"another thread was faster. keep: release() releases it.",
+		NULL},
 	{"position", get_number, NULL, NULL, (void *)&numbers[0]},
 	{"taken", get_number, NULL, NULL, (void *)&numbers[1]},
 	{"contents", get_number, NULL, NULL, (void *)&numbers[2]},

@@ -64,7 +64,7 @@ void on_notice(void *context, const char *line);
 /* ---- batch.c ---- */
 
 PyObject *client_look_into(PyObject *self, PyObject *args);
-PyObject *client_take(PyObject *self, PyObject *args);
+int client_set_takes(PyObject *self, PyObject *value, void *none);
 
 /* ---- client.c ---- */
 

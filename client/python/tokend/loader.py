@@ -235,10 +235,12 @@ class Loader:
         """
         while True:
             batch, after = self._look()
-            # false: another thread was faster. A signal's handler that raises before this loses
-            # nothing.
-            if self._client.take(after, self._batches.feed is not None):
-                return batch  # type: ignore[no-any-return]
+            try:
+                # an assignment: a signal's handler that raises before it loses nothing
+                self._client.takes = after, self._batches.feed is not None
+            except LookupError:  # another thread was faster
+                continue
+            return batch  # type: ignore[no-any-return]
 
     def _look(self) -> tuple[Any, int]:
         """The next batch, not yet taken, and the position after it."""
@@ -561,7 +563,13 @@ class _Pass:
             self._begin = loader._pass_begin = loader.taken
             loader._pass = weakref.ref(self)
         try:
-            return loader.__next__()
+            while True:  # as Loader.__next__(), whose return a handler could interrupt
+                batch, after = loader._look()
+                try:
+                    loader._client.takes = after, loader._batches.feed is not None
+                except LookupError:
+                    continue
+                return batch  # type: ignore[no-any-return]
         except StopIteration:
             self._ended = True
             if loader.taken == self._begin:

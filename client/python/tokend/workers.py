@@ -63,7 +63,7 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         found = client.look_into(tokens.data_ptr(), 8, self._window, rows, 0, 8, 0, 0, *places)
         if found is None:
             return None
-        client.take(found[1])
+        client.takes = found[1], False
         listed = [field.tolist() for field in fields]
         self._transform.apply(tokens.numpy(), listed, names)
         return listed[0][0], tokens
