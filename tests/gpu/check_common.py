@@ -113,7 +113,7 @@ class Session:
 
     def take(self, tokens=0):
         found = self.look(tokens)
-        self.client.take(found[1])
+        self.client.takes = found[1], False
 
     def slot(self):
         """The next batch's slot, as a tensor over the ring."""
@@ -129,7 +129,7 @@ class Session:
         import torch
 
         tokens, found = source.next(self.look, SEQ, 2)
-        self.client.take(found[1], True)
+        self.client.takes = found[1], True
         return torch.cat((tokens[0], tokens[1, :, -1:]), 1)
 
     def close(self):
