@@ -206,8 +206,9 @@ static bool same_path(const struct dataset *a, const struct dataset *b)
 	return same;
 }
 
-/* Parts of one path are disjoint only if they are parts of the same windows. */
-static bool check_parts(const struct catalog *c, struct fault *fault)
+/* Parts of one path are disjoint only if they are parts of the same windows. @loaded: what is not
+ * in a store has its remarks already. */
+static bool check_parts(const struct catalog *c, bool loaded, struct fault *fault)
 {
 	for (struct dataset *d = c->dataset; d < c->dataset + c->datasets; d++)
 		for (struct dataset *e = c->dataset; e < d; e++) {
@@ -219,7 +220,7 @@ static bool check_parts(const struct catalog *c, struct fault *fault)
 
 			if (!(part || dataset_is_part(e)) || !same_path(d, e))
 				continue;
-			if (its == mine && lo < its_hi && its_lo < hi)
+			if (its == mine && lo < its_hi && its_lo < hi && (d->bucket || !loaded))
 				dataset_remark(d, REMARK_DOUBT,
 					"its part of the path, %s, overlaps %s of dataset %s: both "
 					"serve what is in both",
@@ -245,11 +246,11 @@ static void plan_fetch(struct catalog *c)
 	for (struct dataset *d = c->dataset; d < c->dataset + c->datasets; d++) {
 		uint64_t bytes = 0;
 
+		if (!c->config->cache_dir || !d->bucket || d->config->fetch == CONFIG_FETCH_WINDOW)
+			continue;
 		for (uint64_t s = 0; s < d->table.shards; s++)
 			bytes += d->entry[s].file.bytes;
-		if (!c->config->cache_dir || !d->bucket ||
-			d->config->fetch == CONFIG_FETCH_WINDOW ||
-			(d->config->fetch == CONFIG_FETCH_AUTO && bytes > left))
+		if (d->config->fetch == CONFIG_FETCH_AUTO && bytes > left)
 			continue;
 		d->piece = d->config->piece;
 		left -= bytes < left ? bytes : left;
@@ -298,7 +299,7 @@ struct catalog *catalog_open(const struct config *config, struct stores *stores,
 		if (!only || strcmp(only, config->stream[i].name) == 0)
 			fine = open_stream(&catalog->stream[i], saved, fault);
 	if (fine && !only) {
-		fine = saved || check_parts(catalog, fault);
+		fine = check_parts(catalog, saved, fault);
 		plan_fetch(catalog);
 	}
 	if (fine)

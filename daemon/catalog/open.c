@@ -254,16 +254,18 @@ static bool find_sides(struct dataset *d, struct fault *fault)
 		return true;
 	if (!absolute(d, d->config->label_mask, path, fault))
 		return false;
-	for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
+	size_t n = strlen(path);
+
+	for (; n > 1 && path[n - 1] == '/'; n--)
 		path[n - 1] = 0;
 	d->hint.label_mask = d->label_mask = strdup(path);
 	d->hint.root_bytes = root + (root > 0 && d->list.root[root - 1] != '/');
+	bool inside = strncmp(path, d->list.root, root) == 0;
+
 	/* A mask among the shards would be served as tokens. */
-	if (strncmp(path, d->list.root, root) != 0)
-		return d->label_mask || fault_memory(fault);
-	for (uint64_t s = 0; s < d->list.count; s++)
+	for (uint64_t s = 0; inside && s < d->list.count; s++)
 		if (shard_list_path(&d->list, s, shard, sizeof(shard)) &&
-			strncmp(shard, path, strlen(path)) == 0 && shard[strlen(path)] == '/')
+			strncmp(shard, path, n) == 0 && shard[n] == '/')
 			return REFUSE(d, fault, label_mask,
 				"%s is in it and also in path; must be a directory outside path",
 				shard);
