@@ -241,7 +241,9 @@ static bool read_tokens(
 		some = some < inside ? some : inside;
 		const char *stored = chunk + (byte - from);
 
-		if (!convert_tokens(facts->type, facts->token_bytes, stored, some, to))
+		if (as_is)
+			memcpy(to, stored, some * width);
+		else if (!convert_tokens(facts->type, facts->token_bytes, stored, some, to))
 			return fault && refuse_token(facts, stored, token, fault);
 	}
 	return true;

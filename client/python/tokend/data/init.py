@@ -128,13 +128,13 @@ def _names(paths):
 
 def _tokenizer(given, directories):
     """The tokenizer's file: as given, otherwise one next to the data. None: there is none."""
-    beside = (
+    found = (
         os.path.join(directory, name)
         for directory in directories
         for name in sorted(os.listdir(directory or "."))
         if documents.TOKENIZERS.fullmatch(name)
     )
-    return given.tokenizer or next(beside, None)
+    return given.tokenizer or next(found, None)
 
 
 def _convert(paths, names, given):
