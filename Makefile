@@ -237,9 +237,15 @@ wheel: deps-wheel ## make build/dist/tokend-*.whl for pip, for this machine's ar
 
 # They contain their libraries, so pip can put them into bin/ as they are. The map lists the archives.
 archives = -Wl,-Bstatic $(patsubst -luv,$(if $(wildcard /usr/lib/*/libuv_a.a),-luv_a,-luv),$(filter-out -lm -lpthread,$(LIBS))) -Wl,-Bdynamic -lm -lpthread
-wheel-programs: $(addprefix $(O)/wheel/,tokend tokctl libtokend.so.1 _tokend.abi3.so) $(if $(cross),,$(manuals) $(completions))
+wheel-programs: $(addprefix $(O)/wheel/,tokend tokctl libtokend.so.1 _tokend.abi3.so tokend.pc) $(if $(cross),,$(manuals) $(completions))
 $(O)/wheel/tokend $(O)/wheel/tokctl:
 	$(link) -s $(archives) -Wl,-Map=$@.map
+# pkg-config replaces ${pcfiledir}, so the package works wherever pip installs it.
+$(O)/wheel/tokend.pc: override PREFIX = $${pcfiledir}/../..
+$(O)/wheel/tokend.pc: override LIBDIR = $${prefix}/lib
+$(O)/wheel/tokend.pc: RPATH = -Wl,-rpath,$${libdir} # the loader does not look there otherwise
+$(O)/wheel/tokend.pc: client/lib/tokend.pc.in Makefile proto/version.h
+	$(Q)mkdir -p $(@D); $(fill) $< >$@
 
 # debian/ may not be at the top of the tree, so the packages are built in a copy of links.
 deb: deps-deb ## make build/deb/*.deb: tokend, tokctl, libtokend1, libtokend-dev, python3-tokend
@@ -255,7 +261,7 @@ deb: deps-deb ## make build/deb/*.deb: tokend, tokctl, libtokend1, libtokend-dev
 
 units   = $(wildcard systemd/*.service systemd/*.socket)
 manual  = $(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $(1)))/$(notdir $(1))
-fill    = sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|; s|@RPATH@||'
+fill    = sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|; s|@RPATH@|$(RPATH)|'
 site    = $(DESTDIR)$(PYTHONDIR)
 
 install: all ## install into PREFIX (/usr/local) below DESTDIR
