@@ -260,7 +260,7 @@ static bool find_shared(struct service *s)
 	if (config)
 		ctl_daemons_look(&s->link, &found, config, s->config);
 	for (unsigned i = 0; i < found.shared && !serves; i++) {
-		serves = ctl_daemon_serves(&s->link, &found.daemon[i], s->config);
+		serves = ctl_daemon_has(&s->link, &found.daemon[i], s->config, NULL, NULL);
 		if (serves)
 			strcpy(s->socket, found.daemon[i].path);
 		else if (s->link.untrusted)

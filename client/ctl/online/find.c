@@ -18,12 +18,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* What a command says of the daemon that it means; NULL: nothing. */
-struct wanted {
-	const char *config;	  /* -c */
-	const char *stream, *run; /* of a request */
-};
-
 #define WHICH "add -c FILE, or the --socket of one that `tokctl status` lists"
 
 /* ---- the name of a private daemon's socket ---- */
@@ -141,121 +135,111 @@ void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struc
 
 /* ---- what they serve ---- */
 
-/* NULL: it does not answer. */
-static json_t *status_of(struct ctl_link *l, const struct ctl_daemon *daemon)
+bool ctl_daemon_has(struct ctl_link *l, const struct ctl_daemon *daemon, const char *whole,
+	const char *stream, const char *run)
 {
-	bool quiet = l->quiet;
-
-	l->quiet = true;
-	json_t *status = ctl_status_at(l, daemon->path, false);
-
-	l->quiet = quiet;
-	return status;
-}
-
-bool ctl_daemon_serves(struct ctl_link *l, const struct ctl_daemon *daemon, const char *whole)
-{
-	json_t *status = status_of(l, daemon);
-	char *served = realpath(status_text(json_object_get(status, "daemon"), "config"), NULL);
-	bool same = served && strcmp(served, whole) == 0;
-
-	free(served);
-	json_decref(status);
-	return same;
-}
-
-static bool has_run(
-	struct ctl_link *l, const struct ctl_daemon *daemon, const struct wanted *wanted)
-{
-	json_t *status = status_of(l, daemon), *s;
-	bool found = false;
+	bool quiet = l->quiet, has = false;
+	char *served;
+	json_t *status, *s;
 	size_t i;
 
-	json_array_foreach(json_object_get(status, "sessions"), i, s)
-	{
-		found |= strcmp(status_text(s, "stream"), wanted->stream) == 0 &&
-			 (!wanted->run || strcmp(status_text(s, "run"), wanted->run) == 0);
-	}
+	l->quiet = true; /* one that does not answer has nothing */
+	status = ctl_status_at(l, daemon->path, false);
+	l->quiet = quiet;
+	served = realpath(status_text(json_object_get(status, "daemon"), "config"), NULL);
+	if (whole)
+		has = served && strcmp(served, whole) == 0;
+	else
+		json_array_foreach(json_object_get(status, "sessions"), i, s)
+		{
+			has |= strcmp(status_text(s, "stream"), stream) == 0 &&
+			       (!run || strcmp(status_text(s, "run"), run) == 0);
+		}
+	free(served);
 	json_decref(status);
-	return found;
-}
-
-/* No daemon is the one that is meant, or too many are: @fit have the request's run. */
-static bool refuse(struct ctl_link *l, const struct ctl_daemons *found, const struct wanted *wanted,
-	unsigned fit)
-{
-	const char *run = wanted->run ? wanted->run : "";
-	char tried[LIMIT_TEXT_BYTES];
-
-	places_tell(found->named.place, found->named.n, tried);
-	if (found->n == 0)
-		return ctl_link_fail(l, "no daemon at %s; " PHRASE_START, tried);
-	if (wanted->config)
-		return ctl_link_fail(l,
-			"no daemon serves %s; start one with tokend -c FILE, or add the --socket "
-			"of one that `tokctl status` lists",
-			wanted->config);
-	if (!wanted->stream)
-		return ctl_link_fail(l, "%u daemons run; " WHICH, found->n);
-	return ctl_link_fail(l, "%u of %u daemons have sessions of %s%s%sstream %s; " WHICH, fit,
-		found->n, *run ? "run " : "", run, *run ? " of " : "", wanted->stream);
+	return has;
 }
 
 /* ---- the daemon that is meant ---- */
 
-/* Of a file, a daemon that serves it. Otherwise the only daemon; of several, one with the request's
- * run. @whole NULL: the file does not exist. */
-static bool fits(struct ctl_link *l, const struct ctl_daemons *found, unsigned i,
-	const struct wanted *wanted, const char *whole)
+/* Without a file the only daemon, or of several the only one with the request's run. True if one is
+ * meant, which is the first of @found then; false after an error. */
+static bool find_unnamed(
+	struct ctl_link *l, struct ctl_daemons *found, const char *stream, const char *run)
 {
-	if (wanted->config)
-		return whole && ctl_daemon_serves(l, &found->daemon[i], whole);
-	return found->n == 1 || (wanted->stream && has_run(l, &found->daemon[i], wanted));
+	unsigned fit = 0;
+
+	if (found->n == 1 || (!stream && found->usual))
+		return true;
+	for (unsigned i = 0; stream && i < found->n; i++)
+		if (ctl_daemon_has(l, &found->daemon[i], NULL, stream, run) && fit++ == 0)
+			found->daemon[0] = found->daemon[i];
+	if (fit == 1)
+		return true;
+	if (!stream)
+		return ctl_link_fail(l, "%u daemons run; " WHICH, found->n);
+	return ctl_link_fail(l, "%u of %u daemons have sessions of %s%s%sstream %s; " WHICH, fit,
+		found->n, run ? "run " : "", run ? run : "", run ? " of " : "", stream);
 }
 
 /*
- * A daemon that read the file before it was edited or broken still counts: a private one has a name
- * made from the text that it read, and a broken file names no socket. If none fits, it is the one
- * that a trainer finds, which may have read the file under another path.
+ * The first daemon that serves the file. One that read the file before it was edited or broken
+ * still counts: a private one has a name made from the text that it read, and a broken file names
+ * no socket. If none does, it is the one that a trainer finds, which may have read the file under
+ * another path.
  */
-static bool find(struct ctl_link *l, const struct wanted *wanted)
+static bool find_server(struct ctl_link *l, struct ctl_daemons *found, const char *file,
+	const char *whole, const char *broken)
 {
-	const char *file = wanted->config;
-	char *whole = file ? realpath(file, NULL) : NULL;
+	for (unsigned i = 0; i < found->n; i++)
+		if (ctl_daemon_has(l, &found->daemon[i], whole, NULL, NULL)) {
+			found->daemon[0] = found->daemon[i];
+			if (broken && !l->quiet)
+				ctl_note("%s; its daemon still serves what it read before", broken);
+			return true;
+		}
+	if (broken)
+		return ctl_link_fail(l, "%s", broken);
+	return found->usual ||
+	       ctl_link_fail(l,
+		       "no daemon serves %s; start one with tokend -c FILE, or add the --socket "
+		       "of one that `tokctl status` lists",
+		       file);
+}
+
+static bool find(struct ctl_link *l, const char *file, const char *stream, const char *run)
+{
+	char *real = file ? realpath(file, NULL) : NULL, tried[LIMIT_TEXT_BYTES];
+	const char *whole = real ? real : file; /* one that does not exist is not served */
 	struct fault fault;
 	struct config *config = file ? config_load(file, &fault) : NULL;
+	const char *broken = file && !config ? fault.text : NULL;
 	struct ctl_daemons found;
-	unsigned chosen = 0, fit = 0;
+	bool done;
 
-	ctl_daemons_look(l, &found, config, whole ? whole : file);
-	for (unsigned i = 0; i < found.n && !(file && fit > 0); i++)
-		if (fits(l, &found, i, wanted, whole)) {
-			chosen = i;
-			fit++;
-		}
-	if (fit == 0 && found.usual && (file ? config != NULL : !wanted->stream))
-		fit = 1; /* the first */
-	if (fit == 1)
-		snprintf(l->socket, sizeof(l->socket), "%s", found.daemon[chosen].path);
-	else if (file && !config)
-		ctl_link_fail(l, "%s", fault.text);
-	else
-		refuse(l, &found, wanted, fit);
-	if (fit == 1 && file && !config && !l->quiet)
-		ctl_note("%s; its daemon still serves what it read before", fault.text);
+	ctl_daemons_look(l, &found, config, whole);
+	if (file && (broken || found.n > 0))
+		done = find_server(l, &found, file, whole, broken);
+	else if (found.n > 0)
+		done = find_unnamed(l, &found, stream, run);
+	else {
+		places_tell(found.named.place, found.named.n, tried);
+		done = ctl_link_fail(l, "no daemon at %s; " PHRASE_START, tried);
+	}
+	if (done)
+		snprintf(l->socket, sizeof(l->socket), "%s", found.daemon[0].path);
 	config_free(config);
-	free(whole);
-	return fit == 1;
+	free(real);
+	return done;
 }
 
 bool ctl_choose(
 	struct ctl_link *l, const struct ctl_arguments *a, const char *stream, const char *run)
 {
-	const struct wanted wanted = {ctl_named(a, "config"), stream, run};
 	const char *socket = ctl_named(a, "socket");
 
 	if (!socket)
-		return find(l, &wanted);
+		return find(l, ctl_named(a, "config"), stream, run);
 	if (strlen(socket) >= sizeof(l->socket))
 		return ctl_link_fail(l,
 			"--socket: %s has %zu bytes; a socket's path has at most %zu", socket,

@@ -57,8 +57,10 @@ bool ctl_daemon_named(const struct ctl_arguments *a);
  * it cannot be read. */
 void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struct config *config,
 	const char *whole);
-/* Asks the daemon for its status. True if it serves the file @whole, an absolute path. */
-bool ctl_daemon_serves(struct ctl_link *l, const struct ctl_daemon *daemon, const char *whole);
+/* Asks the daemon for its status. True if it serves the file @whole, an absolute path; if that is
+ * NULL, if it has sessions of @stream and @run, which may be NULL. */
+bool ctl_daemon_has(struct ctl_link *l, const struct ctl_daemon *daemon, const char *whole,
+	const char *stream, const char *run);
 /*
  * Writes the socket of the private daemon of @config, an absolute path. Its name depends on the
  * file's text: readers of an edited config must not find the daemon of the old one. False with
