@@ -150,15 +150,15 @@ CASES = {
         edit=(double, "0-0", 126), first="repeated 126 1",
     ),
     "another checksum": case(
-        SOUND, "to=300 altered=1", "0-1.record has tokens that are not those of the shards",
+        SOUND, "to=300 altered=1", "0-1.record has other tokens: another mix, or other shards",
         "1 altered", edit=(flip, "0-1", 130), first="altered 130 1",
     ),
     "findings are in the order of files": case(
         SOUND, "to=300 altered=2", edit=(flip_both,), first="altered 126 1"
     ),
     "other checksums, cursors given": case(
-        SOUND, "to=300 altered=150", "0-1.record has other tokens: another mix, or other shards",
-        edit=(flip, "0-1", *odd), args="--cursor begin begin.cursor",
+        SOUND, "to=300 altered=150", "0-1.record has other tokens", edit=(flip, "0-1", *odd),
+        args="--cursor begin --cursor begin.cursor",
     ),
 }  # fmt: skip
 

@@ -17,7 +17,41 @@
 /* What became of a position. */
 enum { MISSING, TAKEN, SKIPPED };
 
+enum finding_kind { REPEATED, LOST, ALTERED, FINDINGS };
+
 static const char *const finding_name[FINDINGS] = {"repeated", "lost", "altered"};
+
+struct finding {
+	uint64_t position, count;	/* a range of positions; only LOST has more than 1 */
+	const struct record_file *file; /* of the row; NULL for LOST */
+};
+
+enum { SHOWN = 10 /* findings of each kind that are kept */ };
+
+/* The proof for one peer and one pass, over a range of positions. */
+struct proof {
+	const struct records *records;
+	const struct record_peer *peer;
+	uint64_t from, to;
+
+	struct ctl_windows *reader;
+	size_t window_bytes;
+	void *other; /* a window, in the other width */
+
+	/* the result */
+	unsigned char *state; /* of each position: taken, skipped or neither */
+	uint64_t samples, skipped, voided, outside, sum;
+	struct {
+		uint64_t samples;
+		uint64_t epochs;  /* the last that was reached + 1; 0: none */
+	} * served;		  /* of each dataset of the config */
+	uint64_t found[FINDINGS]; /* number of positions */
+	struct finding finding[FINDINGS][SHOWN];
+	unsigned shown[FINDINGS];
+	/* Two files whose orders differ at that row; NULL if there are none. */
+	const struct record_file *files[2];
+	uint64_t differ_at;
+};
 
 struct row {
 	struct ctl_window window; /* none: the order does not have the position */
@@ -28,7 +62,7 @@ struct row {
 static void add_finding(struct proof *p, enum finding_kind kind, struct finding fault)
 {
 	p->found[kind] += fault.count;
-	if (p->shown[kind] < PROOF_SHOWN)
+	if (p->shown[kind] < SHOWN)
 		p->finding[kind][p->shown[kind]++] = fault;
 }
 
@@ -104,13 +138,12 @@ static bool judge_row(void *context, const void *item, const void *tokens)
 		p->sum += row->checksum;
 		if (tokens) {
 			const struct order_place *place = &row->window.place;
-			const struct dataset *of = row->window.of->map[place->dataset];
-			struct proof_served *served =
-				&p->served[of - p->records->s->stream->dataset];
+			ptrdiff_t d = row->window.of->map[place->dataset] -
+				      p->records->s->stream->dataset;
 
-			served->samples++;
-			if (place->epoch >= served->epochs)
-				served->epochs = place->epoch + 1;
+			p->served[d].samples++;
+			if (place->epoch >= p->served[d].epochs)
+				p->served[d].epochs = place->epoch + 1;
 		}
 	}
 	if (!tokens || !has_tokens(p, row, tokens) || !in_force(p, row))
@@ -195,7 +228,8 @@ static void count_gaps(struct proof *p)
 	}
 }
 
-bool proof_run(struct proof *p)
+/* Fills in the result. False after an error was printed. Call free_proof() either way. */
+static bool run_proof(struct proof *p)
 {
 	const struct stream *stream = p->records->s->stream;
 	size_t tokens = stream->begin.seq_len + stream->begin.extra;
@@ -219,7 +253,7 @@ bool proof_run(struct proof *p)
 	return true;
 }
 
-void proof_free(struct proof *p)
+static void free_proof(struct proof *p)
 {
 	ctl_windows_close(p->reader);
 	free(p->other);
@@ -299,15 +333,6 @@ static uint64_t whole_to(const struct proof *p)
 
 /* ---- the verdict ---- */
 
-/* The file of all findings of @kind that were kept; NULL if there are several. */
-static const char *only_file(const struct proof *p, enum finding_kind kind)
-{
-	for (unsigned i = 1; i < p->shown[kind]; i++)
-		if (p->finding[kind][i].file != p->finding[kind][0].file)
-			return NULL;
-	return p->finding[kind][0].file->path;
-}
-
 /* Are the altered rows that were kept, several, all of one shard? @first: that of the first. */
 static bool one_shard(const struct proof *p, const struct source *first)
 {
@@ -376,20 +401,17 @@ static bool samples_differ(const struct proof *p, FILE *why)
 			"shard %s of dataset %s is not what the run was served; restore that shard",
 			source.shard, source.dataset);
 	return fprintf(why, "%s has %s", first->file->path,
-		!source.dataset ? "rows past the end of the stream"
-		: p->found[ALTERED] > 1 && only_file(p, ALTERED)
-			? "other tokens: another mix, or other shards"
-			: "tokens that are not those of the shards");
+		source.dataset ? "other tokens: another mix, or other shards"
+			       : "rows past the end of the stream");
 }
 
 static bool taken_twice(const struct proof *p, FILE *why)
 {
-	const char *file = p->found[REPEATED] ? only_file(p, REPEATED) : NULL;
-
 	return p->found[REPEATED] > 0 &&
-	       fprintf(why, "%s%s", file ? file : "two processes took the same rows: ",
-		       file ? " has rows that were taken before"
-			    : "a job that ran twice, or a restart without its checkpoint");
+	       fprintf(why,
+		       "%s has rows that were taken before: a job that ran twice, or a restart "
+		       "without its checkpoint",
+		       p->finding[REPEATED][0].file->path);
 }
 
 /* Sets @run to the run of a file that a Loader named, RUN.RANK-PEER.PID-TIME.record. Returns the
@@ -602,7 +624,8 @@ static void put_lives(struct emit *e, const struct proof *p)
 	emit_close(e, ']');
 }
 
-bool proof_put(struct emit *e, const struct proof *p)
+/* False after an error was printed. */
+static bool put_proof(struct emit *e, const struct proof *p)
 {
 	char *verdict = NULL;
 	size_t n;
@@ -685,10 +708,10 @@ static int prove(const struct ctl_arguments *a, const struct records *r)
 		if (r->passes > 1 && ctl_given(a, FROM) && p.to <= ctl_number(a, FROM, 0))
 			continue; /* this pass did not reach --from */
 		reached = true;
-		done = set_range(&p, a) && proof_run(&p) && proof_put(&e, &p);
+		done = set_range(&p, a) && run_proof(&p) && put_proof(&e, &p);
 		if (!done || findings(&p) > 0)
 			status = CTL_FAILED;
-		proof_free(&p);
+		free_proof(&p);
 	}
 	if (!reached)
 		status = ctl_fail("no pass reached --from %" PRIu64 "; give a lower one",
@@ -713,16 +736,7 @@ static int answer(
 
 static int verify(const struct ctl_arguments *a)
 {
-	struct ctl_arguments sorted = *a;
-
-	sorted.arguments = 1;
-	for (int i = 1; i < a->arguments; i++)
-		if (a->listed > 0 && bytes_ends_in(a->argument[i], ".cursor")) /* "*.cursor" */
-			sorted.list[sorted.listed++] = a->argument[i];
-		else
-			sorted.argument[sorted.arguments++] = a->argument[i];
-	return sorted.arguments > 1 ? ctl_with_history(&sorted, false, answer)
-				    : ctl_usage(a->command, "needs STREAM RECORD...");
+	return ctl_with_history(a, false, answer);
 }
 
 static const struct ctl_option options[] = {

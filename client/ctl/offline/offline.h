@@ -104,11 +104,10 @@ bool ctl_windows_add(struct ctl_windows *reader, const void *item);
 bool ctl_windows_flush(struct ctl_windows *reader);
 void ctl_windows_close(struct ctl_windows *reader);
 
-/* ---- verify ---- */
+/* ---- records.c: which rows of the trainers' records count ---- */
 
 /*
- * `tokctl verify` reads trainers' records and judges which rows count (records.c), then proves them
- * (cmd_verify.c). Only the beginnings are kept in memory; rows are read from the files each time.
+ * Only the beginnings are kept in memory; rows are read from the files each time.
  */
 struct record_file {
 	char *path;
@@ -205,57 +204,6 @@ void records_free(struct records *r);
 
 /* The order in which @position should have been served. */
 const struct record_force *records_in_force(const struct record_peer *p, uint64_t position);
-
-/* ---- the proof ---- */
-
-enum finding_kind { REPEATED, LOST, ALTERED, FINDINGS };
-
-enum {
-	PROOF_SHOWN = 10, /* findings of each kind that are kept */
-};
-
-struct finding {
-	uint64_t position, count;	/* a range of positions; only LOST has more than 1 */
-	const struct record_file *file; /* of the row; NULL for LOST */
-};
-
-struct proof_served {
-	uint64_t samples;
-	uint64_t epochs; /* the last that was reached + 1; 0: none */
-};
-
-/*
- * The proof for one peer and one pass: over a range of positions, the rows that its ranks recorded
- * must be exactly the order. It needs a byte of memory per position.
- */
-struct proof {
-	/* set by the caller */
-	const struct records *records;
-	const struct record_peer *peer;
-	uint64_t from, to;
-
-	struct ctl_windows *reader;
-	size_t window_bytes;
-	void *other; /* of one window, in the other width */
-
-	/* the result */
-	unsigned char *state; /* of each position: taken, skipped or neither */
-	uint64_t samples, skipped, voided, outside, sum;
-	struct proof_served *served; /* of each dataset of the config */
-	uint64_t found[FINDINGS];    /* number of positions */
-	struct finding finding[FINDINGS][PROOF_SHOWN];
-	unsigned shown[FINDINGS];
-	/* Two files whose orders differ at that row; NULL if there are none. */
-	const struct record_file *files[2];
-	uint64_t differ_at;
-};
-
-/* Fills in the result. False after an error was printed. Call proof_free() either way. */
-bool proof_run(struct proof *p);
-void proof_free(struct proof *p);
-/* Prints the result: a line of JSON; otherwise the verdict, then its numbers and faults. False
- * after an error was printed. */
-bool proof_put(struct emit *e, const struct proof *p);
 
 static inline uint64_t least(uint64_t a, uint64_t b)
 {
