@@ -42,31 +42,21 @@ static const struct ctl_command tokctl = {
 	.subcommands = commands,
 };
 
-/* `help COMMAND [SUBCOMMAND]` */
-static int help(char **words)
-{
-	const struct ctl_command *c = &tokctl;
-
-	for (; *words && c->subcommands; words++) {
-		const struct ctl_command *sub = ctl_find(c->subcommands, *words);
-
-		if (!sub)
-			return ctl_unknown(c, *words);
-		c = sub;
-	}
-	ctl_help(stdout, c);
-	return CTL_OK;
-}
-
 int main(int argc, char **argv)
 {
+	static char help[] = "--help";
+
 	if (argc < 2) {
 		ctl_help(stderr, &tokctl);
 		return CTL_USAGE;
 	}
 	if (strcmp(argv[1], "--version") == 0)
 		return puts("tokctl " TOKEND_VERSION) >= 0 ? CTL_OK : CTL_FAILED;
-	if (strcmp(argv[1], "help") != 0)
-		return ctl_run(&tokctl, argc, argv);
-	return argc > 2 && strcmp(argv[2], "--keys") == 0 ? ctl_keys() : help(argv + 2);
+	if (strcmp(argv[1], "help") == 0) { /* `help cursor mix` is `cursor mix --help` */
+		if (argc > 2 && strcmp(argv[2], "--keys") == 0)
+			return ctl_keys();
+		memmove(argv + 1, argv + 2, (size_t)(argc - 2) * sizeof(*argv));
+		argv[argc - 1] = help;
+	}
+	return ctl_run(&tokctl, argc, argv);
 }

@@ -39,33 +39,6 @@ static const char *last_word(const struct ctl_command *command)
 	return last ? last + 1 : command->name;
 }
 
-const struct ctl_command *ctl_find(const struct ctl_command *const *commands, const char *name)
-{
-	for (unsigned i = 0; commands[i]; i++)
-		if (strcmp(last_word(commands[i]), name) == 0)
-			return commands[i];
-	return NULL;
-}
-
-int ctl_unknown(const struct ctl_command *command, const char *name)
-{
-	const char *known[CTL_COMMANDS], *near;
-	size_t n = 0;
-
-	for (; command->subcommands[n]; n++) {
-		assert(n < CTL_COMMANDS);
-		known[n] = last_word(command->subcommands[n]);
-	}
-	near = nearest(name, known, n);
-	if (name[0] == '-')
-		return ctl_usage(command, "unknown option %s before the command", name);
-	if (!command->name[0] && strcmp(name, "init") == 0)
-		return ctl_usage(command, PHRASE_INIT);
-	return ctl_usage(command,
-		near ? "unknown command '%s' (did you mean %s?)" : "unknown command '%s'", name,
-		near);
-}
-
 const char *ctl_named(const struct ctl_arguments *a, const char *name)
 {
 	for (unsigned i = 0; i < a->command->count; i++)
@@ -87,8 +60,10 @@ static bool parse_decimal(const char *text, double *value)
 	return end != text && *end == 0 && isfinite(*value) && *value >= 0;
 }
 
-int ctl_weights(const struct ctl_arguments *a, int first, double *weight)
+int ctl_weights(const struct ctl_arguments *a, int first, double weight[LIMIT_DATASETS])
 {
+	if (a->arguments - first > LIMIT_DATASETS)
+		return ctl_usage(a->command, "more than %d datasets", LIMIT_DATASETS);
 	for (int i = first; i < a->arguments; i++) {
 		char *equals = strrchr(a->argument[i], '=');
 
@@ -193,6 +168,11 @@ static int refuse_option(const struct ctl_command *c, const char *word)
 		near);
 }
 
+static bool is_help(const char *word)
+{
+	return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
 /* Moves the arguments to the front of @argv. CTL_OK also if --help was found, which sets *@help. */
 static int parse(struct ctl_arguments *a, int argc, char **argv, bool *help)
 {
@@ -212,7 +192,7 @@ static int parse(struct ctl_arguments *a, int argc, char **argv, bool *help)
 			options = false;
 			continue;
 		}
-		*help = strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+		*help = is_help(word);
 		if (*help)
 			return CTL_OK;
 		unsigned o = find_option(c, word, &value);
@@ -252,7 +232,6 @@ static void count_arguments(const struct ctl_command *c, int *least, int *most)
 		if (*most < CTL_ANY)
 			*most = memmem(word, n, "...", 3) ? CTL_ANY : *most + 1;
 	}
-	*most = c->most ? c->most : *most;
 }
 
 /* Fills in presets, and checks that required options and arguments were given. */
@@ -285,30 +264,43 @@ static int check(struct ctl_arguments *a)
 	return CTL_OK;
 }
 
+static int run_subcommand(const struct ctl_command *c, int argc, char **argv)
+{
+	const char *known[CTL_COMMANDS], *near;
+	size_t n = 0;
+
+	for (const struct ctl_command *sub; (sub = c->subcommands[n]); n++) {
+		assert(n < CTL_COMMANDS);
+		known[n] = last_word(sub);
+		if (strcmp(known[n], argv[1]) == 0)
+			return ctl_run(sub, argc - 1, argv + 1);
+	}
+	if (argv[1][0] == '-')
+		return ctl_usage(c, "unknown option %s before the command", argv[1]);
+	if (!c->name[0] && strcmp(argv[1], "init") == 0)
+		return ctl_usage(c, PHRASE_INIT);
+	near = nearest(argv[1], known, n);
+	return ctl_usage(c,
+		near ? "unknown command '%s' (did you mean %s?)" : "unknown command '%s'", argv[1],
+		near);
+}
+
 int ctl_run(const struct ctl_command *command, int argc, char **argv)
 {
 	struct ctl_arguments a = {.command = command};
-	bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+	bool help = false;
+	int status;
 
-	if (command->subcommands && !help) {
-		const struct ctl_command *sub;
-
-		if (argc < 2)
-			return ctl_usage(command, "needs a subcommand");
-		sub = ctl_find(command->subcommands, argv[1]);
-		return sub ? ctl_run(sub, argc - 1, argv + 1) : ctl_unknown(command, argv[1]);
-	}
+	if (command->subcommands && argc < 2)
+		return ctl_usage(command, "needs a subcommand");
+	if (command->subcommands && !is_help(argv[1]))
+		return run_subcommand(command, argc, argv);
 	assert(command->count <= CTL_OPTIONS);
 	a.list = calloc((size_t)argc + 1, sizeof(*a.list));
-	int status = a.list ? CTL_OK : ctl_fail(PHRASE_MEMORY);
-
-	if (status == CTL_OK && !help)
-		status = parse(&a, argc, argv, &help);
+	status = a.list ? parse(&a, argc, argv, &help) : ctl_fail(PHRASE_MEMORY);
 	if (help)
 		ctl_help(stdout, command);
-	else if (status == CTL_OK)
-		status = check(&a);
-	if (status == CTL_OK && !help)
+	else if (status == CTL_OK && (status = check(&a)) == CTL_OK)
 		status = command->run(&a);
 	free(a.list);
 	return status;

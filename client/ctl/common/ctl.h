@@ -110,9 +110,8 @@ struct ctl_command {
 	const char *name; /* as typed after "tokctl": "plan", "cursor mix" */
 	const char *head; /* above it in a list of commands; or NULL */
 	/* The other arguments in a synopsis, "STREAM", or NULL. So many are needed and allowed, in
-	 * brackets none, with "..." any; @most changes that. */
+	 * brackets none, with "..." any. */
 	const char *arguments;
-	int most;
 	const char *help;		  /* one line */
 	const struct ctl_option *options; /* [count]; numbered by the command's own enum */
 	unsigned count;
@@ -143,10 +142,6 @@ int ctl_run(const struct ctl_command *command, int argc, char **argv);
 /* Prints an error of the command line, and where the help of @command is. Always CTL_USAGE. */
 __attribute__((format(printf, 2, 3))) int ctl_usage(
 	const struct ctl_command *command, const char *text, ...);
-/* An error: @command has no subcommand @name. Always CTL_USAGE. */
-int ctl_unknown(const struct ctl_command *command, const char *name);
-/* The command of that name, or NULL. @commands ends with NULL. */
-const struct ctl_command *ctl_find(const struct ctl_command *const *commands, const char *name);
 
 static inline bool ctl_given(const struct ctl_arguments *a, unsigned option)
 {
@@ -177,7 +172,7 @@ extern const struct ctl_command ctl_completion;
 
 /* Splits the arguments from @first on, DATASET=WEIGHT, into names and weights. A name may contain
  * '='. Returns an exit status. */
-int ctl_weights(const struct ctl_arguments *a, int first, double *weight);
+int ctl_weights(const struct ctl_arguments *a, int first, double weight[LIMIT_DATASETS]);
 
 /* ---- output ---- */
 

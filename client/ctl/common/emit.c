@@ -10,8 +10,8 @@
 
 enum { GAP = 2 /* spaces between columns */ };
 
-/* The kinds of held texts. */
-enum { LEFT = 'l', RIGHT = 'r', LINE = '-', MORE = '+', END = '\n' };
+/* The kinds of held texts: cells, text that follows them, and the end of a line. */
+enum { LEFT = 'l', RIGHT = 'r', TEXT = '+', END = '\n' };
 
 static FILE *to(const struct emit *e)
 {
@@ -58,18 +58,19 @@ static size_t width_of(const char *text)
 static void print(struct emit *e, char what, const char *text)
 {
 	size_t shown = width_of(text), width = 0;
+	bool cell = what == LEFT || what == RIGHT;
 
-	if (what == LEFT || what == RIGHT) {
+	if (cell) {
 		width = e->width[e->printed++];
 		e->owed += what == RIGHT && shown < width ? width - shown : 0;
 	}
 	if (*text) {
-		for (; what != MORE && e->owed > 0; e->owed--)
+		for (; cell && e->owed > 0; e->owed--)
 			put(e, " ", 1);
 		put(e, text, strlen(text));
 		e->owed = 0;
 	}
-	if (what == LEFT || what == RIGHT)
+	if (cell)
 		e->owed += GAP + (what == LEFT && shown < width ? width - shown : 0);
 	if (what == END) {
 		put(e, "\n", 1);
@@ -85,12 +86,8 @@ static void lay_out(struct emit *e)
 
 	for (unsigned i = 0; i < e->columns && !e->headed; i++)
 		heads |= e->head[i][0] != 0;
-	for (unsigned i = 0; i < e->columns && heads; i++) {
-		char head[256];
-
-		snprintf(head, sizeof(head), "%s", e->head[i]);
-		print(e, e->right[i] ? RIGHT : LEFT, fault_line(head));
-	}
+	for (unsigned i = 0; i < e->columns && heads; i++)
+		print(e, e->right[i] ? RIGHT : LEFT, e->head[i]);
 	if (heads)
 		print(e, END, "");
 	for (size_t at = 0; at < e->n; at += strlen(e->held + at) + 1)
@@ -99,27 +96,38 @@ static void lay_out(struct emit *e)
 	e->n = 0;
 }
 
-static void add(struct emit *e, char what, const char *head, const char *text)
+/* Returns the text as it is held, clean. */
+static const char *hold(struct emit *e, char what, const char *text)
 {
-	size_t n = strlen(text), width;
-	unsigned i = e->column;
+	size_t n = strnlen(text, sizeof(e->held) - 2);
 
-	if (e->open && what != MORE) { /* the line before this one ends */
-		e->open = false;
-		add(e, END, NULL, "");
-	}
-	n = n < sizeof(e->held) - 2 ? n : sizeof(e->held) - 2;
 	if (e->n + n + 2 > sizeof(e->held))
 		lay_out(e);
-	char *to = e->held + e->n;
+	char *held = e->held + e->n;
 
-	to[0] = what;
-	memcpy(to + 1, text, n);
-	to[1 + n] = 0;
-	fault_line(to + 1);
+	held[0] = what;
+	memcpy(held + 1, text, n);
+	held[1 + n] = 0;
 	e->n += 1 + n + 1;
-	if (what != LEFT && what != RIGHT)
-		return;
+	return fault_line(held + 1);
+}
+
+static void end_line(struct emit *e)
+{
+	if (e->open)
+		hold(e, END, "");
+	e->open = false;
+	e->column = 0;
+}
+
+static void add_cell(struct emit *e, char what, const char *head, const char *text)
+{
+	unsigned i = e->column;
+
+	if (i == 0)
+		end_line(e); /* the one before */
+	size_t width = width_of(hold(e, what, text));
+
 	assert(i < EMIT_COLUMNS);
 	if (i == e->columns) {
 		e->head[i] = head;
@@ -127,24 +135,9 @@ static void add(struct emit *e, char what, const char *head, const char *text)
 		e->width[i] = width_of(head);
 		e->columns++;
 	}
-	width = width_of(to + 1);
 	e->width[i] = width > e->width[i] ? width : e->width[i];
+	e->open = true;
 	e->column++;
-}
-
-static void add_format(struct emit *e, char what, const char *format, va_list args)
-{
-	char text[2 * PATH_MAX];
-
-	vsnprintf(text, sizeof(text), format, args);
-	if (!e->json)
-		add(e, what, NULL, text);
-}
-
-static void end_line(struct emit *e)
-{
-	e->open |= e->column > 0;
-	e->column = 0;
 }
 
 /* Adds a value to the text: a cell, or a line of a name and a value. */
@@ -152,11 +145,13 @@ static void show(struct emit *e, char what, const char *head, const char *text)
 {
 	if (e->json || !head)
 		return;
-	if (e->fields)
-		add(e, LEFT, "", head);
-	add(e, e->fields ? LEFT : what, e->fields ? "" : head, text);
-	if (e->fields)
-		end_line(e);
+	if (!e->fields) {
+		add_cell(e, what, head, text);
+		return;
+	}
+	add_cell(e, LEFT, "", head);
+	add_cell(e, LEFT, "", text);
+	e->column = 0;
 }
 
 /* ---- JSON ---- */
@@ -310,13 +305,22 @@ void emit_cell(struct emit *e, const char *head, const char *format, ...)
 	show(e, RIGHT, head, text);
 }
 
+static void hold_format(struct emit *e, const char *format, va_list args)
+{
+	char text[2 * PATH_MAX];
+
+	vsnprintf(text, sizeof(text), format, args);
+	if (!e->json)
+		hold(e, TEXT, text);
+}
+
 void emit_line(struct emit *e, const char *format, ...)
 {
 	va_list args;
 
+	end_line(e); /* the one before */
 	va_start(args, format);
-	end_line(e);
-	add_format(e, LINE, format, args);
+	hold_format(e, format, args);
 	va_end(args);
 	e->open = !e->json;
 }
@@ -326,7 +330,7 @@ void emit_more(struct emit *e, const char *format, ...)
 	va_list args;
 
 	va_start(args, format);
-	add_format(e, MORE, format, args);
+	hold_format(e, format, args);
 	va_end(args);
 }
 
@@ -337,16 +341,13 @@ void emit_row(struct emit *e)
 	if (e->object)
 		put(e, "}\n", 2);
 	e->object = e->comma = false;
-	end_line(e);
+	e->column = 0;
 	check(e, !ferror(to(e)));
 }
 
 void emit_table(struct emit *e)
 {
-	if (e->open) {
-		e->open = false;
-		add(e, END, NULL, "");
-	}
+	end_line(e);
 	lay_out(e);
 	e->headed = e->fields = false;
 	e->columns = e->printed = 0;

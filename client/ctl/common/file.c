@@ -13,19 +13,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int open_parent(const char *path, int flags)
+bool ctl_file_sync_parent(const char *path)
 {
 	const char *slash = strrchr(path, '/');
 	char parent[PATH_MAX];
 
 	snprintf(parent, sizeof(parent), "%.*s", slash ? (int)(slash - path) + 1 : 1,
 		slash ? path : ".");
-	return open(parent, flags | O_CLOEXEC, 0666);
-}
-
-bool ctl_file_sync_parent(const char *path)
-{
-	int fd = open_parent(path, O_RDONLY | O_DIRECTORY);
+	int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	bool done = fd >= 0 && fsync(fd) == 0;
 
 	if (fd >= 0)
@@ -36,16 +31,13 @@ bool ctl_file_sync_parent(const char *path)
 bool ctl_file_begin(struct ctl_file *f, const char *path)
 {
 	struct stat st;
-	int fd;
 
 	*f = (struct ctl_file){.path = path};
 	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
 		return ctl_error("%s: " PHRASE_NOT_FILE "; write to another path", path);
 	if (asprintf(&f->part, "%s.%ld", path, (long)getpid()) < 0)
 		return ctl_error(PHRASE_MEMORY);
-	/* Without a name, so a killed process leaves nothing, where the file system can do that. */
-	fd = open_parent(path, O_TMPFILE | O_WRONLY);
-	f->to = fd >= 0 ? fdopen(fd, "w") : fopen(f->part, "wxe");
+	f->to = fopen(f->part, "wxe");
 	if (f->to)
 		return true;
 	ctl_fail("%s: cannot be written: %s", path, strerror(errno));
@@ -53,34 +45,17 @@ bool ctl_file_begin(struct ctl_file *f, const char *path)
 	return false;
 }
 
-/* Gives a file without a name its name. */
-static bool name_part(const struct ctl_file *f)
-{
-	char from[64];
-	struct stat st;
-
-	if (fstat(fileno(f->to), &st) == 0 && st.st_nlink > 0)
-		return true;
-	snprintf(from, sizeof(from), "/proc/self/fd/%d", fileno(f->to));
-	return linkat(AT_FDCWD, from, AT_FDCWD, f->part, AT_SYMLINK_FOLLOW) == 0;
-}
-
 bool ctl_file_end(struct ctl_file *f, bool keep)
 {
 	bool done = keep && fflush(f->to) == 0 && !ferror(f->to) && fsync(fileno(f->to)) == 0 &&
-		    name_part(f) && rename(f->part, f->path) == 0;
-	int error = errno;
+		    rename(f->part, f->path) == 0 && ctl_file_sync_parent(f->path);
 
+	if (keep && !done)
+		ctl_fail("%s: cannot be written: %s", f->path, strerror(errno));
 	if (!done)
 		unlink(f->part);
-	if (done && !ctl_file_sync_parent(f->path)) {
-		error = errno;
-		done = false;
-	}
 	fclose(f->to);
 	free(f->part);
-	if (keep && !done)
-		ctl_fail("%s: cannot be written: %s", f->path, strerror(error));
 	return done;
 }
 

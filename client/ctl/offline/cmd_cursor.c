@@ -500,25 +500,8 @@ static int new_cursor(const struct ctl_arguments *a)
 
 /* ---- edits ---- */
 
-/* Notes datasets that the user may have forgotten: those with a weight now or in a pending mix. */
-static void note_unnamed(const struct cursor *before, const struct cursor_edit *mix)
-{
-	for (uint32_t d = 0; d < before->datasets; d++) {
-		const char *name = before->dataset[d].name;
-		bool named = false, serves = false;
-
-		for (uint32_t i = 0; i < mix->names; i++)
-			named |= strcmp(mix->name[i], name) == 0;
-		for (uint32_t s = cursor_past(before); s < before->segments; s++)
-			serves |= ctl_units(before->segment[s], d) > 0;
-		if (serves && !named)
-			ctl_note("dataset %s is not named and gets weight 0", name);
-	}
-}
-
 /* Returns an exit status. */
-static int apply(struct cursor *c, const struct cursor *before, const struct ctl_arguments *a,
-	const struct ctl_stream *s)
+static int apply(struct cursor *c, const struct ctl_arguments *a, const struct ctl_stream *s)
 {
 	static const enum cursor_edit_kind kinds[VERBS] = {[SEEK] = CURSOR_SEEK,
 		[SKIP] = CURSOR_SKIP,
@@ -543,10 +526,6 @@ static int apply(struct cursor *c, const struct cursor *before, const struct ctl
 		return ctl_fail("%s: %s: %s", a->argument[0], fault.field, fault.text);
 	if (verb == SCHEDULE && !stream_schedule(s->stream, c, &fault))
 		return ctl_fail("%s", fault.text); /* it names the config's line */
-	if (verb == MIX)
-		note_unnamed(before, &edit);
-	if ((verb == MIX || verb == REMOVE) && !ctl_given(a, NUMBER))
-		ctl_note("the new mix begins at position %" PRIu64, at);
 	return CTL_OK;
 }
 
@@ -566,7 +545,7 @@ static int edit(const struct ctl_arguments *a)
 	else if (!cursor_copy(&after, &before))
 		ctl_fail(PHRASE_MEMORY);
 	else
-		status = apply(&after, &before, a, &s);
+		status = apply(&after, a, &s);
 	if (status == CTL_OK && !ctl_cursor_write(&after, ctl_text(a, OUTPUT)))
 		status = CTL_FAILED;
 	if (status == CTL_OK)
@@ -626,7 +605,7 @@ static const struct ctl_command verbs[VERBS] = {
 	[SKIP] = {VERB(SKIP, edit), .name = "cursor skip", .arguments = "FILE",
 		.help = "skip the next samples: they are never served"},
 	[MIX] = {VERB(MIX, edit), .name = "cursor mix", .arguments = "FILE DATASET=WEIGHT...",
-		.most = 1 + LIMIT_DATASETS, .help = "change the weights of the datasets"},
+		.help = "change the weights of the datasets"},
 	[ADD] = {VERB(ADD, edit), .name = "cursor add", .arguments = "FILE",
 		.help = "add the config's new datasets to a cursor, without weight"},
 	[REMOVE] = {VERB(REMOVE, edit), .name = "cursor remove", .arguments = "FILE DATASET",

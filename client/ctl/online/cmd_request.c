@@ -40,10 +40,7 @@ struct participant {
 
 struct request {
 	const struct ctl_arguments *a;
-	const char *kind, *stream, *tag;	/* tag NULL: not given */
-	uint64_t timeout_s, world, micro_batch; /* micro_batch 0: unchanged */
-	char *args;
-	size_t args_bytes;
+	const char *kind;
 
 	struct ctl_link link;
 	int signals;
@@ -204,31 +201,33 @@ static void put_mix(struct request *r)
 
 static void put_rescale(struct request *r)
 {
-	uint64_t micro_batch = r->micro_batch ? r->micro_batch : r->micro_batch_before;
-	uint64_t before = r->world_before * r->micro_batch_before, after = r->world * micro_batch;
+	uint64_t world = ctl_number(r->a, WORLD, 0),
+		 micro_batch = ctl_number(r->a, MICRO, r->micro_batch_before),
+		 before = r->world_before * r->micro_batch_before, after = world * micro_batch;
 	struct emit *e = &r->e;
 
 	emit_number(e, "world_before", NULL, r->world_before);
 	emit_number(e, "micro_before", NULL, r->micro_batch_before);
 	emit_number(e, "global_before", NULL, before);
-	emit_number(e, "world", NULL, r->world);
+	emit_number(e, "world", NULL, world);
 	emit_number(e, "micro", NULL, micro_batch);
 	emit_number(e, "global", NULL, after);
 	emit_line(e,
 		"world %" PRIu64 " -> %" PRIu64 ", micro-batch %" PRIu64 " -> %" PRIu64
 		": the next job begins at position %" PRIu64,
-		r->world_before, r->world, r->micro_batch_before, micro_batch, r->cursor.next);
+		r->world_before, world, r->micro_batch_before, micro_batch, r->cursor.next);
 	emit_line(e, "global batch %" PRIu64 " -> %" PRIu64, before, after);
 }
 
 static void put_result(struct request *r)
 {
+	const char *tag = ctl_text(r->a, TAG);
 	bool mix = strcmp(r->kind, "mix") == 0, edit = mix || strcmp(r->kind, "skip") == 0;
 	struct emit *e = &r->e;
 
 	emit_number(e, "request", NULL, r->number);
 	emit_text(e, "kind", NULL, r->kind);
-	emit_text(e, "stream", NULL, r->stream);
+	emit_text(e, "stream", NULL, r->a->argument[0]);
 	emit_text(e, "run", NULL, r->run);
 	emit_number(e, "sessions", NULL, r->participants);
 	emit_number(e, "position", NULL, r->cursor.next);
@@ -236,9 +235,9 @@ static void put_result(struct request *r)
 		emit_optional(e, "from", NULL, r->from, r->has_acts_from);
 		emit_optional(e, "acts_from", NULL, r->acts_from, r->has_acts_from);
 	} else {
-		emit_text(e, "tag", NULL, r->tag);
+		emit_text(e, "tag", NULL, tag);
 		emit_line(e, "saved at position %" PRIu64 "%s%s", r->cursor.next,
-			r->tag ? ", tag " : "", r->tag ? r->tag : "");
+			tag ? ", tag " : "", tag ? tag : "");
 	}
 	if (edit && !r->has_acts_from)
 		emit_line(e, "%s: done, the run is at position %" PRIu64, r->kind, r->cursor.next);
@@ -250,7 +249,7 @@ static void put_result(struct request *r)
 			e, "skipped from position %" PRIu64 " to %" PRIu64, r->from, r->acts_from);
 	if (mix)
 		put_mix(r);
-	if (r->world)
+	if (ctl_given(r->a, WORLD))
 		put_rescale(r);
 }
 
@@ -344,11 +343,12 @@ static int give_up(struct request *r, const char *reason)
 static int await(struct request *r)
 {
 	const struct pollfd signals = {r->signals, POLLIN, 0};
-	uint64_t until = ctl_clock_ms() + r->timeout_s * 1000;
+	uint64_t timeout_s = ctl_number(r->a, TIMEOUT, 0),
+		 until = ctl_clock_ms() + timeout_s * 1000;
 	const struct wire *w = &r->link.packet.wire;
 	char late[60];
 
-	snprintf(late, sizeof(late), "timeout after %" PRIu64 " s", r->timeout_s);
+	snprintf(late, sizeof(late), "timeout after %" PRIu64 " s", timeout_s);
 	while (r->waiting > 0) {
 		uint64_t now = ctl_clock_ms();
 		enum ctl_heard heard =
@@ -379,20 +379,21 @@ static int await(struct request *r)
 
 /* ---- asking ---- */
 
-/* Writes the request's arguments, a line each. Returns an exit status. */
-static int write_args(struct request *r)
+/* Writes the request's arguments, a line each, to *@to, which is to be freed. Returns an exit
+ * status. */
+static int write_args(const struct ctl_arguments *a, char **to)
 {
-	const struct ctl_arguments *a = r->a;
-	double *weight = calloc((size_t)a->arguments, sizeof(*weight)), sum = 0;
-	FILE *args = open_memstream(&r->args, &r->args_bytes);
-	int status = weight && args ? ctl_weights(a, 1, weight) : ctl_fail(PHRASE_MEMORY);
+	double weight[LIMIT_DATASETS], sum = 0;
+	size_t bytes = 0;
+	FILE *args = open_memstream(to, &bytes);
+	int status = args ? ctl_weights(a, 1, weight) : ctl_fail(PHRASE_MEMORY);
 
 	for (unsigned option = AT; option <= MICRO && status == CTL_OK; option++)
 		if (ctl_given(a, option))
 			fprintf(args, "%s %" PRIu64 "\n", a->command->options[option].name,
 				ctl_number(a, option, 0));
-	if (r->tag && status == CTL_OK)
-		fprintf(args, "tag %s\n", r->tag);
+	if (ctl_given(a, TAG) && status == CTL_OK)
+		fprintf(args, "tag %s\n", ctl_text(a, TAG));
 	for (int i = 1; i < a->arguments && status == CTL_OK; i++) {
 		fprintf(args, "weight %.17g %s\n", weight[i - 1], a->argument[i]);
 		sum += weight[i - 1];
@@ -401,25 +402,24 @@ static int write_args(struct request *r)
 		status = ctl_usage(a->command, PHRASE_WEIGHTS);
 	if (args && fclose(args) != 0 && status == CTL_OK)
 		status = ctl_fail(PHRASE_MEMORY);
-	if (status == CTL_OK && r->args_bytes >= WIRE_ARGS_BYTES)
-		status = ctl_fail("%s: too many datasets for one request", r->kind);
-	free(weight);
+	if (status == CTL_OK && bytes >= WIRE_ARGS_BYTES)
+		status = ctl_fail("%s: too many datasets for one request", a->command->name);
 	return status;
 }
 
-static int ask(struct request *r)
+static int ask(struct request *r, const char *args)
 {
-	const char *run = ctl_text(r->a, RUN);
+	const char *run = ctl_text(r->a, RUN), *stream = r->a->argument[0];
 	struct wire query = {.op = WIRE_REQUEST};
 	const struct wire *w = &r->link.packet.wire;
 	int status;
 
-	if (!ctl_choose(&r->link, r->a, r->stream, run) || !ctl_open(&r->link, r->link.socket))
+	if (!ctl_choose(&r->link, r->a, stream, run) || !ctl_open(&r->link, r->link.socket))
 		return CTL_FAILED;
 	r->signals = ctl_signals(); /* so that the request can be cancelled */
-	wire_set_text(&query, WIRE_STREAM, r->stream);
+	wire_set_text(&query, WIRE_STREAM, stream);
 	wire_set_text(&query, WIRE_KIND, r->kind);
-	wire_set_text(&query, WIRE_ARGS, r->args);
+	wire_set_text(&query, WIRE_ARGS, args);
 	if (run)
 		wire_set_text(&query, WIRE_RUN, run);
 	if (!ctl_ask(&r->link, &query, WIRE_ASKED, NULL, NULL))
@@ -435,28 +435,22 @@ static int ask(struct request *r)
 
 static int request(const struct ctl_arguments *a)
 {
-	struct request r = {.a = a,
-		.kind = a->command->name,
-		.stream = a->argument[0],
-		.tag = ctl_text(a, TAG),
-		.timeout_s = ctl_number(a, TIMEOUT, 0),
-		.world = ctl_number(a, WORLD, 0),
-		.micro_batch = ctl_number(a, MICRO, 0),
-		.link.fd = -1,
-		.e.json = ctl_given(a, JSON)};
+	struct request r = {
+		.a = a, .kind = a->command->name, .link.fd = -1, .e.json = ctl_given(a, JSON)};
+	char *args = NULL;
 	int status;
 
 	if (ctl_given(a, RUN) && !wire_name_ok(ctl_text(a, RUN)))
 		return ctl_fail("--run %s: must be " PHRASE_NAME, ctl_text(a, RUN));
-	if (r.tag && !wire_name_ok(r.tag))
-		return ctl_usage(a->command, "--tag %s: must be " PHRASE_NAME, r.tag);
-	status = write_args(&r);
+	if (ctl_given(a, TAG) && !wire_name_ok(ctl_text(a, TAG)))
+		return ctl_usage(a->command, "--tag %s: must be " PHRASE_NAME, ctl_text(a, TAG));
+	status = write_args(a, &args);
 	if (status == CTL_OK)
-		status = ask(&r);
+		status = ask(&r, args);
 	ctl_disconnect(&r.link);
 	cursor_free(&r.cursor);
 	free(r.participant);
-	free(r.args);
+	free(args);
 	return status;
 }
 

@@ -119,13 +119,6 @@ static void put_members(struct emit *e, json_t *item)
 	}
 }
 
-/* Gives @item the members that it lacks. Takes ownership of @members. */
-static void add_members(json_t *item, json_t *members)
-{
-	json_object_update_missing(item, members);
-	json_decref(members);
-}
-
 /* If a read from storage is not answered. */
 static void put_slow(struct emit *e, const json_t *item, const char *stream)
 {
@@ -156,8 +149,8 @@ static void put_session(struct listing *l, json_t *s)
 {
 	struct emit *e = &l->e;
 
-	add_members(s, json_pack("{s:n, s:s, s:n, s:s}", "slow_ms", "slow_shard", "",
-			       "store_wait_ms", "store_wait", ""));
+	json_object_update_missing_new(s, json_pack("{s:n, s:s, s:n, s:s}", "slow_ms", "slow_shard",
+						  "", "store_wait_ms", "store_wait", ""));
 	put_members(e, s);
 	emit_text(e, "daemon", NULL, l->link.socket);
 	emit_text(e, NULL, "STREAM", status_text(s, "stream"));
@@ -260,7 +253,7 @@ static void put_total(struct listing *l, const json_t *status)
 		if (real(stream, "slow_ms") > real(slow, "slow_ms"))
 			slow = stream;
 	}
-	add_members(
+	json_object_update_missing_new(
 		d, json_pack("{s:O?, s:s, s:s, s:O?, s:O?, s:o}", "slow_ms", get(slow, "slow_ms"),
 			   "slow_shard", status_text(slow, "slow_shard"), "config_digest",
 			   status_text(get(status, "config"), "digest"), "stores",
