@@ -6,6 +6,9 @@
 # takes no time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+mkdir -p build
+exec 8>build/.deps
+flock 8 # make installs for several targets at once
 
 packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev)
 packages+=(libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev)
@@ -61,15 +64,21 @@ if [ ${#missing[@]} -gt 0 ]; then
 		exit 1
 	fi
 	echo "Installing from Debian: ${missing[*]}"
-	mkdir -p build
 	install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends)
-	if ! { "${root[@]}" apt-get update &&
-		"${root[@]}" "${install[@]}" -o Dpkg::Use-Pty=0 "${missing[@]}"; } \
-		</dev/null >build/apt.log 2>&1; then
-		tail -n 20 build/apt.log >&2
-		echo "deps: apt-get failed; see build/apt.log" >&2
-		exit 1
-	fi
+	install_missing() {
+		"${root[@]}" apt-get update &&
+			"${root[@]}" "${install[@]}" -o Dpkg::Use-Pty=0 "${missing[@]}"
+	}
+	tries=0
+	until install_missing </dev/null >build/apt.log 2>&1; do
+		# A fresh machine updates itself at boot, and holds apt's locks.
+		if ! grep -q "Could not get lock" build/apt.log || [ $((++tries)) = 100 ]; then
+			tail -n 20 build/apt.log >&2
+			echo "deps: apt-get failed; see build/apt.log" >&2
+			exit 1
+		fi
+		sleep 3
+	done
 fi
 
 [ "${1:-run}" != deb ] || exit 0
@@ -77,7 +86,6 @@ fi
 if [ "${1:-run}" != run ] &&
 	[ "$(cat build/wheel-venv/.installed 2>/dev/null)" != "${tools[*]}" ]; then
 	echo "Installing into build/wheel-venv: ${tools[*]}"
-	mkdir -p build
 	/usr/bin/python3 -m venv --clear build/wheel-venv
 	build/wheel-venv/bin/pip install -qq --disable-pip-version-check --no-deps "${tools[@]}"
 	echo "${tools[*]}" >build/wheel-venv/.installed
@@ -86,7 +94,6 @@ fi
 
 # torch comes first, in its exact version, for the packages that depend on it.
 if [ ! -x build/venv/bin/pip ]; then # venv makes pip last: without it, build/venv is incomplete
-	mkdir -p build
 	/usr/bin/python3 -m venv --clear build/venv
 fi
 wanted="torch==2.13.0 ${wheels[*]} ${alone[*]}"
