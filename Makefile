@@ -69,7 +69,7 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs links python unit helpers help run test test-objects test-trainers nightly prove coverage keepers fuzz fuzzers soak bench bench-quick check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
+.PHONY: all programs links python unit helpers help run run-objects test test-objects test-trainers nightly prove coverage keepers fuzz fuzzers soak bench bench-quick check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
 	deps deb install uninstall format lint tidy clean
 .DEFAULT_GOAL = all
 .SECONDARY:
@@ -162,6 +162,10 @@ deps-%:
 run: deps-run ## train a small GPT on real text, while daemon and trainers are killed
 	+$(Q)$(MAKE) all
 	$(Q)$(PYTHON) client/example/gpt/run.py
+
+run-objects: deps-run-objects ## the same with the shards in an object store, which is killed, too
+	+$(Q)$(MAKE) all
+	$(Q)$(PYTHON) client/example/gpt/run.py --store
 
 # They build what they need (tests/run).
 test: deps-test ## run all tests; T=NAME: those whose names contain NAME

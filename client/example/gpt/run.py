@@ -1,26 +1,29 @@
 """`make run`: trains a small GPT on real text, and kills daemon and trainers meanwhile.
 
+    run.py              shards on disk
+    run.py --store      shards in an object store on this machine, which is killed, too
+                        (make run-objects)
+
 Starts the daemon and the trainers as an operator would, kills and restarts them, and compares the
 recorded rows with the order at the end. train.py is an example for users; this file is not.
 """
 
-import importlib.util
 import os
-import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 
-REPO = pathlib.Path(__file__).resolve().parents[3]
-BIN, RUN, SHARDS = REPO / "build/bin", REPO / "build/run", REPO / "build/shards"
+from shards import REPO, Store, done, free_port, prepare
+
+BIN, RUN = REPO / "build" / "bin", REPO / "build" / "run"
 SAMPLES = 16  # of a step, on all ranks
-KILL_DAEMON, KILL_TRAINERS, RESCALE, END = 60, 133, 200, 300  # steps
-ALONE = 4  # steps that are made without a daemon
+KILL_DAEMON, KILL_STORE, KILL_TRAINERS, RESCALE, END = 60, 90, 133, 200, 300  # steps
+STORE_AWAY_S = 20
+SLOTS = 8  # with a store: the usual ring would hold the rest of this short run
+ALONE = SLOTS // 2  # steps that are made without daemon or store
 CONFIG = """\
 state_dir: state
 memory: 64MiB
@@ -31,9 +34,9 @@ streams:
     eos: 50256
     vocab: 50257
     datasets:
-      - {{name: python, path: "{python}", weight: 0.5}}
-      - {{name: torch, path: "{torch}", weight: 0.2, slide: true}}
-      - {{name: headers, path: "{headers}", weight: 0.3, shuffle: block, block: 16, group: 32}}
+      - {{name: python, {python}, weight: 0.5}}
+      - {{name: torch, {torch}, weight: 0.2, slide: true}}
+      - {{name: headers, {headers}, weight: 0.3, shuffle: block, block: 16, group: 32}}
 """
 
 processes = []  # all that were started
@@ -64,33 +67,6 @@ def kill(*victims):
         process.wait()
 
 
-def package(name):
-    """The directory of an installed package, which is not imported."""
-    return pathlib.Path(importlib.util.find_spec(name).submodule_search_locations[0])
-
-
-def prepare():
-    """Makes token shards, once, in place of a team's own tokenising job. The text is what each
-    machine with torch has. Returns {dataset: directory of shards}.
-    """
-    sources = {
-        "python": pathlib.Path(sysconfig.get_path("stdlib")),
-        "torch": package("torch") / "distributed",
-        "headers": package("torch") / "include",
-    }
-    if not SHARDS.is_dir():
-        part = SHARDS.with_suffix(".part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir()
-        # openai-whisper is installed for one file, GPT-2's vocabulary
-        ranks = package("whisper") / "assets" / "gpt2.tiktoken"
-        command = [sys.executable, "-m", "tokend", "init", *sources.values()]
-        # at most 10 MiB of each dataset
-        subprocess.run([*command, "--tokenizer", ranks, "--most", "10"], cwd=part, check=True)
-        part.rename(SHARDS)
-    return {name: SHARDS / "tokens" / source.resolve().name for name, source in sources.items()}
-
-
 def start_daemon():
     """Returns the daemon when it answers."""
     began, daemon = time.monotonic(), start(BIN / "tokend", "-c", RUN / "tokend.yaml")
@@ -104,20 +80,18 @@ def start_daemon():
 class Job:
     """The ranks of train.py, with the variables that torchrun sets. Rank 0 prints each step."""
 
-    def __init__(self, world, until):
+    def __init__(self, world, until, *slots):
         self.losses = []  # of all steps
         self.step = self.resumed = None
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
         environment = {
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
+            "MASTER_PORT": free_port(),
             "WORLD_SIZE": world,
             "OMP_NUM_THREADS": max(1, len(os.sched_getaffinity(0)) // world),
             "OMP_WAIT_POLICY": "PASSIVE",
             "GLOO_SOCKET_IFNAME": "lo",
         }
-        command = sys.executable, REPO / "client/example/gpt/train.py", until
+        command = sys.executable, REPO / "client/example/gpt/train.py", until, *slots
         outputs = [subprocess.PIPE] + [None] * (world - 1)
         self.ranks = [
             start(*command, stdout=output, RANK=rank, **environment)
@@ -146,18 +120,42 @@ def kill_daemon(daemon, job):
     start_daemon()
 
 
-def train():
+def kill_store(store, job):
+    store.script("stop-gateway")
+    say(f"step {job.step}: SIGKILL to the store")
+    job.follow(job.step + ALONE)
+    say(f"step {job.step}: {ALONE} steps were made without it; soon all ranks wait")
+    time.sleep(STORE_AWAY_S)
+    status = done(BIN / "tokctl", "status").splitlines()
+    say("tokctl status:" + "".join([line for line in status if line.startswith("  waiting ")][:1]))
+    store.script("start-gateway")
+    began = time.monotonic()
+    job.follow(job.step + SLOTS)
+    say(f"step {job.step}: training continued {time.monotonic() - began:.0f} s after its return")
+
+
+def train(store):
     """Returns the first job and the last."""
     act("Code of Python and torch becomes token shards, by GPT-2's tokenizer")
-    (RUN / "tokend.yaml").write_text(CONFIG.format(**prepare()))
+    shards = prepare(REPO / "build" / "shards")
+    paths, slots = {name: f'path: "{directory}"' for name, directory in shards.items()}, []
+    if store:
+        act("The shards move into an object store: Ceph's gateway")
+        paths, slots = store.start(shards), [SLOTS]
+        say(f"{store.endpoint}; the trainers never see a local shard")
+    (RUN / "tokend.yaml").write_text(CONFIG.format(**paths))
 
     act("The daemon starts: three datasets mixed 50:20:30, seed 42; no index is built")
     daemon = start_daemon()
 
     act("Two processes train; the daemon is killed, and they continue with their rings")
-    first = Job(2, END)
+    first = Job(2, END, *slots)
     first.follow(KILL_DAEMON)
     kill_daemon(daemon, first)
+    if store:
+        act(f"The store is killed; trainers continue with the {SLOTS} batches in their rings")
+        first.follow(KILL_STORE)
+        kill_store(store, first)
 
     act("All trainers are killed between two checkpoints, one every 40 steps")
     first.follow(KILL_TRAINERS)
@@ -165,7 +163,7 @@ def train():
     say(f"step {first.step}: SIGKILL to both trainers")
 
     act(f"They resume from the last checkpoint, until a planned stop at step {RESCALE}")
-    second = Job(2, RESCALE)
+    second = Job(2, RESCALE, *slots)
     second.follow(RESCALE)
     undone = first.step - second.resumed
     say(f"resumed at step {second.resumed}: {undone} steps were undone by the kill")
@@ -173,7 +171,7 @@ def train():
     act("One process continues where two stopped, with the same global batches")
     for rank in second.ranks:
         rank.wait()
-    third = Job(1, END)
+    third = Job(1, END, *slots)
     third.follow(END)
     third.ranks[0].wait()
     say(f"resumed at step {third.resumed} on 1 rank instead of 2; stopped at step {third.step}")
@@ -182,15 +180,13 @@ def train():
 
 def prove(first, last):
     act("tokctl verify compares the records of all ranks with the order and the shards")
-    command = [BIN / "tokctl", "verify", "-c", RUN / "tokend.yaml", "train", RUN / "records"]
-    verified = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    said = verified.stdout.splitlines()
-    for line in said:
+    said = done(BIN / "tokctl", "verify", "-c", RUN / "tokend.yaml", "train", RUN / "records")
+    for line in said.splitlines():
         say(line)
     begin, end = sum(first.losses[:3]) / 3, sum(last.losses[-20:]) / 20
     say(f"loss {begin:.2f} -> {end:.2f}")
-    exact = said[:1] == [f"OK: every sample from 0 to {END * SAMPLES - 1} once"]
-    if verified.returncode or not exact or end > begin - 2:
+    exact = said.splitlines()[0] == f"OK: every sample from 0 to {END * SAMPLES - 1} once"
+    if not exact or end > begin - 2:
         sys.exit("FAILED: not as promised")
 
 
@@ -200,6 +196,7 @@ def main():
     RUN.mkdir()
     for number in signal.SIGTERM, signal.SIGINT:
         signal.signal(number, lambda *_: sys.exit("stopped"))
+    store = Store(RUN / "store") if "--store" in sys.argv[1:] else None
     # a checkout's path may be too long for a socket
     with tempfile.TemporaryDirectory(prefix="tokend-", dir="/tmp") as directory:
         os.environ |= {
@@ -208,10 +205,12 @@ def main():
             "PYTHONPATH": str(REPO / "build" / "python"),
         }
         try:
-            prove(*train())
+            prove(*train(store))
             say(f"{time.monotonic() - began:.0f} s")
         finally:
             kill(*processes)
+            if store:
+                store.script("stop")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A small GPT, trained with plain DDP. Comments that begin with "tokend:" explain the loader.
 
-    torchrun --nproc-per-node N train.py STEPS
+    torchrun --nproc-per-node N train.py STEPS [SLOTS]
 
-It resumes from checkpoint.pt, also if another number of ranks wrote it.
+It resumes from checkpoint.pt, also if another number of ranks wrote it. SLOTS: batches in the ring.
 """
 
 import gc
@@ -44,14 +44,14 @@ class GPT(nn.Module):
         return self.output(x.flatten(0, 1), labels.flatten()).loss
 
 
-def train(until):
+def train(until, slots=0):
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(42)
     # In a batch without rare tokens, their part of the output layer has no gradient.
     model = DistributedDataParallel(GPT(), find_unused_parameters=True)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     # tokend: with record=, the loader notes each row that it takes, for the proof at the end.
-    loader = Loader("train", GLOBAL_BATCH // world, run="gpt", record="records")
+    loader = Loader("train", GLOBAL_BATCH // world, slots=slots, run="gpt", record="records")
     # tokend: the loader is part of the checkpoint, and adds a few hundred bytes.
     parts, done = {"model": model, "optimizer": optimizer, "loader": loader}, 0
     if os.path.exists("checkpoint.pt"):
@@ -88,7 +88,7 @@ def train(until):
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    train(int(sys.argv[1]))
+    train(*map(int, sys.argv[1:]))
     gc.collect()  # frees DDP, which keeps the process group alive
     # joins gloo's threads: otherwise a process that exits right after a gather may abort
     dist.destroy_process_group()
