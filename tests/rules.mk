@@ -12,7 +12,7 @@ disk_calls = close fstat fsync getrandom log_write mkdirat open openat __openat_
 	unlinkat write
 $(O)/check/test_power_cut: $(patsubst %,$(O)/tests/%.o,unit/test_power_cut unit/state_disk disk/calls disk/model) $(O)/all.a
 	$(link) -lcmocka $(LIBS)
-$(patsubst %,$(O)/tests/%.o,unit/state_disk disk/calls memory/trace $(addprefix sim/,grant proc ring socket storage)): ALL_CFLAGS += -Wno-missing-prototypes
+$(patsubst %,$(O)/tests/%.o,unit/state_disk disk/calls memory/trace $(addprefix sim/,grant proc shared_memory socket storage)): ALL_CFLAGS += -Wno-missing-prototypes
 $(O)/check/test_power_cut: ALL_LDFLAGS += $(disk_calls:%=-Wl,--wrap=%)
 
 # For the Python tests: readers of shards and stores, trainers, a strict stand-in for CUDA.
@@ -65,7 +65,7 @@ unit: helpers $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove)
 # All executions under C11's memory rules (tests/memory/explorer.h). gcc compiles the explored code
 # as for ThreadSanitizer, with calls at all accesses, and trace.c defines them. Without PIE, so that
 # addr2line finds the addresses that it prints.
-traced   = proto/ring.c $(call room,daemon/engine) client/lib/next.c client/lib/mapping.c $(addprefix tests/memory/,litmus.c ring.c)
+traced   = proto/ring.c $(call room,daemon/engine) client/lib/next.c client/lib/mapping.c $(addprefix tests/memory/,litmus.c sides.c)
 explorer = $(filter-out $(traced),$(call room,tests/memory) $(proto))
 build/gcc/traced/%.o: FLAGS_gcc = -O2 -fsanitize=thread -fno-optimize-sibling-calls \
 	$(foreach f,calloc free aligned_alloc memset memcpy,-D$f=traced_$f) -D__assert_fail=traced_assert_fail

@@ -2,7 +2,7 @@
  * How many reads the streams of a place hold while the storage of some hangs, and how many the
  * feeds of one stream. A read that blocks has a thread of its own, so threads are counted with it.
  */
-#include "tests/sim/engine.h"
+#include "tests/sim/engine_alone.h"
 
 #include <sys/mman.h>
 

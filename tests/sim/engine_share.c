@@ -1,5 +1,5 @@
 /* Shares of streams in the reads in flight, and turns of feeds. */
-#include "tests/sim/engine.h"
+#include "tests/sim/engine_alone.h"
 
 #include "daemon/engine/feed.h"
 

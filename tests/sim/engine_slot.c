@@ -1,5 +1,5 @@
 /* The bytes of a slot, and what they should be. */
-#include "tests/sim/engine.h"
+#include "tests/sim/engine_alone.h"
 
 void engine_fill(const struct dataset *d, uint64_t shard, uint64_t token, uint64_t n, uint8_t *to)
 {

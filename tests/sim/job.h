@@ -2,7 +2,7 @@
 #ifndef TOKEND_SIM_JOB_H
 #define TOKEND_SIM_JOB_H
 
-#include "tests/sim/order.h"
+#include "tests/sim/plan.h"
 
 #include "client/lib/tokend.h"
 

@@ -4,7 +4,7 @@
 #include "daemon/control/control.h"
 #include "daemon/shard/format.h"
 #include "tests/disk/model.h"
-#include "tests/sim/order.h"
+#include "tests/sim/plan.h"
 #include "tests/unit/random_part.h"
 
 #include <signal.h>

@@ -36,7 +36,7 @@
  */
 #include "tests/sim/sim.h"
 
-#include "tests/sim/engine.h"
+#include "tests/sim/engine_alone.h"
 #include "tests/sim/job.h"
 #include "tests/unit/injected.h"
 

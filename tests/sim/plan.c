@@ -1,4 +1,4 @@
-#include "tests/sim/order.h"
+#include "tests/sim/plan.h"
 
 uint64_t plan_path_windows(const struct stream_plan *stream, const struct source *s)
 {

@@ -1,6 +1,6 @@
 /* The order of a run: proto/order.c with the mixes that the simulator has noted itself. */
-#ifndef TOKEND_SIM_ORDER_H
-#define TOKEND_SIM_ORDER_H
+#ifndef TOKEND_SIM_PLAN_H
+#define TOKEND_SIM_PLAN_H
 
 #include "tests/sim/node.h"
 

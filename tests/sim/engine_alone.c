@@ -19,7 +19,7 @@
  *
  * fuzz_ring has clients that write wrong counters.
  */
-#include "tests/sim/engine.h"
+#include "tests/sim/engine_alone.h"
 
 #include "daemon/engine/feed.h"
 

@@ -1,8 +1,8 @@
 /* An engine alone: engine.c has its clients and events, engine_share.c a model of its turns. */
-#ifndef TOKEND_SIM_ENGINE_H
-#define TOKEND_SIM_ENGINE_H
+#ifndef TOKEND_SIM_ENGINE_ALONE_H
+#define TOKEND_SIM_ENGINE_ALONE_H
 
-#include "tests/sim/order.h"
+#include "tests/sim/plan.h"
 
 #include "daemon/catalog/catalog.h"
 #include "daemon/engine/engine.h"
