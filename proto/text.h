@@ -2,7 +2,7 @@
 #ifndef TOKEND_TEXT_H
 #define TOKEND_TEXT_H
 
-#include <stddef.h>
+#include <stdio.h>
 
 /* As text_character(), for all but printable ASCII. */
 unsigned text_other_character(const char *text);
@@ -16,11 +16,7 @@ static inline unsigned text_character(const char *text)
 
 enum { WRAP_COLUMNS = 100 };
 
-/*
- * Returns the bytes of the first line of @text, without the space at which it is broken: as many
- * words as fit @columns, but at least one. "[--count N]" is one word. The next line begins after
- * the spaces.
- */
-size_t wrap_line(const char *text, size_t columns);
+/* Puts @text from column @indent on, with all its lines there, none longer than WRAP_COLUMNS. */
+void put_wrapped(FILE *to, const char *text, int indent);
 
 #endif

@@ -48,20 +48,6 @@ static void print_synopsis(void)
 	}
 }
 
-/* Prints @text from column @indent on, with all its lines there. */
-static void print_wrapped(const char *text, int indent)
-{
-	for (;;) {
-		size_t n = wrap_line(text, (size_t)(WRAP_COLUMNS - indent));
-
-		printf("%.*s\n", (int)n, text);
-		text += n + strspn(text + n, " ");
-		if (!*text)
-			break;
-		printf("%*s", indent, "");
-	}
-}
-
 static void print_help(void)
 {
 	fputs("usage: ", stdout);
@@ -80,7 +66,7 @@ static void print_help(void)
 			snprintf(text + strlen(text), sizeof(text) - strlen(text),
 				" (%" PRIu64 " to %" PRIu64 ")", o->least, o->most);
 		printf("%-*s  ", HELP_COLUMN, left);
-		print_wrapped(text, HELP_COLUMN + 2);
+		put_wrapped(stdout, text, HELP_COLUMN + 2);
 	}
 }
 

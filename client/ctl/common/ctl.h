@@ -313,7 +313,6 @@ struct ctl_progress {
 	const char *what;
 	const char *unit;
 	uint64_t total; /* 0: not known */
-	uint64_t began_ms;
 	_Atomic uint64_t done;
 	_Atomic uint64_t next_ms; /* of the next redraw */
 	bool shown;

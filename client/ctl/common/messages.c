@@ -49,27 +49,25 @@ bool ctl_grow(void **array, size_t n, size_t bytes)
 
 enum { EVERY_MS = 100 }; /* a redraw, by the thread that adds work when it is due */
 
-static void draw(const struct ctl_progress *p, uint64_t now)
+static void draw(const struct ctl_progress *p)
 {
-	double seconds = (double)(now - p->began_ms + 1) / 1e3, done = (double)p->done;
-	double rate = done / seconds, left = (double)p->total - done;
+	double done = (double)p->done, total = (double)p->total;
 	char line[256];
-	int n = snprintf(line, sizeof(line), "%.120s  %s  %s/s", p->what, si(done, p->unit).text,
-		si(rate, p->unit).text);
+	int n = snprintf(line, sizeof(line), "%.120s  %s", p->what, si(done, p->unit).text);
 
-	if (p->total > 0 && left >= 0 && rate > 0)
-		snprintf(line + n, sizeof(line) - (size_t)n, "  %.0f %%  %.0f:%02.0f left",
-			100 * done / (double)p->total, (double)((uint64_t)(left / rate) / 60),
-			(double)((uint64_t)(left / rate) % 60));
+	if (total > 0)
+		snprintf(line + n, sizeof(line) - (size_t)n, " of %s, %.0f %%",
+			si(total, p->unit).text, 100 * done / total);
 	dprintf(STDERR_FILENO, "\r\033[K%s", fault_line(line));
 }
 
 void ctl_progress_begin(struct ctl_progress *p, const char *what, const char *unit, uint64_t total)
 {
-	*p = (struct ctl_progress){
-		.what = what, .unit = unit, .total = total, .began_ms = ctl_clock_ms()};
-	p->shown = isatty(STDERR_FILENO);
-	p->next_ms = p->began_ms + EVERY_MS;
+	*p = (struct ctl_progress){.what = what,
+		.unit = unit,
+		.total = total,
+		.next_ms = ctl_clock_ms() + EVERY_MS,
+		.shown = isatty(STDERR_FILENO)};
 }
 
 void ctl_progress_add(struct ctl_progress *p, uint64_t done)
@@ -81,7 +79,7 @@ void ctl_progress_add(struct ctl_progress *p, uint64_t done)
 
 	/* The thread that advances next_ms draws. */
 	if (now >= next && atomic_compare_exchange_strong(&p->next_ms, &next, now + EVERY_MS))
-		draw(p, now);
+		draw(p);
 }
 
 void ctl_progress_end(struct ctl_progress *p)

@@ -242,9 +242,8 @@ struct found {
 struct search {
 	struct found *found; /* [n], in the order of files and offsets */
 	size_t n;
-	uint64_t files, bytes; /* searched */
-	uint64_t damaged;      /* places that begin like a cursor, with a wrong checksum */
-	bool failed;	       /* an error was printed */
+	uint64_t damaged; /* places that begin like a cursor, with a wrong checksum */
+	bool failed;	  /* an error was printed */
 
 	const char *path; /* of the file that is mapped */
 	const unsigned char *from, *end;
@@ -333,8 +332,6 @@ static void search_file(struct search *s, const char *path)
 		at++)
 		look(s, HEX, at);
 	ctl_unmap(s->from, n);
-	s->files++;
-	s->bytes += n;
 }
 
 static int by_name(const FTSENT **a, const FTSENT **b)
@@ -450,11 +447,9 @@ static bool show_checkpoint(struct emit *e, char *path)
 	free(s.found);
 	if (s.damaged > 0)
 		ctl_note("%s: %" PRIu64 " cursors in it are damaged", path, s.damaged);
-	return s.n > 0 ||
-	       ctl_error("%s: contains no cursor (%" PRIu64 " bytes in %" PRIu64
-			 " file%s); a checkpoint has one if it stores a Loader's state_dict(), and "
-			 "is not compressed",
-		       path, s.bytes, s.files, s.files == 1 ? "" : "s");
+	return s.n > 0 || ctl_error("%s: contains no cursor; a checkpoint has one if it stores a "
+				    "Loader's state_dict(), and is not compressed",
+				  path);
 }
 
 /* A directory, or a file that does not begin like a cursor. */

@@ -111,13 +111,6 @@ static bool put_rows(struct plan *p, uint64_t position, uint64_t rows, uint64_t 
 
 enum { FROM = CTL_HISTORY_OPTIONS, COUNT, STEP, WORLD, MICRO, RANK, TOKENS, JSON };
 
-static bool put_range(struct plan *p, uint64_t from, uint64_t count)
-{
-	uint64_t left = cursor_end(&p->h->cursor) - from;
-
-	return put_rows(p, from, count < left ? count : left, 0);
-}
-
 static bool put_step(struct plan *p, const struct ctl_arguments *a, uint64_t from)
 {
 	uint64_t world = ctl_number(a, WORLD, 0), micro = ctl_number(a, MICRO, 0),
@@ -150,8 +143,12 @@ static int answer_plan(
 
 	if (good && ctl_given(a, TOKENS))
 		good = (p.reader = ctl_windows_open(s, sizeof(struct row), put_row, &p));
-	good = good &&
-	       (p.ranks ? put_step(&p, a, from) : put_range(&p, from, ctl_number(a, COUNT, 0)));
+	if (good)
+		good = p.ranks ? put_step(&p, a, from)
+			       : put_rows(&p, from,
+					 least(ctl_number(a, COUNT, 0),
+						 cursor_end(&h->cursor) - from),
+					 0);
 	if (p.reader) /* the rows before an error are printed */
 		good = ctl_windows_flush(p.reader) && good;
 	ctl_windows_close(p.reader);

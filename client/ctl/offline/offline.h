@@ -36,14 +36,6 @@ struct ctl_history {
 	const struct dataset **map; /* [datasets] as stream_map() */
 };
 
-/*
- * Takes the mixes from the cursor file that reaches furthest of @n @paths; or from the cursor that
- * tokend keeps of run @run, which may also be the name of a cursor's file; or from the config.
- * Paths and @run exclude each other. It fails if one of @paths is not on the past of that cursor.
- * ctl_history_close() is needed only after success.
- */
-bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
-	unsigned n, const char *run);
 void ctl_history_close(struct ctl_history *h);
 /* Fills in the rest from h->cursor. False after an error; ctl_history_close() is needed. */
 bool ctl_history_map(struct ctl_history *h, const struct ctl_stream *s);
@@ -52,7 +44,7 @@ bool ctl_history_has(const struct ctl_history *h, uint64_t from);
 /* Have two cursors the same mix from the same position on, with the same past? */
 bool ctl_same_segment(const struct order_segment *a, const struct order_segment *b);
 
-/* The options that give the config, @paths and @run, which are the first of a command. */
+/* The options that give the config and the mixes, which are the first of a command. */
 enum { CTL_HISTORY_CONFIG, CTL_HISTORY_FILES, CTL_HISTORY_NAME, CTL_HISTORY_OPTIONS };
 #define CTL_HISTORY                                                                                \
 	{CTL_CONFIG_NEEDED},                                                                       \
@@ -65,8 +57,12 @@ enum { CTL_HISTORY_CONFIG, CTL_HISTORY_FILES, CTL_HISTORY_NAME, CTL_HISTORY_OPTI
 			"last cursor is in state_dir, or the path of a cursor's file")             \
 	}
 
-/* Runs a command STREAM on its stream, as ctl_stream_open() opens it, and history. Returns an exit
- * status. */
+/*
+ * Runs a command STREAM on its stream, as ctl_stream_open() opens it, and history: the mixes of the
+ * --cursor that reaches furthest, on whose past all others must be; or of the cursor that tokend
+ * keeps of --run, which may also be the name of a cursor's file; or of the config. Returns an exit
+ * status.
+ */
 int ctl_with_history(const struct ctl_arguments *a, bool all,
 	int (*run)(const struct ctl_arguments *a, const struct ctl_stream *s,
 		const struct ctl_history *h));
@@ -162,7 +158,7 @@ struct record_life {
 /* One pass of one peer. */
 struct record_peer {
 	uint64_t peer, pass;
-	struct record_section *section; /* by file and entry */
+	struct record_section *section; /* by generation, rank and time */
 	size_t sections;
 	struct record_generation *generation; /* ascending in time */
 	size_t generations;

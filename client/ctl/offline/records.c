@@ -253,12 +253,6 @@ static int by_rank(const void *a, const void *b)
 		KEY(y, (uintptr_t)y->generation, y->begin.rank, y->begin.time_ns));
 }
 
-static int by_place(const void *a, const void *b)
-{
-	return compare(KEY((const struct record_section *)a, 0, 0, 0),
-		KEY((const struct record_section *)b, 0, 0, 0));
-}
-
 /* ---- generations ---- */
 
 static bool on_grid(const struct record_begin *at, const struct record_begin *b)
@@ -347,7 +341,6 @@ static void set_limits(struct record_peer *p)
 		}
 		s->last = least(s->top, s->limit);
 	}
-	qsort(p->section, p->sections, sizeof(*p->section), by_place);
 }
 
 /* ---- what the sections of a peer tell, by time ---- */

@@ -138,24 +138,6 @@ bool ctl_history_map(struct ctl_history *h, const struct ctl_stream *s)
 	return true;
 }
 
-bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
-	unsigned n, const char *run)
-{
-	bool good;
-
-	*h = (struct ctl_history){0};
-	if (run)
-		good = read_run(&h->cursor, s, run);
-	else if (n > 0)
-		good = read_furthest(&h->cursor, paths, n, &s->stream->begin);
-	else
-		good = cursor_copy(&h->cursor, &s->stream->begin) || ctl_error(PHRASE_MEMORY);
-	good = good && ctl_history_map(h, s);
-	if (!good)
-		ctl_history_close(h);
-	return good;
-}
-
 void ctl_history_close(struct ctl_history *h)
 {
 	cursor_free(&h->cursor);
@@ -182,18 +164,24 @@ int ctl_with_history(const struct ctl_arguments *a, bool all,
 		const struct ctl_history *h))
 {
 	struct ctl_stream s;
-	struct ctl_history h;
+	struct ctl_history h = {0};
 	const char *name = ctl_text(a, CTL_HISTORY_NAME);
 	int status = CTL_FAILED;
+	bool good;
 
 	if (name && a->listed > 0)
 		return ctl_usage(a->command, "--run and --cursor exclude each other");
 	if (!ctl_stream_open(&s, ctl_text(a, CTL_HISTORY_CONFIG), a->argument[0], all))
 		return CTL_FAILED;
-	if (ctl_history_open(&h, &s, a->list, a->listed, name)) {
+	if (name)
+		good = read_run(&h.cursor, &s, name);
+	else if (a->listed > 0)
+		good = read_furthest(&h.cursor, a->list, a->listed, &s.stream->begin);
+	else
+		good = cursor_copy(&h.cursor, &s.stream->begin) || ctl_error(PHRASE_MEMORY);
+	if (good && ctl_history_map(&h, &s))
 		status = run(a, &s, &h);
-		ctl_history_close(&h);
-	}
+	ctl_history_close(&h);
 	ctl_stream_close(&s);
 	return status;
 }

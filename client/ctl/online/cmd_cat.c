@@ -12,11 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct cat {
-	struct tokend_options options;
-	char bytes[TOKEND_CURSOR_BYTES];
-};
-
 enum {
 	RANK,
 	WORLD,
@@ -58,30 +53,6 @@ static const struct ctl_option options[] = {
 		"slots", "N", 0, UINT32_MAX, "batches in the ring; default: the daemon decides")},
 };
 
-/* Sets where to begin, by --start or --cursor. Returns an exit status. */
-static int set_start(struct cat *c, const struct ctl_arguments *a)
-{
-	const char *start = ctl_text(a, START);
-	struct cursor read = {0};
-	size_t n = 0;
-
-	if (start && ctl_given(a, CURSOR))
-		return ctl_usage(a->command, "--start and --cursor exclude each other");
-	if (ctl_given(a, CURSOR)) {
-		if (ctl_cursor_read(&read, ctl_text(a, CURSOR), NULL))
-			n = cursor_encode(&read, c->bytes, sizeof(c->bytes));
-		cursor_free(&read);
-		c->options.cursor = c->bytes;
-		c->options.cursor_bytes = n;
-		return n > 0 ? CTL_OK : CTL_FAILED;
-	}
-	if (start && wire_digits(start, &c->options.position))
-		c->options.start_at_position = 1;
-	else if (start && strcmp(start, "begin") != 0)
-		c->options.tag = start;
-	return CTL_OK;
-}
-
 static bool copy(struct tokend *t, uint64_t batches)
 {
 	struct tokend_batch batch;
@@ -98,54 +69,51 @@ static bool copy(struct tokend *t, uint64_t batches)
 	return got >= 0 || ctl_error("%s", tokend_why(t));
 }
 
-static bool save_cursor(struct tokend *t, struct cat *c, const char *path)
+static bool save_cursor(struct tokend *t, const char *path)
 {
-	int64_t n = tokend_cursor(t, c->bytes, sizeof(c->bytes));
+	static char bytes[TOKEND_CURSOR_BYTES];
+	int64_t n = tokend_cursor(t, bytes, sizeof(bytes));
 
-	return n < 0 ? ctl_error("%s", tokend_why(t)) : ctl_file_write(path, c->bytes, (size_t)n);
+	return n < 0 ? ctl_error("%s", tokend_why(t)) : ctl_file_write(path, bytes, (size_t)n);
 }
 
-static int attach(struct cat *c, const struct ctl_arguments *a)
+static int cat(const struct ctl_arguments *a)
 {
-	const char *record = ctl_text(a, RECORD);
+	const char *start = ctl_text(a, START), *record = ctl_text(a, RECORD);
+	struct ctl_link link = {0};
+	struct tokend_options o = {.size = sizeof(o),
+		.socket = link.socket,
+		.stream = a->argument[0],
+		.run = ctl_given(a, RUN) ? ctl_text(a, RUN) : "tokctl",
+		.rank = ctl_number(a, RANK, 0),
+		.world = ctl_number(a, WORLD, 0),
+		.micro_batch = (uint32_t)ctl_number(a, MICRO, 0),
+		.peer = (uint32_t)ctl_number(a, PEER, 0),
+		.slots = (uint32_t)ctl_number(a, SLOTS, 0)};
 	char why[1500];
 	struct tokend *t;
 	bool ok;
 
-	if (tokend_attach(&t, &c->options, why, sizeof(why)) < 0)
+	if (start && (strcmp(start, "begin") == 0 || wire_digits(start, &o.position)))
+		o.start_at_position = 1;
+	else
+		o.tag = start;
+	if (ctl_given(a, CURSOR) && !(o.cursor = ctl_map(ctl_text(a, CURSOR), &o.cursor_bytes)))
+		return CTL_FAILED;
+	if (!ctl_choose(&link, a, NULL, NULL))
+		return CTL_FAILED;
+	if (tokend_attach(&t, &o, why, sizeof(why)) < 0)
 		return ctl_fail("%s", why);
 	ok = !record || tokend_record(t, record) == 0;
 	if (!ok)
 		ctl_fail("%s", tokend_why(t));
 	ok = ok && copy(t, ctl_number(a, BATCHES, UINT64_MAX));
 	if (ctl_given(a, CURSOR_OUT)) /* also after a failure, to continue from there */
-		ok = save_cursor(t, c, ctl_text(a, CURSOR_OUT)) && ok;
+		ok = save_cursor(t, ctl_text(a, CURSOR_OUT)) && ok;
 	if (record && tokend_record(t, NULL) < 0)
 		ok = ctl_error("%s", tokend_why(t));
 	tokend_detach(t);
 	return ok ? CTL_OK : CTL_FAILED;
-}
-
-static int cat(const struct ctl_arguments *a)
-{
-	struct cat c = {.options = {.size = sizeof(c.options),
-				.stream = a->argument[0],
-				.run = ctl_given(a, RUN) ? ctl_text(a, RUN) : "tokctl",
-				.rank = ctl_number(a, RANK, 0),
-				.world = ctl_number(a, WORLD, 0),
-				.micro_batch = (uint32_t)ctl_number(a, MICRO, 0),
-				.peer = (uint32_t)ctl_number(a, PEER, 0),
-				.slots = (uint32_t)ctl_number(a, SLOTS, 0)}};
-	int status = set_start(&c, a);
-
-	if (status != CTL_OK)
-		return status;
-	struct ctl_link link = {0};
-
-	if (!ctl_choose(&link, a, NULL, NULL))
-		return CTL_FAILED;
-	c.options.socket = link.socket;
-	return attach(&c, a);
 }
 
 const struct ctl_command ctl_cat = {
