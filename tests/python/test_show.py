@@ -79,7 +79,7 @@ def test_errors_are_one_line(directory, monkeypatch):
     bad = directory / "bad"
     for content, package, text in (
         (b'{"version": "1.0"}', None, "name a tokenizer.json"),
-        (b"IQ== 0\nIg 1\n", None, "bad:2: not a token in base64 and its rank"),
+        (b"IQ== 0\nIg 1\n", None, "not a tokenizer: Incorrect padding"),
         (b"{}", "tokenizers", "needs the Python package tokenizers; pip install tokenizers"),
     ):
         bad.write_bytes(content)

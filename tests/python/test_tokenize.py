@@ -6,7 +6,6 @@ import base64
 import gzip
 import json
 import re
-import subprocess
 import sys
 
 import pytest
@@ -144,6 +143,8 @@ def test_widths_and_eos(directory, made):
         assert line in out
     assert "2 documents (1 of them empty)" in said
     assert tokens(directory / "auto")[-2:].tolist() == [1000, 1000]
+    tokenize(source, "-o", directory / "wide", "--tokenizer", "bytes", "--dtype", "u32")
+    assert tokens(directory / "wide", "<u4").tolist() == [*b"text", 256, 256]
     many = json.loads(made.read_text())
     many["added_tokens"].append({**many["added_tokens"][0], "id": 1001, "content": "<eos>"})
     (directory / "many.json").write_text(json.dumps(many))
@@ -196,7 +197,7 @@ def test_any_text_below_a_directory(directory):
 
 def test_a_long_text_is_one_document(directory, monkeypatch):
     """It is read in parts that end with a line."""
-    monkeypatch.setattr("tokend.data.documents.LONGEST", 1 << 20)  # for a quick test
+    monkeypatch.setattr("tokend.data.documents.PART", 1 << 20)  # for a quick test
     text = "".join(f"line {i} of žluťoučký kůň\n" for i in range(130_000))
     (directory / "long.txt").write_text(text)
     (directory / "short.txt").write_text("after it")
@@ -251,18 +252,11 @@ def test_columns_of_tokens(directory):
     assert "python -m tokend tokenize --column " in problem[0], "the daemon rejects it"
     named = source / "a.parquet"
     for more, text in (
-        (["--column", "y"], 'no column "y" (there are x, input_ids)'),
-        (["--column", "x"], "--column takes lists of tokens"),
+        (["--column", "y"], 'Field "y" does not exist in schema; pass another --field'),
+        (["--column", "x"], '"x" is int; must be a list of tokens'),
         (["--column", "input_ids", "--dtype", "u16"], "--column takes lists of tokens of u16"),
-        (["--tokenizer", "bytes"], 'no column "text" (there are x, input_ids)'),
+        (["--tokenizer", "bytes"], 'Field "text" does not exist in schema'),
     ):
         assert text in refused(named, "-o", directory / "none" / "-".join(more), *more)
     said = tokenize(named, "-o", "none", code=2)[1]
     assert "pass --tokenizer for text, or --column" in said
-
-
-def test_the_module_of_earlier_versions(directory):
-    (directory / "a.txt").write_text("words")
-    command = [sys.executable, "-m", "tokend.tokenize", "a.txt", "-o", "out", "--tokenizer=bytes"]
-    subprocess.run(command, check=True, cwd=directory, env=lib.child_environment())
-    assert texts(directory / "out") == ["words"]

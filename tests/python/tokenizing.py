@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from unittest import mock
 
 import numpy
 import pytest
@@ -18,7 +17,6 @@ import tokenizers
 import lib
 from lib.forks import print_to
 from tokend.__main__ import main
-from tokend.data import tokenize as program
 
 SPECIAL = "<|endoftext|>"
 FORK = multiprocessing.get_context("fork")
@@ -101,9 +99,7 @@ def call(*arguments, code=0, given=""):
 
 
 def tokenize(*arguments, code=0):
-    """Its workers are forked, too."""
-    with mock.patch.object(program.multiprocessing, "get_context", lambda _: FORK):
-        return call("tokenize", *arguments, code=code)
+    return call("tokenize", *arguments, code=code)
 
 
 def refused(*arguments, code=1):

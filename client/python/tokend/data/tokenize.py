@@ -14,20 +14,14 @@ bytes do not depend on the number of workers. At the end, a config for these sha
 import array
 import collections
 import concurrent.futures
-import contextlib
-import errno
 import fcntl
 import itertools
 import json
-import multiprocessing
-import multiprocessing.resource_tracker
 import os
-import signal
 import sys
-import threading
 import time
 
-from .._tokend import Error
+from .._tokend import Error, version
 from . import documents, tokenizer
 from .parser import Parser, positive, printable, progress, quoted, things
 
@@ -35,18 +29,14 @@ NOTES = ".tokenize.json"  # in the directory of shards: options, inputs and prog
 TYPECODES = {"u16": "H", "u32": "I"}  # of arrays; tokens and these machines are little-endian
 LABEL_BYTES = 64
 TOGETHER = 1 << 18  # characters or tokens that are encoded together
-BYTES_A_WORKER = 8 << 20  # of input
 NONE = "none"
 COLUMN = "column"  # instead of a tokenizer's digest
 RESUME = "continue with --resume"
 START_OVER = "start again, in another directory"
 
 
-# ---- workers ----
-
-
 def _encoded(parts, encoder, run):
-    """Returns (tokens as bytes, documents, empty documents), or an Error."""
+    """Returns (tokens as bytes, documents, empty documents)."""
     contents = [part.content for part in parts]
     whole = array.array(TYPECODES[run["dtype"]])
     try:
@@ -59,43 +49,9 @@ def _encoded(parts, encoder, run):
                 whole.append(run["eos"])
     except (TypeError, ValueError, OverflowError) as error:
         more = "" if encoder else f"; --column takes lists of tokens of {run['dtype']}"
-        return Error(f"{parts[0].where} or a later document: {error}{more}")
+        raise Error(f"{parts[0].where} or a later document: {error}{more}") from None
     empty = sum(not content for content in contents)
     return whole.tobytes(), sum(part.ends for part in parts), empty
-
-
-def _work(pipe, run):
-    """A process: encodes lists of parts until the parent ends."""
-    encoder = run["file"] and tokenizer.load(run["file"], run["pattern"])
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            pipe.send(_encoded(pipe.recv(), encoder, run))
-
-
-class Workers(concurrent.futures.ThreadPoolExecutor):
-    """Threads, each with a process, to which it sends parts and waits for the result."""
-
-    def __init__(self, count, run):
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's, in every process
-        multiprocessing.resource_tracker.ensure_running()  # otherwise start() unblocks SIGINT
-        self._own, self._context = threading.local(), multiprocessing.get_context("spawn")
-        super().__init__(count, "", self._start, (run,))
-
-    def _start(self, run):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it is for the main thread
-        self._own.pipe, theirs = self._context.Pipe()
-        self._context.Process(target=_work, args=(theirs, run), daemon=True).start()
-        theirs.close()
-
-    def encode(self, parts):
-        try:
-            self._own.pipe.send(parts)
-            result = self._own.pipe.recv()
-        except (EOFError, OSError):
-            result = Error(f"--workers: a worker died (out of memory?); pass fewer, and {RESUME}")
-        if isinstance(result, Error):
-            raise result
-        return result
 
 
 # ---- the output ----
@@ -145,12 +101,15 @@ class Output:
                     what = "the inputs have changed (files, sizes or times)"
                 raise Error(f"{self.path}: --resume: {what}; {START_OVER}")
         self.done = notes["done"]
+        rest = self.done["tokens"] * self._width if self.done["finished"] else sys.maxsize
         for number in range(self.done["shards"]):
-            path = os.path.join(self.path, _name(number))
-            size, whole = os.stat(path).st_size, self._shard_bytes
-            is_last = self.done["finished"] and number == self.done["shards"] - 1
-            if size != whole and not (is_last and 0 < size < whole):
+            path, whole = os.path.join(self.path, _name(number)), min(rest, self._shard_bytes)
+            if (size := os.stat(path).st_size) != whole:
                 raise Error(f"{path}: has {size} bytes instead of {whole}; {START_OVER}")
+            rest -= whole
+
+    def _open(self, name, mode):
+        return open(os.path.join(self.path, f".{name}.part"), mode)
 
     def _finish(self, file, name):
         """Gives a part file its name, for good."""
@@ -159,9 +118,6 @@ class Output:
             os.fsync(file.fileno())
         os.replace(file.name, os.path.join(self.path, name))
         os.fsync(self._directory)
-
-    def _open(self, name, mode):
-        return open(os.path.join(self.path, f".{name}.part"), mode)
 
     def _note(self):
         file = self._open(NOTES, "w")
@@ -285,12 +241,9 @@ def _groups(parts, most):
         yield read, group
 
 
-def _convert(output, sources, count, most):
-    """@count: of processes, or None."""
+def _convert(output, sources, encoder, threads, most):
     run, size = output.run, sum(source.size for source in sources)
-    total = min(size, most)
-    count = count or min(len(os.sched_getaffinity(0)), 1 + total // BYTES_A_WORKER)
-    workers, pending = Workers(count, run), collections.deque()
+    total, pending = min(size, most), collections.deque()
 
     def write(at_most):
         """Waits for results until at most so many are pending."""
@@ -299,18 +252,19 @@ def _convert(output, sources, count, most):
             output.write(parts, *encoded.result())
             progress(f"{100 * output.read // total} % of the input")
 
+    pool = concurrent.futures.ThreadPoolExecutor(threads)  # packages encode without Python's lock
     try:
-        found = documents.read(sources, run["field"], not run["file"])
+        found = documents.read(sources, run["field"], not encoder)
         for read, parts in _groups(itertools.islice(found, output.done["parts"], None), most):
-            pending.append((read, len(parts), workers.submit(workers.encode, parts)))
-            write(2 * count)
+            pending.append((read, len(parts), pool.submit(_encoded, parts, encoder, run)))
+            write(2 * threads)
         write(0)
-        output.close(finished=True)
-        if most <= output.read < size:
-            say(f"only the first {output.read >> 20} of {size >> 20} MiB (--most converts more)")
     finally:
-        workers.shutdown(cancel_futures=True)
-        progress()
+        pool.shutdown(cancel_futures=True)
+    output.close(finished=True)
+    progress()
+    if most <= output.read < size:
+        say(f"only the first {output.read >> 20} of {size >> 20} MiB (--most converts more)")
 
 
 def make(given, most=sys.maxsize):
@@ -320,7 +274,6 @@ def make(given, most=sys.maxsize):
     kinds = documents.TABLES if given.column else documents.TEXTS
     sources = documents.sources_of(given.inputs, kinds, given.text, say)
     encoder = tokenizer.load(given.tokenizer, given.pattern) if given.tokenizer else None
-    made_by = documents.made_by(sources) | ({encoder.made_by} if encoder else set())
     bos, eos = _bos(given.bos, encoder), _eos(given.eos, encoder)
     vocab = max([encoder.vocab if encoder else 0, *(token + 1 for token in [*bos, eos or 0])])
     dtype = given.dtype
@@ -335,7 +288,7 @@ def make(given, most=sys.maxsize):
         "vocab": vocab,
         "dtype": dtype,
         "tokenizer": encoder.digest if encoder else COLUMN,
-        "made_by": ", ".join(sorted(made_by)),
+        "made_by": f"tokend {version}, {encoder.made_by if encoder else COLUMN}",
         "pattern": encoder and encoder.pattern,
         "shard_tokens": given.shard_tokens,
         "inputs": [[os.path.realpath(s.path), s.size, s.changed] for s in sources],
@@ -345,7 +298,7 @@ def make(given, most=sys.maxsize):
         say(encoder.note)
     begin, output = time.monotonic(), Output(given.output, run, given.resume)
     if not output.done["finished"]:
-        _convert(output, sources, given.workers, most)
+        _convert(output, sources, encoder, given.workers, most)
     done, seconds = output.done, time.monotonic() - begin
     if not done["tokens"]:
         raise Error(f"{sources[0].path}: has no documents; name other files")
@@ -402,8 +355,8 @@ def arguments(argv):
         help="tokens per shard; default 2^28")  # fmt: skip
     add_shared(add)
     add("--pattern", metavar="REGEX", help="splits text for a .tiktoken file; default GPT-2's")
-    add("--workers", type=positive, metavar="N",
-        help="processes; default: one per core, fewer for small inputs")  # fmt: skip
+    add("--workers", type=positive, default=len(os.sched_getaffinity(0)), metavar="N",
+        help="threads; default: one per core")  # fmt: skip
     add("--resume", action="store_true", help="continue after the last whole shard in DIR")
     given = parser.parse_intermixed_args(argv)  # IN may follow options
     if (given.tokenizer is None) == (given.column is None):
@@ -416,10 +369,9 @@ def main(argv):
     try:
         output = make(given)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            where = error.filename or given.output
-            raise Error(f"{where}: {error.strerror}; free some space, and {RESUME}") from None
-        raise
+        if error.filename:
+            raise
+        raise Error(f"{given.output}: {error.strerror}; {RESUME}") from None  # written to
     except KeyboardInterrupt:
         raise KeyboardInterrupt(RESUME) from None
     print(output.config(), end="")

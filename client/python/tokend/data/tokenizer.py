@@ -2,7 +2,6 @@
 rank), or BYTES, whose tokens are bytes of UTF-8.
 """
 
-import array
 import base64
 import hashlib
 import importlib.metadata
@@ -11,7 +10,7 @@ import os
 import pathlib
 import re
 
-from .._tokend import Error, version
+from .._tokend import Error
 from .documents import package
 
 BYTES = "bytes"
@@ -31,12 +30,13 @@ ENDS_OF_TEXT = (
 class Tokenizer:
     """The base of all kinds. A special token's name in a text is encoded as ordinary characters.
 
-    A kind has encode(texts): a sequence of tokens per text, with one thread; number(text): the
-    token of exactly this text, or None; is_known(token); and decode(tokens), which are all known.
+    A kind has encode(texts): a sequence of tokens per text, in several threads at once;
+    number(text): the token of exactly this text, or None; is_known(token); and decode(tokens),
+    which are all known.
     """
 
     vocab = 0  # all tokens are below
-    made_by = f"tokend {version}"  # name and version of the package that encodes
+    made_by = BYTES  # name and version of the package that encodes
     digest = BYTES  # of the file
     pattern = None  # of a .tiktoken file, which does not contain it
     note = None  # a line for the user about this file
@@ -58,7 +58,7 @@ class Tokenizer:
 
 class HuggingFace(Tokenizer):
     def __init__(self, path, data):
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # tokenize runs a process per core
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # tokenize has its own threads
         self._made = package("tokenizers", path).Tokenizer.from_str(data.decode())
         self._made.no_truncation()  # a file for inference may truncate texts to 512 tokens
         self._made.no_padding()
@@ -89,13 +89,10 @@ class HuggingFace(Tokenizer):
 
 class Tiktoken(Tokenizer):
     def __init__(self, path, data, pattern):
-        self._ranks = {}
-        for number, line in enumerate(data.splitlines(), 1):
-            try:
-                token, rank = line.split()
-                self._ranks[base64.b64decode(token, validate=True)] = int(rank)
-            except ValueError:
-                raise ValueError(f"{path}:{number}: not a token in base64 and its rank") from None
+        self._ranks = {
+            base64.b64decode(token, validate=True): int(rank)
+            for token, rank in map(bytes.split, data.splitlines())
+        }
         self._tokens = {rank: token for token, rank in self._ranks.items()}
         every = {bytes([byte]) for byte in range(256)}
         if not every <= self._ranks.keys() or len(self._tokens) != len(self._ranks):
@@ -135,7 +132,7 @@ class Bytes(Tokenizer):
     vocab, end = 257, 256
 
     def encode(self, texts):
-        return [array.array("H", iter(text.encode())) for text in texts]
+        return [text.encode() for text in texts]
 
     def number(self, text):
         return self.end if text == "<|endoftext|>" else None
@@ -148,8 +145,8 @@ class Bytes(Tokenizer):
 
 
 def place(path):
-    """The file from anywhere, or BYTES. A file of this name is a file."""
-    return path if path == BYTES and not os.path.exists(path) else os.path.realpath(path)
+    """The file from anywhere, or BYTES."""
+    return path if path == BYTES else os.path.realpath(path)
 
 
 def load(path, pattern=None):
@@ -157,11 +154,11 @@ def load(path, pattern=None):
 
     @pattern: how a .tiktoken file splits text; default GPT-2's. Other files contain their own.
     """
-    data = b"" if place(path) == BYTES else pathlib.Path(path).read_bytes()
+    data = b"" if path == BYTES else pathlib.Path(path).read_bytes()
     is_ranks = re.match(rb"[A-Za-z0-9+/]+=* [0-9]+\r?\n", data)
     if pattern is not None and not is_ranks:
         raise Error(f"--pattern: is for .tiktoken files, and {path} is none; omit --pattern")
-    if place(path) == BYTES:
+    if path == BYTES:
         return Bytes()
     try:
         tokenizer = Tiktoken(path, data, pattern) if is_ranks else HuggingFace(path, data)
