@@ -40,6 +40,7 @@ static const struct {
 	{" val valid validation test eval dev ", "validation data"},
 	{" partial tmp temp incomplete download ", "a file that is being written"},
 	{" copy bak backup old orig ", "a copy"},
+	{" idx index mask masks offset offsets lengths labels ", "an index or a mask"},
 };
 
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };

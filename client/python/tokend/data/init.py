@@ -2,17 +2,16 @@
 
     python -m tokend init ~/my-text
     python -m tokend init /data/web /data/code
+    python -m tokend init data/train.bin data/val.bin
 
 It writes tokend.yaml and train.py into the current directory. Each argument is a dataset: a file, a
-directory, or a pattern in quotes. Shards stay where they are, and are weighted by their tokens;
-other files in their directory are left out, and named. Text is converted to shards below tokens/,
-up to --most MiB of each argument. Arguments and shards with names like val.bin go into a stream for
-validation. Without such names, that stream has a part of each dataset, which the other stream does
-not have.
+directory, or a pattern in quotes. Shards stay where they are, and are weighted by their tokens.
+Text is converted to shards below tokens/, up to --most MiB of each argument. Arguments with names
+like val.bin go into a stream for validation. Without such names, that stream has a part of each
+dataset, which the other stream does not have.
 """
 
 import contextlib
-import dataclasses
 import itertools
 import os
 import pathlib
@@ -21,22 +20,20 @@ import shlex
 import shutil
 import subprocess
 import time
+import typing
 
 from .._tokend import Error, program
 from . import documents, tokenize, tokenizer
-from .parser import Parser, positive, printable, quoted, things, tokctl
+from .parser import Parser, positive, printable, quoted, tokctl
 
 CONFIG, SCRIPT, TOKENS = "tokend.yaml", "train.py", "tokens"
 MOST_MIB = 64  # of text: 20 to 40 CPU seconds with a real tokenizer
-SCANNED_BYTES = 1 << 30  # of shards, for the largest token: a second or two
-SHORTEST = 8  # tokens of a sample
 LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
 RUN = 64  # windows: a part of a dataset consists of such runs
 LEAST = 4 * RUN  # windows of a dataset; of a larger one, some are held out
-# words of names
-VALIDATION = {"val", "valid", "validation", "test", "dev", "eval", "held", "heldout"}
-SIDES = {"idx", "index", "indexes", "indices", "mask", "masks", "offset", "offsets", "lengths",
-    "lens", "labels", "bounds", "boundaries"}  # fmt: skip
+SHARE = 0.999  # of a dataset is trained on, if the rest is held out
+SHORTEST = 8  # tokens of a sample
+VALIDATION = {"val", "valid", "validation", "test", "dev", "eval", "held", "heldout"}  # in names
 
 YAML = """\
 # Written by `python -m tokend init`. `man tokend.yaml` describes every key.
@@ -101,223 +98,115 @@ if torch.distributed.is_initialized():
 """
 
 
-@dataclasses.dataclass
-class Dataset:
+class Dataset(typing.NamedTuple):
     keys: dict  # of the config
-    about: str
-    tokens: int
     shards: list  # what tokctl inspect says of each
+    tokens: int
+    run: dict  # what tokenize noted next to the shards, or {}
     for_validation: bool  # by its name
+
+
+def _directory(path):
+    return path if os.path.isdir(path) else os.path.dirname(path) or "."
 
 
 def _names(paths):
     """Unlike names of datasets, by path."""
     names = {}
     for path in paths:
-        whole = os.path.realpath(path)
-        if documents.is_pattern(path):
-            whole = os.path.dirname(whole)
-        elif os.path.isfile(path):
-            whole = os.path.splitext(whole)[0]
-        name = unlike = tokenize.label(whole)
-        while unlike in names.values():
-            unlike = f"{name}-{len(names) + 1}"
-        names[path] = unlike
+        whole = os.path.realpath(_directory(path) if documents.is_pattern(path) else path)
+        name = tokenize.label(whole if os.path.isdir(whole) else os.path.splitext(whole)[0])
+        names[path] = f"{name}-{len(names) + 1}" if name in names.values() else name
     return names
 
 
-def _tokenizer(given, directories):
-    """The tokenizer's file: as given, otherwise one next to the data. None: there is none."""
+def _inspect(path):
+    """Returns what tokctl inspect says of a path's shards. None: it is text."""
+    noted, first = _noted(path), None
+    for dtype in [noted["dtype"]] if noted else [None, "u32"]:
+        how = ("--input-dtype", dtype) if dtype else ()
+        shards = tokctl("inspect", "--json", *how, "--", path, statuses=(0, 1))
+        if not any(shard["format"] for shard in shards):
+            return None
+        bad = next((s for s in shards if s["problems"] or first and s["notes"]), None)
+        if not bad:
+            return shards
+        first = first or bad
+    raise Error(
+        f"{first['path']}: {first['problems'][0]}. To leave files out, name the others, or a "
+        f"pattern in quotes like {os.path.join(_directory(path), '*.bin')!r}"
+    )
+
+
+def _noted(path):
+    return tokenize.read_notes(_directory(path)).get("run", {})
+
+
+def _dataset(name, path, place, shards):
+    """@path: as the user named it; @place: where the shards are."""
+    keys = {"name": name, "path": os.path.normpath(place)}
+    if shards[0]["dtype"] in ("u16", "u32"):  # the config takes these
+        keys["dtype"] = shards[0]["dtype"]
+    if shards[0].get("column"):
+        keys["column"] = shards[0]["column"]
+    words = re.split("[^a-z]+", os.path.basename(os.path.realpath(path)).lower())
+    tokens = sum(shard["tokens"] for shard in shards)
+    return Dataset(keys, shards, tokens, _noted(place), not VALIDATION.isdisjoint(words))
+
+
+def _convert(names, given):
+    """Makes shards of texts. Returns their directories by path."""
+    directories = filter(os.path.isdir, map(_directory, names))
     found = (
         os.path.join(directory, name)
         for directory in directories
-        for name in sorted(os.listdir(directory or "."))
+        for name in sorted(os.listdir(directory))
         if documents.TOKENIZERS.fullmatch(name)
     )
-    return given.tokenizer or next(found, None)
-
-
-def _convert(paths, names, given):
-    """Makes shards of texts. Returns {path: tokenize's Output}."""
-    directories = [path if os.path.isdir(path) else os.path.dirname(path) for path in paths]
-    file = _tokenizer(given, directories) or tokenizer.BYTES
-    more = ["--bos", given.bos] if given.bos is not None else []
-    more += ["--eos", given.eos] if given.eos is not None else []
-    options = ["--text", f"--tokenizer={file}", f"--field={given.field}", *more]
-    outputs = {}
-    for path in paths:
-        output = os.path.join(TOKENS, names[path])
-        asked = tokenize.arguments([*options, "-o", output, "--", path])
-        outputs[path] = tokenize.make(asked, given.most << 20)
+    file = given.tokenizer or next(found, tokenizer.BYTES)
     if file == tokenizer.BYTES:
-        print("no tokenizer found, so a token is a byte; pass --tokenizer FILE for others")
-    return outputs
-
-
-# ---- shards ----
-
-
-def _ask(path, dtype=None):
-    how = ("--input-dtype", dtype) if dtype else ()
-    return tokctl("inspect", "--json", *how, "--", path, statuses=(0, 1))
-
-
-def _refusal(path, file, why):
-    return Error(
-        f"{file}: {why}. To leave files out, name the shards, or a pattern in quotes like "
-        f"{os.path.join(path, '*.bin')!r}"
-    )
-
-
-def _words(path):
-    return set(re.split("[^a-z]+", path.lower()))
-
-
-def _pattern(paths):
-    """Matches these, and perhaps more."""
-    parts = []
-    for names in zip(*(path.split("/") for path in paths), strict=False):
-        prefix = os.path.commonprefix(names)
-        rests = [name[len(prefix) :][::-1] for name in names]
-        suffix = os.path.commonprefix(rests)[::-1].lstrip("0123456789")
-        parts.append(f"{prefix.rstrip('0123456789')}*{suffix}" if any(rests) else prefix)
-    return "/".join(parts)
-
-
-def _place(path, chosen, others):
-    """The path of exactly these shards of a directory. @others: {another file: what it is}"""
-    if os.path.samefile(path, "."):
-        others = others or {CONFIG: "will be among the shards"}
-    if not others:
-        return path
-    chosen = sorted(map(os.path.normpath, chosen))
-    for place in (os.path.commonpath(chosen), _pattern(chosen)):
-        if sorted(os.path.normpath(report["path"]) for report in _ask(place)) == chosen:
-            return place
-    raise _refusal(path, *next(iter(others.items())))
-
-
-def _places(path):
-    """Returns {place of shards or text: is it for validation}, and of a directory with shards
-    {another file: why it is left out}.
-    """
-    held, reports = bool(VALIDATION & _words(os.path.basename(os.path.realpath(path)))), []
-    if os.path.isdir(path):
-        reports = _ask(path)
-    if not any(report["format"] for report in reports):
-        return {path: held}, {}
-    parts, left_out = {False: {}, True: {}}, {}
-    for report in reports:
-        file = report["path"]
-        words = _words(os.path.relpath(file, path))
-        if not report["format"] and os.path.isfile(file):
-            why = report["problems"][0].replace(", not a shard of tokens", " next to shards")
-            left_out[file] = why
-        elif words & SIDES:
-            left_out[file] = f"its name ({min(words & SIDES)}) is not a shard's"
-        else:
-            by_name = held or bool(VALIDATION & words)
-            parts[by_name][file] = f"is for {'validation' if by_name else 'training'} by its name"
-    places = {
-        _place(path, [*part], left_out | parts[not by_name]): by_name
-        for by_name, part in parts.items()
-        if part
-    }
-    return places or {path: held}, left_out if places else {}
-
-
-def _inspected(path, dtype=None):
-    """Returns what tokctl inspect says of a place's shards; [] for text."""
-    reports = _ask(path, dtype)
-    if not any(report["format"] for report in reports):
-        return []
-    if any(report["problems"] for report in reports):  # perhaps tokens of another width
-        others = _ask(path, "u32")
-        if not any(report["problems"] or report["notes"] for report in others):
-            reports = others
-    for report in reports:
-        if report["problems"]:
-            raise _refusal(path, report["path"], report["problems"][0])
-    return reports
-
-
-def _dataset(place, name, reports, for_validation):
-    """@place: of the shards, perhaps made of text."""
-    tokens, one = sum(report["tokens"] for report in reports), reports[0]
-    keys = {"name": name, "path": os.path.normpath(place)}
-    if one["dtype"] in ("u16", "u32"):  # the config takes these
-        keys["dtype"] = one["dtype"]
-    if one.get("column"):
-        keys["column"] = one["column"]
-    return Dataset(
-        keys,
-        f"{place}: {tokens:,} {things(tokens, 'token')} in {len(reports)} "
-        f"{things(len(reports), 'shard')}, {one['format']} {one['dtype']}",
-        tokens,
-        reports,
-        for_validation,
-    )
-
-
-def _directory(dataset):
-    return os.path.dirname(dataset.shards[0]["path"])
-
-
-def _largest_token(datasets):
-    """Returns the largest token of SCANNED_BYTES of shards, and whether these are all."""
-    largest, left = 0, SCANNED_BYTES
-    for dataset in datasets:
-        for shard in dataset.shards:
-            if left <= 0:
-                return largest, False
-            left -= os.stat(shard["path"]).st_size
-            how = ("--input-dtype", dataset.keys.get("dtype", "u16"), "--", shard["path"])
-            for report in tokctl("inspect", "--json", "--deep", *how):
-                largest = max(largest, report.get("max_token", 0))
-    return largest, True
+        tokenize.say("no tokenizer found, so a token is a byte; pass --tokenizer FILE for others")
+    options = ["--text", f"--tokenizer={file}", f"--field={given.field}"]
+    options += [f"--bos={given.bos}"] if given.bos is not None else []
+    options += [f"--eos={given.eos}"] if given.eos is not None else []
+    places = {path: os.path.join(TOKENS, name) for path, name in names.items()}
+    for path, place in places.items():
+        tokenize.make(tokenize.arguments([*options, "-o", place, "--", path]), given.most << 20)
+    return places
 
 
 # ---- the config ----
 
 
-def _vocabulary(datasets, given, runs):
-    """Returns vocab, a comment about it, and eos: a key and its value, or a comment.
+def _vocabulary(datasets, given):
+    """Returns vocab, a comment about it, and eos: a key and its value, or a comment."""
+    runs = [dataset.run for dataset in datasets]
+    (file, _, eos), *others = {tuple(map(run.get, ("file", "tokenizer", "eos"))) for run in runs}
+    asked = given.tokenizer and tokenizer.place(given.tokenizer)
+    if file and not others and asked in (None, file):
+        return max(run["vocab"] for run in runs), f"tokenizer: {file}", f"eos: {eos}"
+    largest, ends = 0, []
+    for dataset in datasets:
+        how = ("--input-dtype", dataset.keys.get("dtype", "u16"), "--", dataset.shards[0]["path"])
+        for shard in tokctl("inspect", "--json", "--deep", *how):
+            largest = max(largest, shard["max_token"])
+    about = f"the largest in the first shards is {largest}; set your tokenizer's"
+    vocab = 1 << largest.bit_length()
+    if asked:
+        encoder, about = tokenizer.load(asked), f"tokenizer: {asked}"
+        ends = [*encoder.ends_of_text().values()]
+        vocab = max(largest + 1, encoder.vocab, *(end + 1 for end in ends))
+    return vocab, about, f"eos: {ends[0]}" if len(ends) == 1 else "# eos: 50256"
 
-    @runs: what tokenize noted about the shards of each dataset, None if it did not make them.
-    """
-    file = given.tokenizer and tokenizer.place(given.tokenizer)
-    noted = [run for run in runs if run and run["file"] and file in (None, run["file"])]
-    if runs == noted and len({(run["tokenizer"], run["eos"]) for run in runs}) == 1:
-        vocab, eos = max(run["vocab"] for run in runs), runs[0]["eos"]
-        return vocab, f"tokenizer: {runs[0]['file']}", f"eos: {eos}"
-    largest, whole = _largest_token(datasets)
-    about, vocab, ends = f"the largest of all tokens is {largest}", largest + 1, {}
-    if file := _tokenizer(given, [_directory(dataset) for dataset in datasets]):
-        encoder = tokenizer.load(file)
-        ends, about = encoder.ends_of_text(), f"tokenizer: {file}"
-        vocab = max(encoder.vocab, vocab, *(end + 1 for end in ends.values()), 0)
-    elif not whole:
-        vocab = max(1 << 16, 1 << largest.bit_length())
-        about = f"the largest in {SCANNED_BYTES >> 30} GiB is {largest}; set your tokenizer's"
-    return vocab, about, f"eos: {next(iter(ends.values()))}" if len(ends) == 1 else "# eos: 50256"
 
-
-def _seq_len(datasets, vocab):
+def _seq_len(datasets):
     """The shards' own number of tokens per sample, and EXTRA. Otherwise a length whose windows
-    leave out less than 5 % of a dataset, and whose logits fit into memory, and "".
+    leave out less than 5 % of a dataset, and "".
     """
-    lengths = {s.get("sample_tokens", 0) for dataset in datasets for s in dataset.shards}
-    lengths = sorted(lengths - {0})
-    if len(lengths) > 1:
-        raise Error(f"samples of {lengths} tokens; name shards with samples of one length")
-    if lengths:
-        return lengths[0], EXTRA
-    few = min(datasets, key=lambda dataset: dataset.tokens // len(dataset.shards))
-    least = few.tokens // len(few.shards)
-    if least <= SHORTEST:
-        raise Error(f"{few.about}; name more data")
-    length = 1024
-    while length > SHORTEST and (length * 20 > least or length * vocab > LOGITS):
+    if own := max(shard.get("sample_tokens", 0) for d in datasets for shard in d.shards):
+        return own, EXTRA
+    least, length = min(d.tokens // len(d.shards) for d in datasets), 1024
+    while length > SHORTEST and length * 20 > least:
         length //= 2
     return length, ""
 
@@ -329,49 +218,33 @@ def _stream(stream, datasets, total, facts):
         keys = dataset.keys | ({"part": part} if part else {})
         if total:
             keys["weight"] = float(f"{max(dataset.tokens / total, 0.0001):.4g}")
-        text += f"      # {printable(dataset.about)}\n"
         text += f"      - {quoted(keys)}\n"
     return text
 
 
 def _config(datasets, facts):
-    """The text, and lines for the user."""
-    valid = [(dataset, None) for dataset in datasets if dataset.for_validation]
-    train, why = [(d, None) for d in datasets if not d.for_validation], BY_NAME
+    train = [(dataset, None) for dataset in datasets if not dataset.for_validation]
+    valid, why = [(dataset, None) for dataset in datasets if dataset.for_validation], BY_NAME
     if not (train and valid):
         train, valid, why = [], [], BY_PART
         for dataset in datasets:
-            extra, share = (0 if facts["more"] else 1), None
-            windows = sum(max(s["tokens"] - extra, 0) // facts["seq_len"] for s in dataset.shards)
-            if windows > LEAST:
-                runs = -(-windows // RUN)
-                held = max(runs // 1000, 2 if runs >= 10 else 1)  # one of them may be short
-                # 0.1: not less, when it is rounded
-                share = float(f"{(runs - held + 0.1) / runs:.4g}")
-                valid.append((dataset, [share, 1]))
-            train.append((dataset, share and [0, share]))
-    total = sum(dataset.tokens for dataset, _ in train)
-    text = YAML + _stream("train", train, total, facts)
-    if valid:
-        more = facts | {"more": facts["more"] + EPOCHS}
-        return text + why + _stream("valid", valid, 0, more), []
-    return text, [
-        f"no stream for validation: a dataset needs more than {LEAST} windows of "
-        f"{facts['seq_len']} tokens; name more data, or files whose names say val"
-    ]
+            windows = sum((shard["tokens"] - 1) // facts["seq_len"] for shard in dataset.shards)
+            train.append((dataset, [0, SHARE] if windows > LEAST else None))
+            valid += [(dataset, [SHARE, 1])] if windows > LEAST else []
+    text = YAML + _stream("train", train, sum(dataset.tokens for dataset, _ in train), facts)
+    if not valid:
+        return text + f"\n  # For validation: none of them has more than {LEAST} windows.\n"
+    return text + why + _stream("valid", valid, 0, facts | {"more": facts["more"] + EPOCHS})
 
 
-def _checked():
-    """Has tokend check the config. Returns a line about its stream for validation."""
+def _check():
+    """Prints what tokend says of the config: windows, parts, and doubts."""
     command = [program("tokend"), "-c", CONFIG, "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip() or "tokend --check failed"
         raise Error(said.split("\n")[-1].removeprefix("tokend: "))
-    parts = re.findall(r": windows (\d+) of (\d+)", done.stdout.partition("stream valid: ")[2])
-    held, whole = (sum(int(part[i]) for part in parts) for i in (0, 1))
-    line = f"stream valid: {held:,} of {whole:,} windows, which train does not have"
-    return [line] if parts else []
+    print(printable(done.stdout), end="")
 
 
 # ---- the command ----
@@ -379,54 +252,33 @@ def _checked():
 
 def _init(given, undo):
     """@undo: takes what removes the files that were written."""
-    begin, held, left_out = time.monotonic(), {}, {}
-    for one, other in itertools.permutations(dict.fromkeys(given.paths), 2):
+    begin, paths = time.monotonic(), given.paths
+    for one, other in itertools.permutations(paths, 2):
         if f"{os.path.realpath(one)}/".startswith(f"{os.path.realpath(other)}/"):
             raise Error(f"{one}: is in {other}, too; name it once")
-    for path in given.paths:
-        if not documents.is_pattern(path):
-            os.stat(path)
-        found, others = _places(path)
-        held |= found
-        left_out |= others
-    paths, names = list(held), _names(held)
-    places, reports = {path: path for path in paths}, {path: _inspected(path) for path in paths}
-    texts = [path for path in paths if not reports[path]]
-    for path in set(paths) - set(texts) if texts else ():
+    names, shards = _names(paths), {path: _inspect(path) for path in paths}
+    texts, places = [path for path in paths if shards[path] is None], {path: path for path in paths}
+    if 0 < len(texts) < len(paths):
         raise Error(
-            f"{path} contains shards and {texts[0]} text; name one kind, or convert the text with "
+            f"{texts[0]}: is text, but others are shards; name one kind, or convert the text with "
             "python -m tokend tokenize"
         )
     if texts:
         os.mkdir(TOKENS)
         undo.callback(shutil.rmtree, TOKENS, ignore_errors=True)
-        for path, output in _convert(paths, names, given).items():
-            places[path] = output.path
-            reports[path] = _inspected(output.path, output.run["dtype"])
-    datasets = [_dataset(places[p], names[p], reports[p], held[p]) for p in paths]
-    notes = [
-        f"left out: {path}: {why}"
-        for path, why in left_out.items()
-        if not documents.TOKENIZERS.fullmatch(os.path.basename(path))
-    ]
-    if not texts:
-        notes += [dataset.about for dataset in datasets]
-        shards = [shard for dataset in datasets for shard in dataset.shards]
-        notes += [f"look at {shard['path']}: {note}" for shard in shards for note in shard["notes"]]
-    runs = [tokenize.read_notes(_directory(dataset)).get("run") for dataset in datasets]
-    vocab, about, eos = _vocabulary(datasets, given, runs)
-    seq_len, more = _seq_len(datasets, vocab)
+        places = _convert(names, given)
+        shards = {path: _inspect(place) for path, place in places.items()}
+    datasets = [_dataset(names[path], path, places[path], shards[path]) for path in paths]
+    vocab, about, eos = _vocabulary(datasets, given)
+    seq_len, more = _seq_len(datasets)
     facts = {"vocab": vocab, "about_vocab": about, "seq_len": seq_len, "more": more, "eos": eos}
-    text, none = _config(datasets, facts)
     micro_batch = max(1, min(8, LOGITS // (seq_len * vocab)))
     script = TRAIN.format(vocab=vocab, micro_batch=micro_batch)
-    for name, content in ((CONFIG, text), (SCRIPT, script)):
+    for name, content in ((CONFIG, _config(datasets, facts)), (SCRIPT, script)):
         with open(name, "x") as file:
             undo.callback(pathlib.Path(name).unlink, missing_ok=True)
             file.write(content)
-    notes += none + _checked()
-    for line in notes:
-        print(printable(line).replace("\n", "?"))
+    _check()
     known = f" --tokenizer {shlex.quote(given.tokenizer)}" if given.tokenizer else ""
     print(f"wrote {CONFIG} and {SCRIPT} in {time.monotonic() - begin:.1f} s; go on with")
     print(f"  python -m tokend try{known}\n  torchrun {SCRIPT}")
