@@ -73,7 +73,7 @@ def batches(job):
 
     held_out = numpy.fromfile(job.file("held-out.bin"), "<u2")
     rows = sorted(held_out[at : at + seq + 1].tolist() for at in range(0, 7 * seq, seq))
-    taken = list(TokendIterator("finite", 4, attention_mask=True, **keys))
+    taken = list(TokendIterator("finite", 4, **keys))
     tokens, labels, counts = (
         torch.cat([b[k] for b in taken]) for k in ("tokens", "labels", "loss_mask")
     )
@@ -81,10 +81,6 @@ def batches(job):
     assert got == rows and (tokens[:7, 1:] == labels[:7, :-1]).all(), ("tokens and labels", got)
     assert counts[:7].all() and not counts[7:].any() and not labels[7:].any()
     assert (counts.dtype, *counts.shape) == (torch.float32, 8, seq)
-    mask = taken[0]["attention_mask"]
-    assert mask.shape == (4, 1, seq, seq) and mask[3, 0, 5].tolist() == [
-        at > 5 for at in range(seq)
-    ], ("attention_mask", mask)
 
     args = types.SimpleNamespace(
         micro_batch_size=4, seq_length=seq, iteration=2, consumed_train_samples=16,
@@ -107,6 +103,8 @@ def batches(job):
     args.consumed_train_samples = 16
     args.seq_length = seq + 1
     refused("another seq_length", args, keys, "seq_length", str(seq + 1), "train")
+    args.create_attention_mask_in_dataloader = True
+    refused("a mask", args, keys, "--no-create-attention-mask-in-dataloader")
 
 
 def begins(what, args, keys, position, why):

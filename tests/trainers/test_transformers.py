@@ -29,9 +29,9 @@ def terminate(pids):
 def refusals(job):
     job.edit("max_steps=", "max_steps=9")
     job.edit("micro_batch=args.per_device_train_batch_size", "micro_batch=3")
-    assert has(job.start(1, fails=True), "micro_batch, 3, is not per_device_train_batch_size, 2")
+    assert has(job.start(1, fails=True), "world and micro_batch, 1 and 3, are not", "1 and 2")
     job.edit("micro_batch=3", "micro_batch=2, rank=0, world=2")
-    assert has(job.start(1, fails=True), "the number of the Trainer's data-parallel ranks, 1")
+    assert has(job.start(1, fails=True), "world and micro_batch, 2 and 2, are not", "1 and 2")
     job.edit("micro_batch=2, rank=0, world=2", "micro_batch=2")
     last = max(
         glob.glob(os.path.join(job.work, "checkpoints", "*")),

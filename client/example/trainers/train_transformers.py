@@ -7,7 +7,7 @@ resumes.
 import os
 
 from tokend import Loader
-from tokend.integrations.transformers import TokendCallback, TokendTrainer
+from tokend.integrations.transformers import TokendTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -26,8 +26,7 @@ config = LlamaConfig(vocab_size=2048, hidden_size=64, intermediate_size=64, num_
 model = LlamaForCausalLM(config)
 # rank and world come from torch.distributed
 data = Loader("train", micro_batch=args.per_device_train_batch_size)  # tokend
-# the callback carries out tokctl's requests
-trainer = TokendTrainer(model, args, data=data, callbacks=[TokendCallback()])
+trainer = TokendTrainer(model, args, data=data)  # carries out tokctl's requests, too
 trainer.train(
     resume_from_checkpoint=os.path.isdir(args.output_dir) and get_last_checkpoint(args.output_dir)
 )

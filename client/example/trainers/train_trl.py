@@ -8,7 +8,7 @@ import os
 import torch
 from datasets import Dataset
 from tokend import Loader
-from tokend.integrations.transformers import TokendCallback, TokendFeed
+from tokend.integrations.transformers import TokendFeed
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.trainer_utils import get_last_checkpoint
@@ -51,7 +51,6 @@ trainer = TokendSFT(
     args,
     data=data,  # tokend: instead of train_dataset
     processing_class=tokenizer,
-    callbacks=[TokendCallback()],  # carries out tokctl's requests
 )
 trainer.train(
     resume_from_checkpoint=os.path.isdir(args.output_dir) and get_last_checkpoint(args.output_dir)

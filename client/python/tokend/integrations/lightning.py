@@ -27,8 +27,8 @@ class Batches:
             max_steps would give.
     """
 
-    def __init__(self, loader, micro_batch, trainer, state):
-        self.loader, self.trainer, self._micro = loader, trainer, micro_batch
+    def __init__(self, loader, trainer, state):
+        self.loader, self.trainer = loader, trainer
         self._throughput, self._logged = Throughput(loader), 0
         self._handed, self._begun = Handed(loader), False
         if state is not None:
@@ -55,11 +55,11 @@ class Batches:
         if batch is None:
             self.trainer.should_stop = True  # a finite stream is one epoch
             if len(self._handed):
-                rows = self.loader.world * self._micro * self.trainer.accumulate_grad_batches
+                rows = self.loader.micro_batch * self.trainer.accumulate_grad_batches
                 warnings.warn(
                     "tokend: the stream has ended in the middle of a gradient accumulation, so no "
                     "optimizer step contains its last batches; set samples: in its config to a "
-                    f"multiple of {rows}, the rows of a step",
+                    f"multiple of {self.loader.world * rows}, the rows of a step",
                     stacklevel=2,
                 )
             raise StopIteration
@@ -122,17 +122,14 @@ class TokendData(LightningDataModule):
 
     def train_dataloader(self):
         if self._train_batches is None:
-            loader = self._loader(self._stream)
-            self._train_batches = Batches(loader, self._micro, self.trainer, self._state)
+            self._train_batches = Batches(self._loader(self._stream), self.trainer, self._state)
         self._train_batches.trainer = self.trainer
         return self._train_batches
 
     def val_dataloader(self):
-        if self._valid is None:
-            return []
-        if self._valid_batches is None:
+        if self._valid and self._valid_batches is None:
             self._valid_batches = Validation(self._loader(self._valid, start="begin"))
-        return self._valid_batches
+        return self._valid_batches or []
 
     def state_dict(self):
         """The state of the optimizer's last step, not of the last batch taken."""

@@ -1,5 +1,5 @@
-"""Megatron-LM: a datasets provider returns a TokendIterator, with `--dataloader-type external`.
-Made for Megatron core 0.16 to 0.20.
+"""Megatron-LM: a datasets provider returns a TokendIterator, with `--dataloader-type external` and
+`--no-create-attention-mask-in-dataloader`. Made for Megatron core 0.16 to 0.20.
 
     def provider(num_samples, vp_stage=None):
         return TokendIterator.from_args("train", get_args()), None, None
@@ -10,9 +10,8 @@ Processes that read: tensor-parallel rank 0 of the first and of the last pipelin
 their context-parallel ranks. All processes of one data rank get the same rows. Each model chunk
 (virtual pipeline stage) has its own iterator and cursor.
 
-With TP > 1 pass `--no-create-attention-mask-in-dataloader`, unless the iterator makes the mask, as
-from_args() does. Keep --train-samples across restarts. With several model chunks omit
-`--dataloader-save`: Megatron cannot save their iterators.
+Keep --train-samples across restarts. With several model chunks omit `--dataloader-save`: Megatron
+cannot save their iterators.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tokend import Cursor, Loader, Request
+from tokend import Cursor, Loader
 
 from ..batch import IGNORE
 from .shared import check_seq_len, positions, shifted
-
 
 REMEDY = (
     "load a checkpoint that has a cursor in this run's directory, or name an empty one to continue "
@@ -90,22 +88,15 @@ class TokendIterator:
       loss_mask                     float32 [micro_batch, seq_len]: 0 where there is no label (the
                                     label is 0 there), in masked tokens and in padding rows
 
-    stream          name of the stream in the daemon's config
-    micro_batch     rows per batch
-    rank, world     data-parallel rank and number of ranks. Default: megatron.core.parallel_state
-    seq_len         the stream's seq_len must be equal, otherwise the first batch is a ValueError
-    attention_mask  add attention_mask, bool [micro_batch, 1, seq_len, seq_len]: True where a token
-                    must not attend
-    documents       position_ids restart with each document; add cu_seqlens, int32 [micro_batch,
-                    seq_len + 1], starts per row, padded with seq_len; and max_seqlen, int32
-                    [micro_batch]. The stream needs `documents: true`. Not with attention_mask
-    options         of tokend.Loader: start, socket, config, run, record, …
+    seq_len    the stream's seq_len must be equal, otherwise the first batch is a ValueError
+    documents  position_ids restart with each document; add cu_seqlens, int32 [micro_batch,
+               seq_len + 1], starts per row, padded with seq_len; and max_seqlen, int32
+               [micro_batch]. The stream needs `documents: true`
+    options    of tokend.Loader: start, socket, config, run, record, … Without rank= and world=
+               they come from megatron.core.parallel_state
 
-    A process attaches when it asks for its first batch: most processes of a job never do.
-
-    Raises:
-        ValueError: attention_mask and documents, or another seq_len.
-        As tokend.Loader and its next(), from the first batch on.
+    A process attaches when it asks for its first batch: most processes of a job never do. That
+    raises what tokend.Loader raises.
     """
 
     def __init__(
@@ -113,35 +104,21 @@ class TokendIterator:
         stream: str,
         micro_batch: int,
         *,
-        rank: int | None = None,
-        world: int | None = None,
         seq_len: int | None = None,
-        attention_mask: bool = False,
         documents: bool = False,
         **options: Any,
     ) -> None:
-        if attention_mask and documents:
-            raise ValueError("attention_mask, documents: pass one of them")
-        peer = 0
-        if rank is None:
+        if "rank" not in options:
             from megatron.core import parallel_state as groups
 
-            rank, world = groups.get_data_parallel_rank(), groups.get_data_parallel_world_size()
             peers = groups.get_context_parallel_world_size()
             peer = groups.get_pipeline_model_parallel_rank() * peers
-            peer += groups.get_context_parallel_rank()
-        self._make = functools.partial(
-            Loader,
-            stream,
-            micro_batch,
-            rank=rank,
-            world=world,
-            peer=peer,
-            documents=documents,
-            framework="torch",
-            **options,
-        )
-        self._seq, self._mask, self._documents = seq_len, attention_mask, documents
+            options["peer"] = peer + groups.get_context_parallel_rank()
+            options["rank"] = groups.get_data_parallel_rank()
+            options["world"] = groups.get_data_parallel_world_size()
+        options |= {"documents": documents, "framework": "torch"}
+        self._make = functools.partial(Loader, stream, micro_batch, **options)
+        self._seq, self._documents = seq_len, documents
         self._loader: Loader | None = None
 
     @classmethod
@@ -154,16 +131,19 @@ class TokendIterator:
 
         Raises:
             ValueError: the directory has cursors, but none of the checkpoint's iteration; or its
-                cursor is at less than the samples consumed.
+                cursor is at less than the samples consumed; or the processes expect a mask.
         """
-        documents = getattr(args, "dataloader_inter_document_masking", False)
+        if args.create_attention_mask_in_dataloader:
+            raise ValueError(
+                "create_attention_mask_in_dataloader: batches have no attention_mask, because "
+                "attention is causal without one; pass --no-create-attention-mask-in-dataloader"
+            )
         return cls(
             stream,
             args.micro_batch_size,
             start=_begin(stream, args),
             seq_len=args.seq_length,
-            documents=documents,
-            attention_mask=args.create_attention_mask_in_dataloader and not documents,
+            documents=getattr(args, "dataloader_inter_document_masking", False),
             **options,
         )
 
@@ -187,7 +167,6 @@ class TokendIterator:
     def __next__(self) -> dict[str, torch.Tensor]:
         taken = next(self.loader)
         tokens, labels = taken["input_ids"], shifted(taken)
-        rows, seq_len = tokens.shape
         batch = {
             "tokens": tokens.contiguous(),
             "labels": labels.clamp(min=0),
@@ -195,25 +174,9 @@ class TokendIterator:
             "position_ids": positions(taken),
         }
         if self._documents:
-            starts = _document_starts(taken["cu_seqlens"], rows, seq_len)
+            starts = _document_starts(taken["cu_seqlens"], *tokens.shape)
             batch |= {"cu_seqlens": starts, "max_seqlen": starts.diff().amax(1)}
-        if self._mask:
-            size = rows, 1, seq_len, seq_len
-            mask = torch.ones(size, dtype=torch.bool, device=tokens.device)
-            batch["attention_mask"] = mask.triu(1)
         return batch
-
-
-class Heard(SimpleNamespace):
-    """A tokend.Request as processes get it that read nothing."""
-
-    NAMES = ("number", "kind", "args", "acts_from", "error", "save", "stop")
-
-    def __bool__(self) -> bool:
-        return bool(self.save)
-
-    def done(self, text: str = "") -> None:
-        """Does nothing: those that read report."""
 
 
 class TokendControl:
@@ -234,6 +197,8 @@ class TokendControl:
     iterators reads.
     """
 
+    SHARED = ("number", "kind", "args", "acts_from", "error", "save", "stop")
+
     def __init__(self, iterators: TokendIterator | list[TokendIterator]) -> None:
         self._iterators = iterators if isinstance(iterators, list) else [iterators]
         self._group: Any = None  # of all processes
@@ -252,16 +217,19 @@ class TokendControl:
         if self._loader is not None:
             self._loader.seek(group=group)
 
-    def __call__(self) -> Request | Heard | None:
-        """Returns what tokend.Loader.control() returns, and raises as it does. Where nothing is
-        read, it is a Heard.
+    def __call__(self) -> Any:
+        """Returns what tokend.Loader.control() returns, and raises as it does. Processes that read
+        nothing get only requests that ask for a save, and those that read report them as done.
         """
         if self._group is None:
             self._begin()
-        loader, request = self._loader, self._loader and self._loader.control()
-        said = [(None, loader and loader.should_stop)]
-        if request is not None:
-            said = [({name: getattr(request, name) for name in Heard.NAMES}, loader.should_stop)]
-        dist.broadcast_object_list(said, self._source, self._group)
-        fields, self.should_stop = said[0]
-        return request if loader or not fields else Heard(**fields)
+        request, told = None, [None, False]
+        if self._loader is not None:
+            request = self._loader.control()
+            fields = {name: getattr(request, name) for name in self.SHARED} if request else None
+            told = [fields, self._loader.should_stop]
+        dist.broadcast_object_list(told, self._source, self._group)
+        fields, self.should_stop = told
+        if self._loader is not None or fields is None:
+            return request
+        return SimpleNamespace(**fields, done=lambda text="": None)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from tokend import Loader, Request
 
@@ -27,16 +26,11 @@ class Handed:
     def __len__(self) -> int:
         return len(self._after)
 
-    def add(self, step: int = 0) -> None:
+    def add(self, step: int) -> None:
         """Called after each batch. @step: the optimizer's steps that were made before it."""
         self._after.append((step, self.loader.taken))
 
-    def trained(self, batches: int) -> None:
-        """The next @batches have been trained on."""
-        for _ in range(min(batches, len(self._after))):
-            self.loader.commit(self._after.popleft()[1])
-
-    def stepped(self, step: int) -> None:
+    def stepped(self, step: float) -> None:
         """The optimizer has made @step steps."""
         while self._after and self._after[0][0] < step:
             self.loader.commit(self._after.popleft()[1])
@@ -66,18 +60,6 @@ def check_seq_len(loader: Loader, setting: str, seq_len: int) -> None:
             f"{setting}: {seq_len} is not the seq_len of stream {stream!r}, {found}; make the two "
             "equal"
         )
-
-
-def among(rank: int) -> dict[str, Any]:
-    """Returns the Loader's arguments peer and group in a trainer that knows only the data rank. All
-    processes call it together.
-    """
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return {}
-    group = dist.new_group(backend="gloo")
-    ranks: list[int] = [0] * dist.get_world_size()
-    dist.all_gather_object(ranks, rank, group)
-    return {"peer": ranks[: dist.get_rank()].count(rank), "group": group}
 
 
 def shifted(batch: Any) -> Any:

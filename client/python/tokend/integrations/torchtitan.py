@@ -18,16 +18,29 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torchtitan.trainer import Trainer
 
 from tokend import Loader
 
-from .shared import among, carry_out, check_seq_len, positions, shifted
+from .shared import carry_out, check_seq_len, positions, shifted
 
 try:
     from torchtitan.components.dataloader import BaseDataLoader  # 0.3
 except ModuleNotFoundError:
     from torchtitan.components.data.loader import BaseDataLoader
+
+
+def among(rank: int) -> dict[str, Any]:
+    """Returns the Loader's arguments peer and group: torchtitan tells only the data rank. All
+    processes call it together.
+    """
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return {}
+    group = dist.new_group(backend="gloo")
+    ranks: list[int] = [0] * dist.get_world_size()
+    dist.all_gather_object(ranks, rank, group)
+    return {"peer": ranks[: dist.get_rank()].count(rank), "group": group}
 
 
 class TokendDataLoader(BaseDataLoader):
@@ -46,32 +59,15 @@ class TokendDataLoader(BaseDataLoader):
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):
-        stream: str = "train"
-        """Name of the stream in the daemon's config."""
-
-        socket: str | None = None
-        """Socket of the daemon; default as for Loader."""
-
-        config: str | None = None
-        """A config file, instead of socket. A private daemon is started if none serves it."""
-
-        run: str | None = None
-        """Name of the job; default the launcher's."""
-
-        start: str = "begin"
-        """Where to begin without a checkpoint: "begin", a position, or the tag of a checkpoint of
-        the daemon.
-        """
-
-        documents: bool = False
-        """Positions restart with each document; the stream needs `documents: true`."""
-
-        record: str | None = None
-        """A directory for records of what is taken, for `tokctl verify`."""
-
-        infinite: bool = True
-        repeat: bool = True
-        """Ignored: torchtitan's validator sets one. The daemon's config decides."""
+        stream: str = "train"  # name of the stream in the daemon's config
+        socket: str | None = None  # socket of the daemon; default as for Loader
+        config: str | None = None  # instead of socket: a private daemon is started for this file
+        run: str | None = None  # name of the job; default the launcher's
+        start: str = "begin"  # without a checkpoint: "begin", a position, or a tag of the daemon's
+        documents: bool = False  # positions restart with each document; needs `documents: true`
+        record: str | None = None  # a directory for records of what is taken, for `tokctl verify`
+        infinite: bool = True  # ignored, as repeat: the daemon's config decides
+        repeat: bool = True  # torchtitan's validator sets one of them
 
     def __init__(
         self,
@@ -96,19 +92,15 @@ class TokendDataLoader(BaseDataLoader):
                     f"not a multiple of {setting}, {seq_len}; set "
                     f"{(local_batch_size + 1) * seq_len}"
                 )
-        start = int(config.start) if config.start.isdigit() else config.start
+        options = ("socket", "config", "run", "documents", "record")
         self.loader = Loader(
             config.stream,
             local_batch_size,
-            socket=config.socket,
-            config=config.config,
-            run=config.run,
             rank=dp_rank,
             world=dp_world_size,
-            start=start,
-            documents=config.documents,
-            record=config.record,
+            start=int(config.start) if config.start.isdigit() else config.start,
             framework="torch",
+            **{name: getattr(config, name) for name in options},
             **among(dp_rank),
         )
         check_seq_len(self.loader, setting, seq_len)

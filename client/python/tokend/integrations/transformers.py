@@ -21,67 +21,57 @@ class Batches:
     """A loader as a Trainer's dataloader, with batches as transformers' models take them.
 
     It has no length: max_steps ends the training. A finite stream is an epoch.
-
-    Raises:
-        ValueError: the loader's micro_batch is not per_device_train_batch_size.
     """
 
-    def __init__(self, loader, rows, shifted):
-        self.loader, self._rows, self._shifted = loader, rows, shifted
-        self.over = False  # the run is at max_steps; a Trainer notices only after a step
-        self.handed = Handed(loader)
+    def __init__(self, loader, shifts):
+        self.loader, self._shifts = loader, shifts
+        self.handed, self._state = Handed(loader), None
 
     def __iter__(self):
         # less than a step at an epoch's end: a Trainer keeps the gradients for the next step
-        self.handed.trained(len(self.handed))
-        for batch in () if self.over else self.loader:
-            rows = len(batch["input_ids"])
-            if rows != self._rows:
-                raise ValueError(
-                    f"TokendTrainer: the loader's micro_batch, {rows}, is not "
-                    f"per_device_train_batch_size, {self._rows}; make the two equal"
-                )
-            self.handed.add()
-            yield self._made(batch)
+        self.handed.stepped(math.inf)
+        for batch in () if self._is_over() else self.loader:
+            self.handed.add(self._state.global_step)
+            targets = shifted(batch)
+            made = {"input_ids": batch["input_ids"], "labels": unshifted(targets, torch)}
+            if self._shifts:
+                made["shift_labels"] = targets.contiguous()  # losses flatten it with view()
+            if "position_ids" in batch:
+                # a mask would hide from the model that documents end where these restart
+                made["position_ids"] = batch["position_ids"]
+            yield made
 
-    def _made(self, batch):
-        targets = shifted(batch)
-        made = {"input_ids": batch["input_ids"], "labels": unshifted(targets, torch)}
-        if self._shifted:
-            made["shift_labels"] = targets.contiguous()  # losses flatten it with view()
-        if "position_ids" in batch:
-            # a mask would hide from the model that documents end where these restart
-            made["position_ids"] = batch["position_ids"]
-        return made
+    def _is_over(self):
+        """Whether the run is at max_steps, which a Trainer notices only after a step."""
+        return self._state.global_step >= self._state.max_steps
 
-    def begin(self, cursor):
-        """Begins at @cursor; None: where the loader is."""
+    def begin(self, state, cursor):
+        """Begins at @cursor; None: where the loader is. @state: the Trainer's."""
+        self._state = state
         if cursor is not None:
-            self.loader.seek(cursor)
+            self.loader.seek(bytes.fromhex(cursor))
         end = self.loader.cursor.end
-        if not self.over and end is not None and self.loader.taken >= end:
+        if not self._is_over() and end is not None and self.loader.taken >= end:
             self.loader.reset()  # a Trainer would end at an epoch without batches
         self.handed.restart()
-
-    def cursor(self):
-        return self.loader.state_dict()["cursor"]
 
 
 class TokendCursor(TrainerCallback, ExportableState):
     """Stores the cursor in a checkpoint's trainer_state.json, and loads it. The key is this class's
-    name.
+    name. Carries out operators' requests (tokctl mix, skip, checkpoint, drain, rescale) after each
+    step.
 
-    Raises:
+    Raises what tokend.Loader.control() raises, and:
         TypeError: the Trainer reads from another dataloader.
         ValueError: the checkpoint has no tokend cursor.
     """
 
     def __init__(self):
-        self.cursor = self._batches = None
+        self.cursor = self._batches = self._asked = None
 
     def state(self):
         if self._batches is not None:
-            self.cursor = self._batches.cursor().hex()
+            self.cursor = self._batches.loader.state_dict()["cursor"].hex()
         return {"args": {}, "attributes": {"cursor": self.cursor}}
 
     def on_train_begin(self, args, state, control, train_dataloader=None, **_):
@@ -92,35 +82,21 @@ class TokendCursor(TrainerCallback, ExportableState):
                 "of it; keep TokendFeed's get_train_dataloader(), and turn deepspeed's sequence "
                 "parallelism off"
             )
-        self._batches = train_dataloader
-        self._batches.over = state.global_step >= state.max_steps
         found = state.stateful_callbacks.get(type(self).__name__)
-        if found is None and state.global_step > 0:
+        if found is None:
             raise ValueError(
                 f"TokendTrainer: {NO_CURSOR}; load its weights alone (from_pretrained), "
                 "and pass Loader(start=POSITION)"
             )
-        cursor = found["attributes"]["cursor"] if found else None
-        self._batches.begin(bytes.fromhex(cursor) if cursor else None)
-        if found is None:
-            # the Trainer only updates existing keys
-            state.stateful_callbacks[type(self).__name__] = self.state()
+        self._batches = train_dataloader
+        self._batches.begin(state, found["attributes"]["cursor"])
 
     def on_optimizer_step(self, args, state, control, **_):
         # Not at the end of the step: another callback may save before it is this one's turn.
-        self._batches.handed.trained(args.gradient_accumulation_steps)
+        self._batches.handed.stepped(state.global_step + 1)
 
-
-class TokendCallback(TrainerCallback):
-    """Carries out operators' requests (tokctl mix, skip, checkpoint, drain, rescale) after each
-    step: callbacks=[TokendCallback()]. Raises what tokend.Loader.control() raises.
-    """
-
-    def __init__(self):
-        self._asked = None
-
-    def on_step_end(self, args, state, control, train_dataloader=None, **_):
-        loader = train_dataloader.loader
+    def on_step_end(self, args, state, control, **_):
+        loader = self._batches.loader
         request = loader.control()
         if request:
             self._asked, control.should_save = request, True
@@ -140,8 +116,7 @@ class TokendFeed:
     an overridden compute_loss) shifts labels itself, so it loses the last one of each row.
 
     Raises:
-        ValueError: one process has several devices, or the loader's world is not the number of
-            the Trainer's data-parallel ranks.
+        ValueError: the loader's world and micro_batch are not the Trainer's.
     """
 
     models_loss = Trainer.compute_loss  # returns the loss that the model computes
@@ -153,22 +128,14 @@ class TokendFeed:
         self.add_callback(TokendCursor())
 
     def get_train_dataloader(self):
-        args = self.args
-        if self._train_batch_size != args.per_device_train_batch_size:
+        args, rows = self.args, self._train_batch_size  # of a process, on all its devices
+        ranks = self.get_total_train_batch_size(args) // args.gradient_accumulation_steps // rows
+        if (self.data.world, self.data.micro_batch) != (ranks, rows):
             raise ValueError(
-                "TokendTrainer: one process has several devices (DataParallel); start one process "
-                "per device, with torchrun"
-            )
-        # transformers 4 has only the first of these
-        sizes = [
-            getattr(self, name, None) for name in ("get_tp_size", "get_cp_size", "get_sp_size")
-        ]
-        ranks = args.world_size // math.prod(size() for size in sizes if size)
-        if self.data.world != ranks:
-            raise ValueError(
-                f"TokendTrainer: the loader's world, {self.data.world}, is not the number of the "
-                f"Trainer's data-parallel ranks, {ranks}; make the Loader after "
-                f"TrainingArguments(), which initialise torch.distributed, or pass rank= and world="
+                f"TokendTrainer: the loader's world and micro_batch, {self.data.world} and "
+                f"{self.data.micro_batch}, are not the Trainer's data-parallel ranks and batch "
+                f"size, {ranks} and {rows}; make the Loader after TrainingArguments(), which "
+                "initialise torch.distributed, or pass rank= and world="
             )
         self._throughput = Throughput(self.data)
         # a Trainer divides by the number of shift_labels, if a batch has any
@@ -178,7 +145,7 @@ class TokendFeed:
             and self.compute_loss_func is None
             and type(self).compute_loss is type(self).models_loss
         )
-        return Batches(self.data, args.per_device_train_batch_size, shifts)
+        return Batches(self.data, shifts)
 
     def log(self, logs, *arguments, **named):
         if "loss" in logs:
