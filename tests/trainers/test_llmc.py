@@ -29,6 +29,7 @@ class Llmc(Job):
         super().__enter__()
         shutil.copy(os.path.join(HERE, "train_gpt2.c"), self.work)
         self.edit("B = 2,", f"B = {self.micro_batch},")
+        self.edit('"llmc"', f'"{RUN}"')
         self.compile()
         return self
 
@@ -40,7 +41,7 @@ class Llmc(Job):
         output(f"{BIN}/mpicc", *STRICT, *more, *flags, "-lm", cwd=self.work)
 
     def start(self, world, steps=15, **more):
-        command = [f"{BIN}/mpirun", "-n", str(world), "./train_llmc", str(steps), RUN, self.yaml]
+        command = [f"{BIN}/mpirun", "-n", str(world), "./train_llmc", str(steps)]
         return super().start(world, command=command, **POLITE, **more)
 
 
@@ -61,7 +62,7 @@ def test_a_loss_mask_is_refused_as_llmc_has_none():
 def test_processes_that_another_mpi_started_do_not_read_the_same_rows():
     """Each is then process 0 of 1. The second one waits until the first one has left."""
     with Llmc() as job:
-        alone = ["./train_llmc", "15", RUN, job.yaml]
+        alone = ["./train_llmc"]
         first = job.launch(1, command=alone, hold=[3])
         assert wait_for(lambda: first.noted_any(held=3))
         second = job.launch(1, command=alone)

@@ -8,7 +8,6 @@ It resumes from checkpoint.pt, also if another number of ranks wrote it. SLOTS: 
 import gc
 import os
 import sys
-import time
 
 import torch
 import torch.distributed as dist
@@ -16,6 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tokend import Loader
+from tokend.throughput import Throughput
 
 GLOBAL_BATCH = 16  # rows per step, over all ranks
 LENGTH, VOCABULARY, WIDTH = 128, 50257, 128
@@ -60,29 +60,26 @@ def train(until, slots=0):
         for name, part in parts.items():
             part.load_state_dict(saved[name])
 
-    began = time.perf_counter()
+    throughput = Throughput(loader)
     # tokend: needs no workers, sampler or set_epoch()
     for step, batch in zip(range(done + 1, until + 1), loader):
-        waited = time.perf_counter() - began
         for group in optimizer.param_groups:
             group["lr"] = 2e-3 * min(1.0, step / 30)
         loss = model(batch["input_ids"], batch["labels"])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        sums = torch.tensor([loss.item(), waited]) / world
-        dist.all_reduce(sums)
+        mean = loss.detach() / world
+        dist.all_reduce(mean)
         if rank == 0:
-            loss, waited = sums.tolist()
-            took = time.perf_counter() - began
-            speed = f"{GLOBAL_BATCH * LENGTH / took:,.0f} tokens/s"
-            share = f"waiting for data {100 * waited / took:.2f} %"
-            print(f"step {step} loss {loss:.3f}  {speed}  {share}", flush=True)
+            rates = throughput()  # tokend: since the last step
+            speed = f"{rates['tokend/tokens_per_second']:,.0f} tokens/s"
+            share = f"waiting for data {100 * rates['tokend/wait_share']:.2f} %"
+            print(f"step {step} loss {mean.item():.3f}  {speed}  {share}", flush=True)
         if rank == 0 and (step % 40 == 0 or step == until):
             saved = {name: part.state_dict() for name, part in parts.items()}
             torch.save(saved | {"step": step}, "checkpoint.part")
             os.replace("checkpoint.part", "checkpoint.pt")
-        began = time.perf_counter()
     loader.close()
 
 

@@ -99,7 +99,7 @@ def main(steps, tp):
         for chunk in model:
             chunk.zero_grad_buffer()
         optimizer.zero_grad()
-        losses = train(
+        train(
             forward_step_func=forward,
             data_iterator=iterators,
             model=model,
@@ -109,9 +109,6 @@ def main(steps, tp):
             forward_only=False,
         )
         optimizer.step()
-        if losses:  # on the last stage
-            loss = sum(part["loss"] for part in losses) / len(losses)
-            print(f"step {step} loss {loss:.3f}", flush=True)
         request = control()  # tokend: from tokctl
         if step % 5 == 0 or (request and request.save):  # tokend
             Path(f"checkpoint/{step:08}").mkdir(parents=True, exist_ok=True)

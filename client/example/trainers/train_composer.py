@@ -1,4 +1,4 @@
-"""Composer's Trainer, with an evaluation.
+"""Composer's Trainer.
 
 composer -n 2 train_composer.py, or NODE_RANK=0 torchrun --nproc-per-node 2 train_composer.py.
 Started again, on any number of processes, it resumes. Two settings lose rows if they are left out:
@@ -6,8 +6,7 @@ spin_dataloaders=False, because the loader is at its cursor already, and the cal
 """
 
 import torch
-from composer import Callback, Evaluator, Trainer
-from composer.metrics.nlp import LanguageCrossEntropy
+from composer import Callback, Trainer
 from composer.models import ComposerModel
 from composer.utils import dist
 from tokend import Loader
@@ -24,13 +23,6 @@ class Model(ComposerModel):
     def loss(self, logits, batch):
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
 
-    def get_metrics(self, is_train=False):
-        return {} if is_train else {"loss": LanguageCrossEntropy()}
-
-    def update_metric(self, batch, logits, metric):
-        # it sums over all batches, so a rank's last batch may be all padding (labels of -100)
-        metric.update(logits.flatten(0, 1), batch["labels"].flatten())
-
 
 class Tokend(Callback):
     """Stores the cursor in composer's checkpoints, and carries out tokctl's requests."""
@@ -41,9 +33,6 @@ class Tokend(Callback):
     def load_state_dict(self, state):
         data.load_state_dict(state)
 
-    def eval_start(self, state, logger):
-        valid.reset()  # a finite stream, from its beginning each time
-
     def batch_end(self, state, logger):
         request = data.control()
         if request:
@@ -53,12 +42,9 @@ class Tokend(Callback):
             state.stop_training()
 
 
-dist.initialize_dist("cpu")  # tokend: before the loaders, whose rank and world come from there
-data, valid = Loader("train", micro_batch=4), Loader("valid", micro_batch=2)  # tokend
+dist.initialize_dist("cpu")  # tokend: before the loader, whose rank and world come from there
+data = Loader("train", micro_batch=4)  # tokend: rows of each process
 model = Model()
-held_out = Evaluator(
-    label="eval", dataloader=valid, metric_names=["loss"], device_eval_microbatch_size=2
-)
 trainer = Trainer(
     model=model,
     optimizers=torch.optim.AdamW(model.parameters()),
@@ -66,18 +52,14 @@ trainer = Trainer(
     run_name="tiny",
     seed=0,
     max_duration="15ba",
-    train_dataloader=data,  # tokend: rows of each process
+    train_dataloader=data,  # tokend
     device_train_microbatch_size=2,
-    eval_dataloader=held_out,
-    eval_interval="5ba",
     save_folder="checkpoints",
     save_interval="5ba",
     autoresume=True,
     spin_dataloaders=False,  # tokend: composer would drop batches at a resume
     callbacks=[Tokend()],  # tokend
     progress_bar=False,
-    log_to_console=True,
-    console_log_interval="5ba",
 )
 trainer.fit()
 trainer.close()  # leaves the process group

@@ -3,7 +3,7 @@
  * it resumes. In llm.c's directory:
  *
  *   mpicc train_llmc.c $(pkg-config --cflags --libs tokend) -lm -o train_llmc
- *   mpirun -n 2 ./train_llmc [STEPS [RUN [CONFIG]]]
+ *   mpirun -n 2 ./train_llmc [STEPS]
  *
  * If tokend was installed with pip: export PKG_CONFIG_PATH=$(python -m tokend --pkgconfigdir)
  * tokctl's requests are not carried out: ../trainer.c shows how one process does that.
@@ -36,14 +36,12 @@ static int warn(void *context, const char *line)
 	return fprintf(stderr, "tokend: %s\n", line) < 0;
 }
 
-/* @config: its daemon is started if none runs. @run: the job's name, for tokctl. */
-static struct tokend *attach(const char *config, const char *run)
+static struct tokend *attach(void)
 {
 	struct tokend_options options = {
 		.size = sizeof(options),
-		.config = config,
 		.stream = "train",
-		.run = run,
+		.run = "llmc", /* the job's name, for tokctl */
 		.rank = (uint64_t)rank,
 		.world = (uint64_t)world,
 		.micro_batch = B,
@@ -142,16 +140,14 @@ static void average(float *values, size_t n)
 int main(int argc, char **argv)
 {
 	int num_steps = argc > 1 ? atoi(argv[1]) : 15;
-	const char *run = argc > 2 ? argv[2] : "llmc";		 // tokend
-	const char *config = argc > 3 ? argv[3] : "tokend.yaml"; // tokend
-	struct tokend *train;					 // tokend
+	struct tokend *train; // tokend
 	GPT2 model;
 
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &world);
 	gpt2_build_from_checkpoint(&model, "gpt2_124M.bin");
-	train = attach(config, run); // tokend
+	train = attach(); // tokend
 	for (int step = load_state(&model, train); step < num_steps;) {
 		if (!next_batch(train)) // tokend: the end
 			break;
