@@ -161,11 +161,11 @@ deps-%:
 
 run: deps-run ## train a small GPT on real text, while daemon and trainers are killed
 	+$(Q)$(MAKE) all
-	$(Q)$(PYTHON) client/example/gpt/run.py
+	$(Q)$(PYTHON) tests/show.py
 
 run-objects: deps-run-objects ## the same with the shards in an object store, which is killed, too
 	+$(Q)$(MAKE) all
-	$(Q)$(PYTHON) client/example/gpt/run.py --store
+	$(Q)$(PYTHON) tests/show.py --store
 
 # They build what they need (tests/run).
 test: deps-test ## run all tests; T=NAME: those whose names contain NAME

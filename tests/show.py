@@ -1,29 +1,33 @@
 """`make run`: trains a small GPT on real text, and kills daemon and trainers meanwhile.
 
-    run.py              shards on disk
-    run.py --store      shards in an object store on this machine, which is killed, too
-                        (make run-objects)
+    show.py             shards on disk
+    show.py --store     shards in an object store on this machine, which is killed, too: Ceph's
+                        gateway, with its objects in memory (make run-objects)
 
 Starts the daemon and the trainers as an operator would, kills and restarts them, and compares the
-recorded rows with the order at the end. train.py is an example for users; this file is not.
+recorded rows with the order at the end. The trainer is client/example/gpt/train.py.
 """
 
+import importlib.util
 import os
+import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 
-from shards import REPO, Store, done, free_port, prepare
-
-BIN, RUN = REPO / "build" / "bin", REPO / "build" / "run"
+REPO = pathlib.Path(__file__).resolve().parents[1]
+BIN, RUN, SHARDS = REPO / "build/bin", REPO / "build/run", REPO / "build/shards"
 SAMPLES = 16  # of a step, on all ranks
 KILL_DAEMON, KILL_STORE, KILL_TRAINERS, RESCALE, END = 60, 90, 133, 200, 300  # steps
 STORE_AWAY_S = 20
 SLOTS = 8  # with a store: the usual ring would hold the rest of this short run
 ALONE = SLOTS // 2  # steps that are made without daemon or store
+BUCKET, KEY, SECRET, REGION = "tokens", "TOKENDKEY", "tokendsecret0123456789", "us-east-1"
 CONFIG = """\
 state_dir: state
 memory: 64MiB
@@ -65,6 +69,84 @@ def kill(*victims):
         process.kill()
     for process in victims:
         process.wait()
+
+
+def done(*command):
+    """Runs a command to its end. Returns its output."""
+    words = [str(word) for word in command]
+    ended = subprocess.run(words, check=False, capture_output=True, text=True)
+    if ended.returncode:
+        sys.exit(f"FAILED: {words[0]}: {ended.stderr or ended.stdout}")
+    return ended.stdout
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+def package(name):
+    """The directory of an installed package, which is not imported."""
+    return pathlib.Path(importlib.util.find_spec(name).submodule_search_locations[0])
+
+
+def prepare():
+    """Makes token shards, once, in place of a team's own tokenising job. The text is what each
+    machine with torch has. Returns {dataset: directory of shards}.
+    """
+    sources = {
+        "python": pathlib.Path(sysconfig.get_path("stdlib")),
+        "torch": package("torch") / "distributed",
+        "headers": package("torch") / "include",
+    }
+    if not SHARDS.is_dir():
+        part = SHARDS.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        # openai-whisper is installed for one file, GPT-2's vocabulary
+        ranks = package("whisper") / "assets" / "gpt2.tiktoken"
+        command = [sys.executable, "-m", "tokend", "init", *sources.values()]
+        # at most 10 MiB of each dataset
+        subprocess.run([*command, "--tokenizer", ranks, "--most", "10"], cwd=part, check=True)
+        part.rename(SHARDS)
+    return {name: SHARDS / "tokens" / source.resolve().name for name, source in sources.items()}
+
+
+class Store:
+    """Ceph's gateway, whose objects stay in another process if it is killed."""
+
+    def __init__(self):
+        self.directory, self.port = RUN / "store", free_port()
+
+    def script(self, word, *more):
+        command = [REPO / "tests/objects/radosgw.sh", word, self.directory, *map(str, more)]
+        # not a pipe: the store's processes would keep it open
+        with open(RUN / "store.log", "a") as log:
+            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True)
+
+    def start(self, shards):
+        """Puts the shards of {dataset: directory} into a bucket. Returns {dataset: keys for the
+        config}: the daemon reads names and sizes from a manifest, and never lists.
+        """
+        self.script("start", self.port)
+        endpoint = f"http://127.0.0.1:{self.port}"
+        os.environ |= {
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": REGION,
+            "AWS_ENDPOINT_URL_S3": endpoint,
+        }
+        signed = ["curl", "-fsS", "--noproxy", "*", "--aws-sigv4", f"aws:amz:{REGION}:s3"]
+        signed += ["--user", f"{KEY}:{SECRET}", "-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]
+        done(*signed, "-X", "PUT", f"{endpoint}/{BUCKET}/")
+        for name, directory in shards.items():
+            for path in sorted(directory.glob("*.bin")):
+                done(*signed, "-T", path, f"{endpoint}/{BUCKET}/{name}/{path.name}")
+            manifest = self.directory / f"{name}.jsonl"
+            done(BIN / "tokctl", "manifest", f"s3://{BUCKET}/{name}/", manifest)
+        return {
+            name: f'path: "s3://{BUCKET}/{name}/", manifest: store/{name}.jsonl' for name in shards
+        }
 
 
 def start_daemon():
@@ -137,12 +219,12 @@ def kill_store(store, job):
 def train(store):
     """Returns the first job and the last."""
     act("Code of Python and torch becomes token shards, by GPT-2's tokenizer")
-    shards = prepare(REPO / "build" / "shards")
+    shards = prepare()
     paths, slots = {name: f'path: "{directory}"' for name, directory in shards.items()}, []
     if store:
         act("The shards move into an object store: Ceph's gateway")
         paths, slots = store.start(shards), [SLOTS]
-        say(f"{store.endpoint}; the trainers never see a local shard")
+        say(f"port {store.port}; the trainers never see a local shard")
     (RUN / "tokend.yaml").write_text(CONFIG.format(**paths))
 
     act("The daemon starts: three datasets mixed 50:20:30, seed 42; no index is built")
@@ -180,12 +262,13 @@ def train(store):
 
 def prove(first, last):
     act("tokctl verify compares the records of all ranks with the order and the shards")
-    said = done(BIN / "tokctl", "verify", "-c", RUN / "tokend.yaml", "train", RUN / "records")
-    for line in said.splitlines():
+    command = BIN / "tokctl", "verify", "-c", RUN / "tokend.yaml", "train", RUN / "records"
+    said = done(*command).splitlines()
+    for line in said:
         say(line)
     begin, end = sum(first.losses[:3]) / 3, sum(last.losses[-20:]) / 20
     say(f"loss {begin:.2f} -> {end:.2f}")
-    exact = said.splitlines()[0] == f"OK: every sample from 0 to {END * SAMPLES - 1} once"
+    exact = said[0] == f"OK: every sample from 0 to {END * SAMPLES - 1} once"
     if not exact or end > begin - 2:
         sys.exit("FAILED: not as promised")
 
@@ -196,7 +279,7 @@ def main():
     RUN.mkdir()
     for number in signal.SIGTERM, signal.SIGINT:
         signal.signal(number, lambda *_: sys.exit("stopped"))
-    store = Store(RUN / "store") if "--store" in sys.argv[1:] else None
+    store = Store() if "--store" in sys.argv[1:] else None
     # a checkout's path may be too long for a socket
     with tempfile.TemporaryDirectory(prefix="tokend-", dir="/tmp") as directory:
         os.environ |= {
