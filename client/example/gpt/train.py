@@ -74,7 +74,7 @@ def train(until, slots=0):
         if rank == 0:
             rates = throughput()  # tokend: since the last step
             speed = f"{rates['tokend/tokens_per_second']:,.0f} tokens/s"
-            share = f"waiting for data {100 * rates['tokend/wait_share']:.2f} %"
+            share = f"waiting for data {100 * rates['tokend/data_share']:.2f} %"
             print(f"step {step} loss {mean.item():.3f}  {speed}  {share}", flush=True)
         if rank == 0 and (step % 40 == 0 or step == until):
             saved = {name: part.state_dict() for name, part in parts.items()}
