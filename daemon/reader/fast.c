@@ -148,7 +148,7 @@ bool fast_begin(struct reader *reader, struct read *read)
 {
 	const struct reader_read *window = &read->window;
 	struct file *file = files_get(&reader->files, window->dataset, window->shard);
-	uint64_t byte;
+	uint64_t byte = SHARD_UNKNOWN;
 
 	assert(read->state == READ_FREE && !read->file);
 	read->file = file;
@@ -162,12 +162,13 @@ bool fast_begin(struct reader *reader, struct read *read)
 	if (file->plain)
 		transfer_start(
 			reader, read, file->data_at + window->token * window->dataset->token_bytes);
-	else if (!read->stored && shard_as_is(file->shard, window->token, window->tokens, &byte))
-		transfer_start(reader, read, byte);
-	else if (shard_try(file->shard, window->token, window->tokens, window->to))
-		check(reader, read);
-	else
+	else if (!shard_try(file->shard, window->token, window->tokens, window->to,
+			 read->stored ? NULL : &byte))
 		fast_give_up(reader, read);
+	else if (byte != SHARD_UNKNOWN)
+		transfer_start(reader, read, byte);
+	else
+		check(reader, read);
 	return true;
 }
 

@@ -184,7 +184,7 @@ const char *foreign_to_plain(const struct bytes *b, enum shard_type type);
 /* ---- where tokens are (map.c) ---- */
 
 /* Spans of contiguous tokens, in the order in which they are served: documents, and gaps between
- * them. Takes two or three bytes a span, or twice as much where one does not follow the last. */
+ * them. Takes about three bytes a span, or twice as much where one does not follow the last. */
 struct map_anchor;
 
 struct map {
@@ -219,8 +219,12 @@ struct map_span {
 
 /* The span that contains @token (< map->tokens). */
 struct map_span map_find(const struct map *map, uint64_t token);
-/* Sets *@byte to the offset of @token. Returns how many tokens are contiguous there, or @most. */
-uint64_t map_extent(const struct map *map, uint64_t token, uint64_t most, uint64_t *byte);
+/* Moves to the next span, which must exist. */
+void map_step(const struct map *map, struct map_span *span);
+/* Sets *@byte to the offset of @token. Returns how many tokens are contiguous there, or @most.
+ * *@from: the last call's, to go on from there; 0 for a first one, or if @token is before it. */
+uint64_t map_extent(const struct map *map, struct map_span *from, uint64_t token, uint64_t most,
+	uint64_t *byte);
 /* Clears @to[i] for each of the @n tokens token + i that is in a gap. */
 void map_mask(const struct map *map, uint64_t token, uint64_t n, uint8_t *to);
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STRIDE = 64, CODE_MOST = 20 /* bytes */ };
+enum { STRIDE = 32, CODE_MOST = 20 /* bytes */ };
 
 /* Where a span begins: its first token, the end of the previous one in the file, and its code. */
 struct map_anchor {
@@ -39,14 +39,16 @@ static void put(struct map *m, uint64_t value)
 	m->code[m->bytes++] = (uint8_t)value;
 }
 
-static uint64_t take(const uint8_t **code)
+/* Decodes the number at *@code, and moves to the next one. */
+static inline uint64_t take(const uint8_t **code)
 {
-	uint64_t value = 0;
-	unsigned shift = 0;
+	const uint8_t *at = *code;
+	uint64_t value = *at & 0x7f;
 
-	for (; **code & 0x80; shift += 7)
-		value |= (uint64_t)(*(*code)++ & 0x7f) << shift;
-	return value | (uint64_t) * (*code)++ << shift;
+	for (unsigned shift = 7; *at++ & 0x80; shift += 7)
+		value |= (uint64_t)(*at & 0x7f) << shift;
+	*code = at;
+	return value;
 }
 
 static bool encode(struct map *m, uint64_t at, uint64_t tokens, bool gap)
@@ -111,7 +113,7 @@ uint64_t map_bytes(const struct map *m)
 }
 
 /* @byte: the end of the span before in the file. */
-static void step(struct map_span *span, uint64_t byte)
+static inline void step(struct map_span *span, uint64_t byte)
 {
 	uint64_t code = take(&span->next), skipped = code & 1 ? take(&span->next) : 0;
 
@@ -121,8 +123,7 @@ static void step(struct map_span *span, uint64_t byte)
 	span->at = byte + (skipped & 1 ? ~(skipped >> 1) : skipped >> 1);
 }
 
-/* Moves to the next span, which must exist. */
-static void map_step(const struct map *m, struct map_span *span)
+void map_step(const struct map *m, struct map_span *span)
 {
 	step(span, span->at + (span->end - span->begin) * m->width);
 }
@@ -148,9 +149,14 @@ struct map_span map_find(const struct map *m, uint64_t token)
 	return span;
 }
 
-uint64_t map_extent(const struct map *m, uint64_t token, uint64_t most, uint64_t *byte)
+uint64_t map_extent(
+	const struct map *m, struct map_span *from, uint64_t token, uint64_t most, uint64_t *byte)
 {
-	struct map_span span = map_find(m, token);
+	if (!from->next)
+		*from = map_find(m, token);
+	while (from->end <= token)
+		map_step(m, from);
+	struct map_span span = *from;
 
 	*byte = span.at + (token - span.begin) * m->width;
 	while (span.end - token < most && span.end < m->tokens) {

@@ -196,13 +196,14 @@ static bool refuse_token(
 		value >> (64 - 8 * width), most, most == UINT16_MAX ? ", or set dtype: u32" : "");
 }
 
-/* Sets *@byte to the offset of @token, and returns how many of @n tokens are contiguous there. */
-static uint64_t extent(const struct shard *shard, uint64_t token, uint64_t n, uint64_t *byte)
+/* As map_extent(), and at most @n. */
+static uint64_t extent(const struct shard *shard, struct map_span *from, uint64_t token, uint64_t n,
+	uint64_t *byte)
 {
 	const struct shard_facts *facts = &shard->facts;
 
 	if (shard->map.scattered) {
-		uint64_t some = map_extent(&shard->map, token, n, byte);
+		uint64_t some = map_extent(&shard->map, from, token, n, byte);
 
 		return some < n ? some : n;
 	}
@@ -212,8 +213,8 @@ static uint64_t extent(const struct shard *shard, uint64_t token, uint64_t n, ui
 
 /* If the tokens are scattered closely, reads also what is between them. @fault: NULL: it must not
  * wait, and does not say what is wrong. */
-static bool read_tokens(
-	const struct shard *shard, uint64_t token, uint64_t n, char *to, struct fault *fault)
+static bool read_tokens(const struct shard *shard, struct map_span *span, uint64_t token,
+	uint64_t n, char *to, struct fault *fault)
 {
 	const struct shard_facts *facts = &shard->facts;
 	uint32_t width = shard_type_bytes(facts->type);
@@ -221,13 +222,14 @@ static bool read_tokens(
 	bool as_is = stored_as_served(facts) && facts->type != SHARD_I32;
 	char chunk[CHUNK_BYTES];
 
-	if (n > 0)
-		extent(shard, token + n - 1, 1, &end);
 	for (; n > 0; token += some, to += some * facts->token_bytes, n -= some) {
-		some = extent(shard, token, n, &byte);
-		if (some == n && as_is)
-			return bytes_read(shard->bytes, byte, to, n * width, fault);
+		some = extent(shard, span, token, n, &byte);
 		if (byte < from || byte + width > from + have) {
+			struct map_span last = *span;
+
+			if (some == n && as_is)
+				return bytes_read(shard->bytes, byte, to, n * width, fault);
+			extent(shard, &last, token + n - 1, 1, &end);
 			bool close = end >= byte && end - byte <= 2 * n * width;
 
 			from = byte;
@@ -257,22 +259,27 @@ static bool within_shard(const struct shard *shard, uint64_t token, uint64_t n)
 bool shard_read(
 	const struct shard *shard, uint64_t token, uint64_t n, void *to, struct fault *fault)
 {
+	struct map_span span = {0};
+
 	if (!within_shard(shard, token, n))
 		return fault_set(fault, FAULT_ARGUMENT, "",
 			"tokens %" PRIu64 " to %" PRIu64 " were requested; it has %" PRIu64, token,
 			token + n, shard->facts.tokens);
-	return read_tokens(shard, token, n, to, fault);
+	return read_tokens(shard, &span, token, n, to, fault);
 }
 
-bool shard_as_is(const struct shard *shard, uint64_t token, uint64_t n, uint64_t *byte)
+bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to, uint64_t *byte)
 {
-	return shard->bytes->plain && stored_as_served(&shard->facts) &&
-	       extent(shard, token, n, byte) == n;
-}
+	struct map_span span = {0};
 
-bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to)
-{
-	return within_shard(shard, token, n) && read_tokens(shard, token, n, to, NULL);
+	if (!within_shard(shard, token, n))
+		return false;
+	if (byte && shard->bytes->plain && stored_as_served(&shard->facts) &&
+		extent(shard, &span, token, n, byte) == n)
+		return true;
+	if (byte)
+		*byte = SHARD_UNKNOWN;
+	return read_tokens(shard, &span, token, n, to, NULL);
 }
 
 uint64_t shard_boundary(const struct shard *shard, uint64_t token)

@@ -2,9 +2,9 @@
  * Describes a file of any format, opens it, and reads its tokens.
  *
  * Most shards are *plain*: their tokens are contiguous, in a width that can be served. The daemon
- * reads them straight into the ring, and also windows of other shards for which shard_as_is() is
- * true. Other tokens are gathered and converted to the served width: by shard_try() if the bytes
- * are already in memory, otherwise by shard_read() in a pool thread.
+ * reads them straight into the ring, and also windows of other shards that shard_try() finds to be
+ * stored as they are served. Other tokens are gathered and converted to the served width: by
+ * shard_try() if the bytes are already in memory, otherwise by shard_read() in a pool thread.
  */
 #ifndef TOKEND_SHARD_H
 #define TOKEND_SHARD_H
@@ -48,11 +48,13 @@ void shard_close(struct shard *shard);
  */
 bool shard_read(
 	const struct shard *shard, uint64_t token, uint64_t n, void *to, struct fault *fault);
-/* Whether the @n tokens from @token on are contiguous in the file, as they are served. Then the
- * caller may read them from *@byte on, and must check i32 for negative ones. */
-bool shard_as_is(const struct shard *shard, uint64_t token, uint64_t n, uint64_t *byte);
-/* Like shard_read(), for threads that must not block: as bytes_read() without a fault. */
-bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to);
+/*
+ * For threads that must not block. True: the tokens are at @to, and *@byte is SHARD_UNKNOWN; or
+ * they are stored as they are served from *@byte of the file on, unless @byte is NULL. Then the
+ * caller may read them, and must check i32 for negative ones. False: as bytes_read() without a
+ * fault.
+ */
+bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to, uint64_t *byte);
 /* Writes the document boundaries b with token < b < token + n to @at, ascending, as offsets from
  * @token, at most @max of them. Returns their number. The hint must have had documents set. */
 uint32_t shard_documents(

@@ -179,7 +179,7 @@ static void read_tokens(const struct shard *shard, const uint8_t *data, size_t s
 		assert(here || !fine || fail_happened());
 		assert(!fine || !here || changes ||
 			memcmp(some, all + at * width, count * width) == 0);
-		if (shard_try(shard, at, count, some) && fine)
+		if (shard_try(shard, at, count, some, NULL) && fine)
 			assert(changes || memcmp(some, all + at * width, count * width) == 0);
 	}
 	assert(!shard_read(shard, tokens, 1, some, &fault));
