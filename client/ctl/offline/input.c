@@ -187,30 +187,38 @@ static void look(
 	}
 }
 
+/* Of a piece of the digest, which they divide: looked at while they are in the processor's cache.
+ */
+enum { BLOCK_TOKENS = 1 << 16 };
+
 bool ctl_scan(struct ctl_scan *scan, const struct shard *shard, struct fault *fault)
 {
 	uint64_t tokens = shard->facts.tokens, n;
 	uint32_t width = shard->facts.token_bytes;
 	uint64_t room = tokens < CTL_DIGEST_TOKENS ? tokens + 1 : CTL_DIGEST_TOKENS;
-	uint32_t *wide = malloc(room * sizeof(*wide)); /* also for masks */
-	uint16_t *narrow = malloc(room * sizeof(*narrow));
-	void *piece = width == 2 ? (void *)narrow : wide;
+	uint64_t most = shard->bytes->object ? CTL_DIGEST_TOKENS : BLOCK_TOKENS; /* a GET is dear */
+	uint32_t *wide = malloc(room * sizeof(*wide));	   /* a piece of the digest */
+	uint16_t *narrow = malloc(room * sizeof(*narrow)); /* also for masks */
 	bool fine = (wide && narrow) || fault_memory(fault);
 
 	scan->digest = scan->most = scan->masked = 0;
 	scan->beyond = SHARD_UNKNOWN;
 	for (uint64_t token = 0; fine && token < tokens; token += n) {
-		n = tokens - token < CTL_DIGEST_TOKENS ? tokens - token : CTL_DIGEST_TOKENS;
-		fine = shard_read(shard, token, n, piece, fault);
+		uint64_t piece = token / CTL_DIGEST_TOKENS, begin = token % CTL_DIGEST_TOKENS;
+		uint32_t *to = wide + (scan->digests ? begin : 0);
+		void *block = width == 2 ? (void *)narrow : to;
+
+		n = tokens - token < most ? tokens - token : most;
+		fine = shard_read(shard, token, n, block, fault);
 		if (!fine)
 			break;
-		look(scan, token, piece, n, width);
+		look(scan, token, block, n, width);
 		for (uint64_t i = 0; scan->digests && width == 2 && i < n; i++)
-			wide[i] = narrow[i];
-		if (scan->digests)
-			scan->digest += ctl_digest(wide, n, token / CTL_DIGEST_TOKENS);
+			to[i] = narrow[i];
+		if (scan->digests && (begin + n == CTL_DIGEST_TOKENS || token + n == tokens))
+			scan->digest += ctl_digest(wide, begin + n, piece);
 		if (scan->masks)
-			fine = count_masked(scan, shard, token, n, (uint8_t *)wide, fault);
+			fine = count_masked(scan, shard, token, n, (uint8_t *)narrow, fault);
 		if (scan->progress)
 			ctl_progress_add(scan->progress, n);
 	}
