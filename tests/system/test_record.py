@@ -210,7 +210,7 @@ def test_altered_shard_alters_its_windows(scene):
     same = [position for position, row in enumerate(plan) if row in two]
     assert sorted(f["position"] for f in said["faults"]) == same
     assert (said["lost"], said["repeated"], said["altered"]) == (0, 0, len(same))
-    assert has(said["verdict"], "shard a.bin of dataset code is not what", "restore that shard")
+    assert has(said["verdict"], "than shard a.bin of dataset code", "restore that shard")
     tokens.tofile(shard)
     proves(scene.verify(name), 0, 1500)
     scene.daemon.start()

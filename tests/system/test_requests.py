@@ -179,7 +179,7 @@ def test_timeout_cancels_the_request(bench, ranks):
     a.fetch()
     a.answer(number, DONE)
     code, _, _, err = operator.result()
-    assert code == 1 and has(err, "not answered: rank 1", "answered: rank 0"), "once it is fetched"
+    assert code == 1 and has(err, "not answered: rank 1"), "once it is fetched"
     assert (a.number(), b.number()) == (0, number), "it stays open for the other rank"
     said = refused(bench, "skip", "train", "--samples", 1)  # one request at a time
     assert has(said, "drain", str(number), "rank 1 (pid", "not answered")

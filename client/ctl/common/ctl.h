@@ -325,18 +325,10 @@ void ctl_progress_add(struct ctl_progress *p, uint64_t done);
 /* Removes the line. */
 void ctl_progress_end(struct ctl_progress *p);
 
-/* ---- the share of the samples that a mix takes from a dataset ---- */
-
-/* Weight of dataset @d in units; 0 if the segment is older than the dataset. */
-static inline uint64_t ctl_units(const struct order_segment *segment, uint32_t d)
-{
-	return d < segment->datasets ? segment->units[d] : 0;
-}
-
-/* From 0 to 1. */
+/* The share of the samples, from 0 to 1, that a mix takes from dataset @d; 0 if it is older. */
 static inline double ctl_fraction(const struct order_segment *s, uint32_t d)
 {
-	return (double)ctl_units(s, d) / (double)s->prefix[s->padded];
+	return d < s->datasets ? (double)s->units[d] / (double)s->prefix[s->padded] : 0;
 }
 
 #endif

@@ -3,25 +3,21 @@
 #include "proto/fault.h"
 #include "proto/phrases.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 int ctl_fail(const char *text, ...)
 {
+	char line[2 * PATH_MAX];
 	va_list args;
-	char *line;
 
 	va_start(args, text);
-	if (vasprintf(&line, text, args) < 0)
-		line = NULL;
+	vsnprintf(line, sizeof(line), text, args);
 	va_end(args);
-	fprintf(stderr, "tokctl: %s\n", line ? fault_line(line) : strerror(ENOMEM));
-	free(line);
+	fprintf(stderr, "tokctl: %s\n", fault_line(line));
 	return CTL_FAILED;
 }
 
@@ -49,18 +45,6 @@ bool ctl_grow(void **array, size_t n, size_t bytes)
 
 enum { EVERY_MS = 100 }; /* a redraw, by the thread that adds work when it is due */
 
-static void draw(const struct ctl_progress *p)
-{
-	double done = (double)p->done, total = (double)p->total;
-	char line[256];
-	int n = snprintf(line, sizeof(line), "%.120s  %s", p->what, si(done, p->unit).text);
-
-	if (total > 0)
-		snprintf(line + n, sizeof(line) - (size_t)n, " of %s, %.0f %%",
-			si(total, p->unit).text, 100 * done / total);
-	dprintf(STDERR_FILENO, "\r\033[K%s", fault_line(line));
-}
-
 void ctl_progress_begin(struct ctl_progress *p, const char *what, const char *unit, uint64_t total)
 {
 	*p = (struct ctl_progress){.what = what,
@@ -72,14 +56,17 @@ void ctl_progress_begin(struct ctl_progress *p, const char *what, const char *un
 
 void ctl_progress_add(struct ctl_progress *p, uint64_t done)
 {
-	atomic_fetch_add(&p->done, done);
-	if (!p->shown)
-		return;
-	uint64_t now = ctl_clock_ms(), next = atomic_load(&p->next_ms);
+	double all = (double)(atomic_fetch_add(&p->done, done) + done), total = (double)p->total;
+	uint64_t now = p->shown ? ctl_clock_ms() : 0, next = atomic_load(&p->next_ms);
 
 	/* The thread that advances next_ms draws. */
-	if (now >= next && atomic_compare_exchange_strong(&p->next_ms, &next, now + EVERY_MS))
-		draw(p);
+	if (now < next || !atomic_compare_exchange_strong(&p->next_ms, &next, now + EVERY_MS))
+		return;
+	if (p->total > 0)
+		dprintf(STDERR_FILENO, "\r\033[K%.120s  %s of %s, %.0f %%", p->what,
+			si(all, p->unit).text, si(total, p->unit).text, 100 * all / total);
+	else
+		dprintf(STDERR_FILENO, "\r\033[K%.120s  %s", p->what, si(all, p->unit).text);
 }
 
 void ctl_progress_end(struct ctl_progress *p)

@@ -69,17 +69,10 @@ static void measure_tokens(struct reads *r)
 
 	/* Are tokens contiguous in an uncompressed file? Megatron's are, in nearly all shards. */
 	r->exact = d->frame_bytes == 0 && d->format != &shard_mds && d->format != &shard_arrow;
-	r->token_bytes = d->token_bytes;
-	if (r->exact && d->listed) {
-		r->token_bytes = shard_type_bytes((enum shard_type)d->entry[0].type);
-	} else if (!r->exact || !d->plain) {
-		for (uint64_t s = 0; s < d->table.shards; s++)
-			bytes += shard_bytes(d, s);
-		if (d->table.total_tokens > 0)
-			r->token_bytes = bytes / (double)d->table.total_tokens;
-		if (r->exact) /* a width, and a few bytes of headers */
-			r->token_bytes = exp2(floor(log2(r->token_bytes + 0.01)));
-	}
+	for (uint64_t s = 0; s < d->table.shards; s++)
+		bytes += shard_bytes(d, s);
+	r->token_bytes = r->exact ? shard_type_bytes((enum shard_type)d->entry[0].type)
+				  : bytes / (double)d->table.total_tokens;
 }
 
 static struct cost window_cost(const struct reads *r)

@@ -179,28 +179,32 @@ static bool compare_two(struct emit *e, const struct cursor *a, const struct cur
  * the first. True if all are equal. */
 static bool compare_all(struct emit *e, const struct cursor *c, char *const *path, int n)
 {
-	uint64_t *print = calloc((size_t)n, sizeof(*print)), alike[2] = {0}; /* here, usually */
+	uint64_t *print = calloc((size_t)n, sizeof(*print)), alike = 0;
 	int usual = 0;
-	bool same = print || ctl_error(PHRASE_MEMORY);
+	bool same = true;
 
-	for (int i = 0; print && i < n; i++)
+	if (!print)
+		return ctl_error(PHRASE_MEMORY);
+	for (int i = 0; i < n; i++)
 		print[i] = cursor_fingerprint(&c[i], 1, 1);
-	for (int i = 0; print && i < n; i++, alike[0] = 0) {
+	for (int i = 0; i < n; i++) {
+		uint64_t here = 0;
+
 		for (int j = 0; j < n; j++)
-			alike[0] += print[j] == print[i];
-		if (i == 0 || 2 * alike[0] > (uint64_t)n) {
+			here += print[j] == print[i];
+		if (i == 0 || 2 * here > (uint64_t)n) {
 			usual = i;
-			alike[1] = alike[0];
+			alike = here;
 		}
 	}
-	for (int i = 0; print && i < n; i++) {
+	for (int i = 0; i < n; i++) {
 		if (print[i] == print[usual])
 			continue;
 		emit_line(e, "%s differs from %s, as which %" PRIu64 " of %d are:", path[i],
-			path[usual], alike[1], n);
+			path[usual], alike, n);
 		emit_text(e, "odd", NULL, path[i]);
 		emit_text(e, "usual", NULL, path[usual]);
-		emit_number(e, "alike", NULL, alike[1]);
+		emit_number(e, "alike", NULL, alike);
 		emit_row(e);
 		compare_two(e, &c[usual], &c[i]);
 		same = false;

@@ -155,8 +155,7 @@ static int answer_plan(
 	return emit_end(&p.e, good ? CTL_OK : CTL_FAILED);
 }
 
-/* Checks which options are given together. */
-static int check_options(const struct ctl_arguments *a)
+static int plan(const struct ctl_arguments *a)
 {
 	const struct ctl_command *c = a->command;
 	bool step = ctl_given(a, STEP), world = ctl_given(a, WORLD), micro = ctl_given(a, MICRO);
@@ -173,14 +172,7 @@ static int check_options(const struct ctl_arguments *a)
 	if (ctl_given(a, RANK) && ctl_number(a, RANK, 0) >= ctl_number(a, WORLD, 0))
 		return ctl_usage(c, "--rank %s: must be below the world, %s", ctl_text(a, RANK),
 			ctl_text(a, WORLD));
-	return CTL_OK;
-}
-
-static int plan(const struct ctl_arguments *a)
-{
-	int status = check_options(a);
-
-	return status == CTL_OK ? ctl_with_history(a, false, answer_plan) : status;
+	return ctl_with_history(a, false, answer_plan);
 }
 
 static const struct ctl_option plan_options[] = {

@@ -48,9 +48,6 @@ struct proof {
 	uint64_t found[FINDINGS]; /* number of positions */
 	struct finding finding[FINDINGS][SHOWN];
 	unsigned shown[FINDINGS];
-	/* Two files whose orders differ at that row; NULL if there are none. */
-	const struct record_file *files[2];
-	uint64_t differ_at;
 };
 
 struct row {
@@ -88,25 +85,17 @@ static bool has_tokens(const struct proof *p, const struct row *row, const void 
 }
 
 /* Is the row, which the config has, the one that the order in force has there? */
-static bool in_force(struct proof *p, const struct row *row)
+static bool in_force(const struct proof *p, const struct row *row)
 {
-	const struct record_force *force = records_in_force(p->peer, row->position);
-	const struct ctl_history *own = row->section->order, *right = force->order;
+	const struct ctl_history *own = row->section->order,
+				 *right = records_in_force(p->peer, row->position);
 	const struct order_place *place = &row->window.place;
 	struct order_place there;
 
-	if (own == right)
-		return true;
-	if (order_at(&right->order, row->position, &there) && there.epoch == place->epoch &&
-		there.window == place->window &&
-		right->map[there.dataset] == own->map[place->dataset])
-		return true;
-	if (!p->files[0] || row->position < p->differ_at) {
-		p->files[0] = row->section->file;
-		p->files[1] = force->file;
-		p->differ_at = row->position;
-	}
-	return false;
+	return own == right ||
+	       (order_at(&right->order, row->position, &there) && there.epoch == place->epoch &&
+		       there.window == place->window &&
+		       right->map[there.dataset] == own->map[place->dataset]);
 }
 
 static bool is_past(const struct row *row)
@@ -272,7 +261,7 @@ struct source {
 
 static struct source source_of(const struct proof *p, uint64_t position)
 {
-	struct ctl_window w = {.of = records_in_force(p->peer, position)->order};
+	struct ctl_window w = {.of = records_in_force(p->peer, position)};
 	const struct dataset *dataset;
 	struct source source = {0};
 	uint64_t shard;
@@ -333,20 +322,6 @@ static uint64_t whole_to(const struct proof *p)
 
 /* ---- the verdict ---- */
 
-/* Are the altered rows that were kept, several, all of one shard? @first: that of the first. */
-static bool one_shard(const struct proof *p, const struct source *first)
-{
-	bool one = first->shard && p->found[ALTERED] > 1;
-
-	for (unsigned i = 1; i < p->shown[ALTERED] && one; i++) {
-		struct source other = source_of(p, p->finding[ALTERED][i].position);
-
-		one = other.shard && strcmp(other.shard, first->shard) == 0 &&
-		      strcmp(other.dataset, first->dataset) == 0;
-	}
-	return one;
-}
-
 /* Probable causes. False: it is another one. */
 
 /* Only clocks tell which of two restarts was first. */
@@ -387,22 +362,18 @@ static bool samples_differ(const struct proof *p, FILE *why)
 	const struct finding *first = &p->finding[ALTERED][0];
 	struct source source;
 
-	if (p->files[0])
-		return fprintf(why,
-			"%s and %s were served different mixes: position %" PRIu64
-			" has other samples in them; all ranks must load the same checkpoint, and "
-			"carry out each request at one step",
-			p->files[0]->path, p->files[1]->path, p->differ_at);
 	if (p->found[ALTERED] == 0)
 		return false;
 	source = source_of(p, first->position);
-	if (one_shard(p, &source))
+	if (!source.shard)
 		return fprintf(why,
-			"shard %s of dataset %s is not what the run was served; restore that shard",
-			source.shard, source.dataset);
-	return fprintf(why, "%s has %s", first->file->path,
-		source.dataset ? "other tokens: another mix, or other shards"
-			       : "rows past the end of the stream");
+			"%s has rows past the end of the stream, or of a dataset that left the "
+			"config",
+			first->file->path);
+	return fprintf(why,
+		"%s has other tokens than shard %s of dataset %s, from another mix or another "
+		"shard; restore that shard, and have all ranks load the same checkpoint",
+		first->file->path, source.shard, source.dataset);
 }
 
 static bool taken_twice(const struct proof *p, FILE *why)
@@ -695,6 +666,7 @@ static bool set_range(struct proof *p, const struct ctl_arguments *a)
 	return ctl_history_has(oldest, p->from);
 }
 
+/* Proves each pass of each peer. Returns an exit status. */
 static int prove(const struct ctl_arguments *a, const struct records *r)
 {
 	struct emit e = {.json = ctl_given(a, JSON)};

@@ -139,12 +139,10 @@ struct record_generation {
 	struct record_section *opener; /* while the sections are sorted by time */
 };
 
-/* From a position on, until that of the next one: the order of the newest beginning, and its file.
- */
+/* From a position on, until that of the next one: the order of the newest beginning. */
 struct record_force {
 	uint64_t from;
 	const struct ctl_history *order;
-	const struct record_file *file;
 };
 
 /* Beginnings that follow each other in time with one position, world and micro_batch: those of the
@@ -173,6 +171,8 @@ struct record_peer {
 
 struct records {
 	const struct ctl_stream *s;
+	const struct ctl_history *given; /* NULL: each beginning has its own cursor */
+	struct record_file *reading;
 	struct record_file *file;
 	size_t files;
 	struct record_order *order;	/* the newest one first */
@@ -199,7 +199,7 @@ bool records_read(struct records *r, const struct ctl_stream *s, const struct ct
 void records_free(struct records *r);
 
 /* The order in which @position should have been served. */
-const struct record_force *records_in_force(const struct record_peer *p, uint64_t position);
+const struct ctl_history *records_in_force(const struct record_peer *p, uint64_t position);
 
 static inline uint64_t least(uint64_t a, uint64_t b)
 {

@@ -67,26 +67,17 @@ bool records_add(struct records *r, const char *path)
 
 /* ---- a file's sections ---- */
 
-/* The state of the scan of a file. */
-struct scan {
-	struct records *records;
-	struct record_file *file;
-	const struct ctl_history *given; /* NULL: each beginning has its own cursor */
-	size_t before;			 /* number of sections of the files before it */
-	uint64_t latest;		 /* time of the last beginning */
-};
-
-static struct record_section *last_section(const struct scan *s)
+/* The last section of the file that is read, or NULL. */
+static struct record_section *last_section(const struct records *r)
 {
-	struct records *r = s->records;
+	struct record_section *last = r->sections > 0 ? &r->section[r->sections - 1] : NULL;
 
-	return r->sections > s->before ? &r->section[r->sections - 1] : NULL;
+	return last && last->file == r->reading ? last : NULL;
 }
 
 /* The order of the cursor that @n @bytes encode. NULL after an error. */
-static const struct ctl_history *find_order(const struct scan *s, const void *bytes, size_t n)
+static const struct ctl_history *find_order(struct records *r, const void *bytes, size_t n)
 {
-	struct records *r = s->records;
 	uint64_t checksum = order_checksum(bytes, n);
 	struct record_order *o = r->order;
 	struct fault fault;
@@ -104,36 +95,37 @@ static const struct ctl_history *find_order(const struct scan *s, const void *by
 	o->next = r->order;
 	r->order = o;
 	if (!cursor_decode(&o->history.cursor, bytes, n, &fault)) {
-		ctl_fail("%s: damaged: its cursor: %s: %s", s->file->path, fault.field, fault.text);
+		ctl_fail("%s: damaged: its cursor: %s: %s", r->reading->path, fault.field,
+			fault.text);
 		return NULL;
 	}
 	/* A dataset that only a past mix served may have left the config. */
 	o->history.cursor.next = o->history.cursor.segment[o->history.cursor.segments - 1]->start;
 	if (cursor_belongs(&o->history.cursor, &r->s->stream->begin, &fault))
 		return ctl_history_map(&o->history, r->s) ? &o->history : NULL;
-	ctl_fail("%s: recorded from another stream than %s: %s: %s", s->file->path,
+	ctl_fail("%s: recorded from another stream than %s: %s: %s", r->reading->path,
 		r->s->stream->config->name, fault.field, fault.text);
 	return NULL;
 }
 
 /* Called when the last process has ended: drops its last section if that has no rows, and does not
  * move forwards. */
-static void end_process(struct scan *s)
+static void end_process(struct records *r)
 {
-	const struct record_section *last = last_section(s);
+	const struct record_section *last = last_section(r);
 
 	if (last && last->rows == 0 && (last->first || last->begin.left >= last->begin.position))
-		s->records->sections--;
+		r->sections--;
 }
 
 /* Adds the section of beginning @b, with its cursor at @frames. @entry: number of the one after it.
  */
-static bool add_section(
-	struct scan *s, unsigned kind, struct record_begin *b, const void *frames, uint64_t entry)
+static bool add_section(struct records *r, unsigned kind, struct record_begin *b,
+	const void *frames, uint64_t entry)
 {
-	struct records *r = s->records;
 	unsigned char cursor[LIMIT_CURSOR_BYTES];
-	const struct ctl_history *order = s->given;
+	const struct ctl_history *order = r->given;
+	const struct record_section *last = last_section(r);
 
 	bool fine = b->world >= 1 && b->world <= LIMIT_WORLD && b->rank < b->world &&
 		    b->micro_batch >= 1 && b->micro_batch <= LIMIT_MICRO_BATCH &&
@@ -141,23 +133,22 @@ static bool add_section(
 
 	if (fine && !order) {
 		record_get_cursor(cursor, b->cursor_bytes, frames);
-		order = find_order(s, cursor, b->cursor_bytes);
+		order = find_order(r, cursor, b->cursor_bytes);
 		if (!order)
 			return false;
 		fine = b->position >= order->order.segment[0]->start;
 	}
 	if (!fine)
 		return ctl_error("%s: damaged: invalid beginning before entry %" PRIu64,
-			s->file->path, entry);
-	if (b->time_ns < s->latest) /* a clock that was set back */
-		b->time_ns = s->latest;
-	s->latest = b->time_ns;
+			r->reading->path, entry);
+	if (last && b->time_ns < last->begin.time_ns) /* a clock that was set back */
+		b->time_ns = last->begin.time_ns;
 	if (kind & RECORD_FIRST)
-		end_process(s);
+		end_process(r);
 	if (!ctl_grow((void **)&r->section, r->sections, sizeof(*r->section)))
 		return false;
 	r->section[r->sections++] = (struct record_section){.begin = *b,
-		.file = s->file,
+		.file = r->reading,
 		.order = order,
 		.entry = entry,
 		.first = kind & RECORD_FIRST,
@@ -167,7 +158,7 @@ static bool add_section(
 
 /* Adds the section of the beginning at *@at, of @n entries, and sets *@at after it. An incomplete
  * one ends at the next one. */
-static bool scan_beginning(struct scan *s, const uint64_t (*entry)[2], uint64_t *at, uint64_t n)
+static bool scan_beginning(struct records *r, const uint64_t (*entry)[2], uint64_t *at, uint64_t n)
 {
 	struct record_begin begin = {0};
 	uint64_t frames = *at + 1 + RECORD_WORDS, end = frames;
@@ -180,17 +171,17 @@ static bool scan_beginning(struct scan *s, const uint64_t (*entry)[2], uint64_t 
 	do
 		++*at;
 	while (*at < end && *at < n && !record_is_beginning(entry[*at], RECORD_ENTRY_BYTES));
-	return *at < end || add_section(s, kind, &begin, entry[frames], end);
+	return *at < end || add_section(r, kind, &begin, entry[frames], end);
 }
 
-static bool scan_entries(struct scan *s, const uint64_t (*entry)[2], uint64_t n)
+static bool scan_entries(struct records *r, const uint64_t (*entry)[2], uint64_t n)
 {
 	for (uint64_t i = 0; i < n;) {
-		struct record_section *section = last_section(s);
+		struct record_section *section = last_section(r);
 		uint64_t position = le64toh(entry[i][0]);
 
 		if (record_is_beginning(entry[i], RECORD_ENTRY_BYTES)) {
-			if (!scan_beginning(s, entry, &i, n))
+			if (!scan_beginning(r, entry, &i, n))
 				return false;
 			continue;
 		}
@@ -198,22 +189,23 @@ static bool scan_entries(struct scan *s, const uint64_t (*entry)[2], uint64_t n)
 			return ctl_error(
 				"%s: not a record, of another version of tokend, or damaged at "
 				"entry %" PRIu64,
-				s->file->path, i);
+				r->reading->path, i);
 		section->rows++;
 		if (position >= section->top)
 			section->top = position + 1;
 		i++;
 	}
-	end_process(s);
+	end_process(r);
 	return true;
 }
 
-static bool scan_file(struct records *r, struct record_file *file, const struct ctl_history *given)
+static bool scan_file(struct records *r, struct record_file *file)
 {
-	struct scan scan = {.records = r, .file = file, .given = given, .before = r->sections};
 	size_t bytes;
 	const void *mapped = ctl_map(file->path, &bytes);
-	bool done = mapped && scan_entries(&scan, mapped, bytes / RECORD_ENTRY_BYTES);
+
+	r->reading = file;
+	bool done = mapped && scan_entries(r, mapped, bytes / RECORD_ENTRY_BYTES);
 
 	if (mapped)
 		ctl_unmap(mapped, bytes);
@@ -353,16 +345,16 @@ static void add_force(struct record_peer *p, const struct record_section *s)
 	while (p->forces > 0 && p->force[p->forces - 1].from >= s->begin.position)
 		p->forces--;
 	if (p->forces == 0 || p->force[p->forces - 1].order != s->order)
-		p->force[p->forces++] = (struct record_force){s->begin.position, s->order, s->file};
+		p->force[p->forces++] = (struct record_force){s->begin.position, s->order};
 }
 
-const struct record_force *records_in_force(const struct record_peer *p, uint64_t position)
+const struct ctl_history *records_in_force(const struct record_peer *p, uint64_t position)
 {
 	const struct record_force *f = &p->force[p->forces - 1];
 
 	while (f > p->force && f->from > position)
 		f--;
-	return f;
+	return f->order;
 }
 
 /* Section @s is the newest: adds it to the last life, or another one. *@reached: after the highest
@@ -467,8 +459,9 @@ static bool judge_records(struct records *r)
 bool records_read(struct records *r, const struct ctl_stream *s, const struct ctl_history *given)
 {
 	r->s = s;
+	r->given = given;
 	for (size_t i = 0; i < r->files; i++)
-		if (!scan_file(r, &r->file[i], given))
+		if (!scan_file(r, &r->file[i]))
 			return false;
 	if (r->sections == 0)
 		return ctl_error("%s%s: nothing was recorded", r->file[0].path,

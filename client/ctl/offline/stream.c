@@ -79,9 +79,11 @@ static bool read_furthest(
 	struct cursor *furthest, const char *const *paths, unsigned n, const struct cursor *begin)
 {
 	struct cursor *c = calloc(n, sizeof(*c));
-	bool good = c || ctl_error(PHRASE_MEMORY);
+	bool good = true;
 	unsigned at = 0;
 
+	if (!c)
+		return ctl_error(PHRASE_MEMORY);
 	for (unsigned i = 0; i < n && good; i++) {
 		good = ctl_cursor_read(&c[i], paths[i], begin);
 		if (good && c[i].next >= c[at].next)
@@ -89,17 +91,15 @@ static bool read_furthest(
 	}
 	for (unsigned i = 0; i < n && good; i++)
 		if (!is_past(&c[i], &c[at]))
-			good = ctl_error(
-				"%s is not on the past of %s; leave out cursors of another "
-				"run, and those from before a restart that gave it another "
-				"mix",
+			good = ctl_error("%s is not on the past of %s; leave out cursors of "
+					 "another run, and those from before a restart that gave "
+					 "it another mix",
 				paths[i], paths[at]);
-	if (good) {
+	if (good)
 		*furthest = c[at];
-		c[at] = (struct cursor){0};
-	}
-	for (unsigned i = 0; c && i < n; i++)
-		cursor_free(&c[i]);
+	for (unsigned i = 0; i < n; i++)
+		if (!good || i != at)
+			cursor_free(&c[i]);
 	free(c);
 	return good;
 }

@@ -12,21 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-	RANK,
-	WORLD,
-	MICRO,
-	BATCHES,
-	SOCKET,
-	CONFIG,
-	START,
-	CURSOR,
-	CURSOR_OUT,
-	RECORD,
-	RUN,
-	PEER,
-	SLOTS
-};
+enum { RANK, WORLD, MICRO, BATCHES, SOCKET, CONFIG, START, CURSOR, OUT, RECORD, RUN, PEER, SLOTS };
 
 static const struct ctl_option options[] = {
 	[RANK] = {OPTION_NUMBER("rank", "R", 0, UINT64_MAX, "rank to attach as"), .required = true},
@@ -41,7 +27,7 @@ static const struct ctl_option options[] = {
 		"where to begin: a position, or the checkpoint that the daemon saved as TAG; "
 		"default: begin")},
 	[CURSOR] = {OPTION_TEXT("cursor", "FILE", "begin at the cursor in this file")},
-	[CURSOR_OUT] = {OPTION_TEXT(
+	[OUT] = {OPTION_TEXT(
 		"cursor-out", "FILE", "write the cursor after the last batch to this file")},
 	[RECORD] = {OPTION_TEXT(
 		"record", "FILE", "record the rows in this file, for `tokctl verify`")},
@@ -108,8 +94,8 @@ static int cat(const struct ctl_arguments *a)
 	if (!ok)
 		ctl_fail("%s", tokend_why(t));
 	ok = ok && copy(t, ctl_number(a, BATCHES, UINT64_MAX));
-	if (ctl_given(a, CURSOR_OUT)) /* also after a failure, to continue from there */
-		ok = save_cursor(t, ctl_text(a, CURSOR_OUT)) && ok;
+	if (ctl_given(a, OUT)) /* also after a failure, to continue from there */
+		ok = save_cursor(t, ctl_text(a, OUT)) && ok;
 	if (record && tokend_record(t, NULL) < 0)
 		ok = ctl_error("%s", tokend_why(t));
 	tokend_detach(t);

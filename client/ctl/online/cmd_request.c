@@ -24,7 +24,6 @@ enum { NAMED = 8, NAMES_BYTES = NAMED * 170 + 40 }; /* participants named in one
 enum {
 	UNSEEN = 1 << 0, /* no answer; known from the status only */
 	NOTED = 1 << WIRE_NOTED,
-	ANSWERED = 1 << WIRE_DONE | 1 << WIRE_FAILED,
 	FAILED = 1 << WIRE_FAILED,
 	GONE = 1 << WIRE_GONE,
 	DIFFERS = 1 << (WIRE_GONE + 1), /* done, but its cursor is not the first one's */
@@ -104,8 +103,9 @@ static size_t name_all(struct request *r, unsigned which, const char *text, char
 }
 
 /* Stores and prints an answer. False after an error. */
-static bool take_answer(struct request *r, const struct wire *w)
+static bool take_answer(void *context, const struct wire *w)
 {
+	struct request *r = context;
 	static const char *const outcomes[] = {[WIRE_NOTED] = "noted",
 		[WIRE_DONE] = "done",
 		[WIRE_FAILED] = "failed",
@@ -287,16 +287,10 @@ static int conclude(struct request *r)
 
 /* ---- waiting ---- */
 
-static void take_any(void *context, const struct wire *w)
-{
-	if (w->op == WIRE_ANSWER)
-		take_answer(context, w);
-}
-
 /* Adds the participants that have not answered. */
 static bool list_unseen(struct request *r)
 {
-	json_t *status = ctl_ask_status(&r->link, false, take_any, r), *s;
+	json_t *status = ctl_ask_status(&r->link, false), *s;
 	size_t i;
 
 	json_array_foreach(json_object_get(status, "sessions"), i, s)
@@ -314,22 +308,21 @@ static bool list_unseen(struct request *r)
 static int give_up(struct request *r, const char *reason)
 {
 	struct wire query = {.op = WIRE_CANCEL};
-	char names[NAMES_BYTES], others[NAMES_BYTES];
+	char names[NAMES_BYTES];
 
 	if (!list_unseen(r))
 		return CTL_FAILED;
 	wire_set(&query, WIRE_NUMBER, r->number);
 	r->link.quiet = true; /* it is an error that all have answered */
-	if (!ctl_ask(&r->link, &query, WIRE_CANCELLED, take_any, r) && r->waiting > 0)
+	if (!ctl_ask(&r->link, &query, WIRE_CANCELLED) && r->waiting > 0)
 		return ctl_fail("%s, and the request was not cancelled: %s", reason, r->link.why);
 	if (r->waiting == 0)
 		return CTL_OK;
 	if (wire_number(&r->link.packet.wire, WIRE_FETCHED)) {
 		name_all(r, UNSEEN | NOTED, NULL, names);
-		name_all(r, ANSWERED, NULL, others);
 		return ctl_fail("%s: the job has fetched the request and may still carry it out; "
-				"not answered: %s; answered: %s",
-			reason, names, others[0] ? others : "none");
+				"not answered: %s",
+			reason, names);
 	}
 	if (!name_all(r, UNSEEN, NULL, names))
 		strcpy(names, "all sessions here have seen it, but other processes of the job");
@@ -422,10 +415,12 @@ static int ask(struct request *r, const char *args)
 	wire_set_text(&query, WIRE_ARGS, args);
 	if (run)
 		wire_set_text(&query, WIRE_RUN, run);
-	if (!ctl_ask(&r->link, &query, WIRE_ASKED, NULL, NULL))
+	if (!ctl_ask(&r->link, &query, WIRE_ASKED))
 		return CTL_FAILED;
 	if (!wire_text(w, WIRE_RUN, r->run, sizeof(r->run)))
 		return ctl_fail("unexpected reply from the daemon; " PHRASE_RELEASE);
+	r->link.answered = take_answer;
+	r->link.context = r;
 	r->serial = r->link.serial;
 	r->number = wire_number(w, WIRE_NUMBER);
 	r->sessions = r->waiting = wire_number(w, WIRE_SESSIONS);

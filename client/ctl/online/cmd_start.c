@@ -334,8 +334,7 @@ static const struct ctl_option stop_options[] = {
 
 static int stop_at(struct ctl_link *l)
 {
-	json_t *status = ctl_ask_status(l, false, NULL, NULL),
-	       *daemon = json_object_get(status, "daemon");
+	json_t *status = ctl_ask_status(l, false), *daemon = json_object_get(status, "daemon");
 	uint64_t sessions = status_number(daemon, "sessions");
 	struct ucred peer = {0};
 	socklen_t n = sizeof(peer);

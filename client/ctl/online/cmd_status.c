@@ -119,14 +119,6 @@ static void put_members(struct emit *e, json_t *item)
 	}
 }
 
-/* If a read from storage is not answered. */
-static void put_slow(struct emit *e, const json_t *item, const char *stream)
-{
-	if (real(item, "slow_ms") > 0)
-		emit_line(e, "  stream %s waits for %s: its storage has not answered for %.0f s",
-			stream, status_text(item, "slow_shard"), real(item, "slow_ms") / 1000);
-}
-
 /* An operator waits for a request, a read for a store, a trainer for a batch, or tokend for a
  * release. */
 static void put_waits(struct emit *e, const json_t *s)
@@ -167,8 +159,6 @@ static void put_session(struct listing *l, json_t *s)
 	if (real(s, "store_wait_ms") > 0)
 		emit_line(e, "  waiting %.0f s for %s", real(s, "store_wait_ms") / 1000,
 			status_text(s, "store_wait"));
-	else
-		put_slow(e, s, status_text(s, "stream"));
 }
 
 /* ---- stores and the cache ---- */
@@ -266,7 +256,10 @@ static void put_total(struct listing *l, const json_t *status)
 	emit_more(e, ", %.0f session%s, %.0f of %.0f bytes of memory", real(d, "sessions"),
 		real(d, "sessions") == 1 ? "" : "s", real(d, "memory_bytes"),
 		real(d, "limit_bytes"));
-	put_slow(e, slow, status_text(slow, "stream"));
+	if (slow)
+		emit_line(e, "  stream %s waits for %s: its storage has not answered for %.0f s",
+			status_text(slow, "stream"), status_text(slow, "slow_shard"),
+			real(slow, "slow_ms") / 1000);
 	emit_row(e);
 }
 
@@ -338,11 +331,11 @@ static bool watch(struct listing *l, uint64_t interval_ms)
 {
 	struct pollfd signals = {ctl_signals(), POLLIN, 0};
 	uint64_t now, next;
-	bool first = true, ok;
+	bool ok;
 
 	l->terminal = isatty(STDOUT_FILENO) && !l->e.json;
 	l->link.quiet = l->terminal;
-	do {
+	for (bool first = true;; first = false) {
 		char *text = NULL;
 		size_t bytes;
 
@@ -364,10 +357,10 @@ static bool watch(struct listing *l, uint64_t interval_ms)
 			ctl_fail("%s", l->link.why);
 		if (first && !ok)
 			return false;
-		first = false;
 		now = ctl_clock_ms();
-	} while (poll(&signals, 1, now < next ? (int)(next - now) : 0) <= 0);
-	return true;
+		if (poll(&signals, 1, now < next ? (int)(next - now) : 0) > 0)
+			return true;
+	}
 }
 
 static const struct ctl_option options[] = {

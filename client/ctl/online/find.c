@@ -99,7 +99,6 @@ void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struc
 	const char *whole)
 {
 	const char *socket = config && config->has_socket ? config->socket : NULL;
-	const struct places of_config = {socket ? 1 : 0, {{PLACE_CONFIG, socket}}, {""}};
 	const struct place_setting unnamed = {
 		.runtime = getenv("XDG_RUNTIME_DIR"), .uid = geteuid()};
 	char path[WIRE_SOCKET_BYTES], pattern[WIRE_SOCKET_BYTES + 8];
@@ -112,7 +111,8 @@ void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struc
 	add_places(found, &found->named);
 	found->usual = found->n > 0;
 	if (whole) {
-		add_places(found, &of_config);
+		if (socket)
+			add(found, PLACE_CONFIG, socket);
 		add_places(found, &places);
 	}
 	l->absent = found->n == 0;

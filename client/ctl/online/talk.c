@@ -93,8 +93,7 @@ static bool refused(struct ctl_link *l)
 	       !ctl_link_fail(l, "the daemon refused: %.*s", (int)text.n, text.at);
 }
 
-bool ctl_ask(
-	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context)
+bool ctl_ask(struct ctl_link *l, struct wire *query, enum wire_op reply)
 {
 	const struct wire *w = &l->packet.wire;
 	struct fault fault;
@@ -111,8 +110,8 @@ bool ctl_ask(
 		if ((serial == l->serial && (w->op == reply || w->op == WIRE_ERROR)) ||
 			(serial == 0 && w->op == WIRE_ERROR))
 			return !refused(l);
-		if (each)
-			each(context, w);
+		if (l->answered && w->op == WIRE_ANSWER)
+			l->answered(l->context, w);
 	}
 }
 
@@ -168,7 +167,7 @@ static void add_page(json_t *all, const json_t *page)
 	}
 }
 
-json_t *ctl_ask_status(struct ctl_link *l, bool public, ctl_each *each, void *context)
+json_t *ctl_ask_status(struct ctl_link *l, bool public)
 {
 	struct wire query = {.op = WIRE_STATUS};
 	const struct wire *w = &l->packet.wire;
@@ -181,7 +180,7 @@ json_t *ctl_ask_status(struct ctl_link *l, bool public, ctl_each *each, void *co
 		wire_set(&query, WIRE_PUBLIC, 1);
 	do {
 		page = NULL;
-		if (ctl_ask(l, &query, WIRE_STATUS, each, context)) {
+		if (ctl_ask(l, &query, WIRE_STATUS)) {
 			struct wire_bytes args = wire_bytes(w, WIRE_ARGS);
 
 			page = json_loadb(args.at ? args.at : "", args.n, 0, NULL);
@@ -210,7 +209,7 @@ json_t *ctl_status_at(struct ctl_link *l, const char *path, bool public)
 	json_t *status = NULL;
 
 	if (ctl_open(l, path))
-		status = ctl_ask_status(l, public, NULL, NULL);
+		status = ctl_ask_status(l, public);
 	ctl_disconnect(l);
 	return status;
 }

@@ -28,6 +28,10 @@ struct ctl_link {
 	bool untrusted; /* somebody else's process listens there */
 	bool absent;	/* no socket exists where a trainer looks */
 	char why[LIMIT_TEXT_BYTES];
+
+	/* Gets the answers to a request that come before a reply; or NULL. */
+	bool (*answered)(void *context, const struct wire *w);
+	void *context;
 };
 
 /* Prints or keeps an error. Always false. */
@@ -87,8 +91,6 @@ enum ctl_heard {
 	CTL_BAD,   /* not a message of our protocol, which is an error */
 };
 
-typedef void ctl_each(void *context, const struct wire *w);
-
 /* Connects to the daemon at @path and exchanges hellos. False after an error. */
 bool ctl_open(struct ctl_link *l, const char *path);
 void ctl_disconnect(struct ctl_link *l);
@@ -98,19 +100,13 @@ int ctl_signals(void);
 /* Waits up to @ms for the next message. @other: a descriptor to watch too, or -1, and poll()'s
  * events; POLLERR is always one of them. */
 enum ctl_heard ctl_hear(struct ctl_link *l, int ms, struct pollfd other);
-/*
- * Sends @query and receives messages up to its reply of kind @reply, which is then the last one.
- * Each query has a serial, and its replies have the same one. @each gets the messages before it:
- * other replies, and answers to a request. False after an error, also one of the daemon.
- */
-bool ctl_ask(
-	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context);
-/*
- * Queries the status, {"daemon": {…}, "sessions": […], …} (daemon/control/status.c), which the
- * caller frees. @each gets answers to a request that come in between. @public: without directories,
- * pids and hosts. NULL after an error.
- */
-json_t *ctl_ask_status(struct ctl_link *l, bool public, ctl_each *each, void *context);
+/* Sends @query and receives messages up to its reply of kind @reply, which is then the last one.
+ * Each query has a serial, and its replies have the same one. False after an error, also one of the
+ * daemon. */
+bool ctl_ask(struct ctl_link *l, struct wire *query, enum wire_op reply);
+/* Queries the status, {"daemon": {…}, "sessions": […], …} (daemon/control/status.c), which the
+ * caller frees. @public: without directories, pids and hosts. NULL after an error. */
+json_t *ctl_ask_status(struct ctl_link *l, bool public);
 /* The same on a connection of its own, to the daemon at @path. */
 json_t *ctl_status_at(struct ctl_link *l, const char *path, bool public);
 /* The same for the daemon that ctl_choose() finds, without a stream. */
