@@ -177,8 +177,7 @@ int ctl_weights(const struct ctl_arguments *a, int first, double weight[LIMIT_DA
 /* ---- output ---- */
 
 /*
- * What a command prints, said once: with --json an object per line, otherwise a table, or lines of
- * a name and a value.
+ * What a command prints, said once: with --json an object per line, otherwise a table, or lines.
  *
  *	struct emit e = {.json = ctl_given(a, JSON)};
  *
@@ -215,10 +214,10 @@ struct emit {
 
 	/* Private. */
 	int error;
-	bool fields, object, comma; /* object: the row's is open */
-	bool open;		    /* a line of text that has no end yet */
-	bool headed;		    /* the heads are printed */
-	unsigned column, printed;   /* columns of this row: seen, printed */
+	bool object, comma;	  /* object: the row's is open */
+	bool open;		  /* a line of text that has no end yet */
+	bool headed;		  /* the heads are printed */
+	unsigned column, printed; /* columns of this row: seen, printed */
 	unsigned columns;
 	size_t owed; /* spaces before the next cell */
 	const char *head[EMIT_COLUMNS];
@@ -263,8 +262,6 @@ void emit_members(struct emit *e, const char *object);
 void emit_row(struct emit *e);
 /* Ends the table; then there is another one, with other columns. */
 void emit_table(struct emit *e);
-/* Ends the table; then each value is a line, of its head and the value. */
-void emit_fields(struct emit *e);
 /* Ends it all. Returns @status, or CTL_FAILED after a message if writing failed. */
 int emit_end(struct emit *e, int status);
 

@@ -120,10 +120,13 @@ static void end_line(struct emit *e)
 	e->column = 0;
 }
 
-static void add_cell(struct emit *e, char what, const char *head, const char *text)
+/* Adds a cell to the text, if it has one. */
+static void show(struct emit *e, char what, const char *head, const char *text)
 {
 	unsigned i = e->column;
 
+	if (e->json || !head)
+		return;
 	if (i == 0)
 		end_line(e); /* the one before */
 	size_t width = width_of(hold(e, what, text));
@@ -138,20 +141,6 @@ static void add_cell(struct emit *e, char what, const char *head, const char *te
 	e->width[i] = width > e->width[i] ? width : e->width[i];
 	e->open = true;
 	e->column++;
-}
-
-/* Adds a value to the text: a cell, or a line of a name and a value. */
-static void show(struct emit *e, char what, const char *head, const char *text)
-{
-	if (e->json || !head)
-		return;
-	if (!e->fields) {
-		add_cell(e, what, head, text);
-		return;
-	}
-	add_cell(e, LEFT, "", head);
-	add_cell(e, LEFT, "", text);
-	e->column = 0;
 }
 
 /* ---- JSON ---- */
@@ -349,14 +338,8 @@ void emit_table(struct emit *e)
 {
 	end_line(e);
 	lay_out(e);
-	e->headed = e->fields = false;
+	e->headed = false;
 	e->columns = e->printed = 0;
-}
-
-void emit_fields(struct emit *e)
-{
-	emit_table(e);
-	e->fields = true;
 }
 
 int emit_end(struct emit *e, int status)

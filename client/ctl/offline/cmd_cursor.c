@@ -396,18 +396,16 @@ static void show_mixes(struct emit *e, const struct cursor *c)
 		emit_line(e, "mixes before position %" PRIu64 " had no room", c->segment[0]->start);
 }
 
-static void show_fields(struct emit *e, const struct cursor *c)
+static void show_lines(struct emit *e, const struct cursor *c)
 {
-	bool finite = c->epochs || c->samples;
-
-	emit_text(e, NULL, "stream", c->stream);
-	emit_number(e, NULL, "seed", c->seed);
-	emit_cell(e, "window", "%" PRIu64 " + %" PRIu64 " tokens, stride %" PRIu64, c->seq_len,
+	emit_line(e, "stream  %s", c->stream);
+	emit_line(e, "seed    %" PRIu64, c->seed);
+	emit_line(e, "window  %" PRIu64 " + %" PRIu64 " tokens, stride %" PRIu64, c->seq_len,
 		c->extra, c->stride);
-	emit_number(e, NULL, "next", c->next);
-	emit_optional(e, NULL, "end", cursor_end(c), finite);
+	emit_line(e, "next    %" PRIu64, c->next);
+	emit_line(e, "end     %s", c->epochs || c->samples ? digits(cursor_end(c)).text : "-");
 	if (c->epochs)
-		emit_number(e, NULL, "epochs", c->epochs);
+		emit_line(e, "epochs  %" PRIu64, c->epochs);
 }
 
 /* @found: where it was found; NULL: in a file of its own. */
@@ -417,15 +415,17 @@ static void show(struct emit *e, const struct cursor *c, const struct found *fou
 
 	if (e->json && cursor_json(c, json, sizeof(json)) > 0)
 		emit_members(e, json);
-	emit_fields(e);
 	if (found) {
-		emit_text(e, "file", "file", found->path);
-		emit_number(e, "offset", "byte", found->offset);
+		emit_text(e, "file", NULL, found->path);
+		emit_number(e, "offset", NULL, found->offset);
 		emit_json(e, "compressed", "false");
-		emit_number(e, "places", "places", found->places);
+		emit_number(e, "places", NULL, found->places);
+		emit_line(e, "file    %s", found->path);
+		emit_line(e, "byte    %" PRIu64, found->offset);
+		emit_line(e, "places  %" PRIu64, found->places);
 	}
 	if (!e->json) {
-		show_fields(e, c);
+		show_lines(e, c);
 		emit_line(e, "%s", "");
 		show_datasets(e, c);
 		emit_line(e, "%s", "");

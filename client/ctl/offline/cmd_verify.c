@@ -444,14 +444,14 @@ static void write_verdict(const struct proof *p, FILE *to)
 
 static void put_number(struct emit *e, const char *name, uint64_t value)
 {
-	emit_number(e, name, name, value);
+	emit_number(e, name, NULL, value);
+	emit_line(e, "%-11s  %" PRIu64, name, value);
 }
 
 static void put_numbers(struct emit *e, const struct proof *p)
 {
 	uint64_t whole = whole_to(p);
 
-	emit_fields(e);
 	put_number(e, "peer", p->peer->peer);
 	put_number(e, "pass", p->peer->pass);
 	put_number(e, "samples", p->samples);
@@ -468,7 +468,6 @@ static void put_numbers(struct emit *e, const struct proof *p)
 	put_number(e, "seq_len", p->records->s->stream->begin.seq_len);
 	if (whole > p->from)
 		put_number(e, "whole_to", whole);
-	emit_table(e);
 }
 
 static void put_skips(struct emit *e, const struct proof *p)
