@@ -85,13 +85,13 @@ LAYOUTS = {  # files, arguments, {stream: {dataset: path}}
         [f"{D}/web", f"{D}/code", f"{D}/math.npy"],
         {"train": {"math": f"{D}/math.npy", "code": f"{D}/code", "web": f"{D}/web"}},
     ),
-    "validation by name": (
+    "a pattern": (
         {
             **{f"{D}/{part}.bin": flat(9000) for part in ("train_1", "train_2", "val_0")},
             f"{D}/input.txt": WORDS,
         },
-        [f"{D}/train_*.bin", f"{D}/val_0.bin"],
-        {"train": {"data": f"{D}/train_*.bin"}, "valid": {"val_0": f"{D}/val_0.bin"}},
+        [f"{D}/train_*.bin"],
+        {"train": {"data": f"{D}/train_*.bin"}},
     ),
     "validation and masks among shards": (
         {f"{D}/{part}.bin": flat(9000) for part in ("train", "val", "x_mask")},
@@ -164,6 +164,11 @@ BAD = {  # files, arguments, words of the message
         {f"{D}/a.bin": flat(9000), f"{D}/b.bin": flat(9000), f"{D}/c.bin": WORDS},
         [D],
         "c.bin: is text, not a shard of tokens. To leave files out, name the others, or a pattern",
+    ),
+    "validation next to training": (
+        {f"{D}/{name}.bin": flat(9000) for name in ("train", "val")},
+        [f"{D}/train.bin", f"{D}/val.bin"],
+        "val.bin: is validation data by its name; leave it out",
     ),
     "an index next to shards": (
         {f"{D}/a.bin": flat(9000), f"{D}/a_offsets.npy": shard_writers.npy(tokens(900, "<i8"))},
@@ -265,15 +270,14 @@ def test_try_is_refused_in_one_line(here):
         assert said in refused(*arguments, **ask)
 
 
-def test_text_for_validation_is_a_stream():
-    """The first MiB of more is converted."""
-    write({f"{D}/{name}": WORDS for name in ("all/train.txt", "all/test_it.py", "val.txt")})
+def test_the_first_mib_of_text_is_converted():
+    write({f"{D}/{name}": WORDS for name in ("all/train.txt", "all/test_it.py", "more.txt")})
     write({f"{D}/all/latin.txt": "café".encode("latin-1")})
     write({f"{D}/all/much/{name}.txt": WORDS * 20 for name in "ab"})
-    streams, said = begin(f"{D}/all", f"{D}/val*.txt", "--most", "1")
+    streams, said = begin(f"{D}/all", f"{D}/more*.txt", "--most", "1")
     assert has(said, "(--most converts more)\n", "a token is a byte")
-    assert [[*datasets] for _, datasets in streams.values()] == [["all"], ["data"]]
-    paths = [d["path"] for _, datasets in streams.values() for d in datasets.values()]
+    assert [[*datasets] for _, datasets in streams.values()] == [["all", "data"], ["all"]]
+    paths = [dataset["path"] for dataset in streams["train"][1].values()]
     sizes = [os.stat(f"{path}/00000.bin").st_size for path in paths]
     assert sizes[1] == 2 * (len(WORDS) + 1) and sizes[0] % 2 == 0, sizes
     assert "left out: ../data/all/latin.txt: is not UTF-8" in said

@@ -80,12 +80,12 @@ def test_errors_are_one_line(directory, monkeypatch):
     for content, package, text in (
         (b'{"version": "1.0"}', None, "name a tokenizer.json"),
         (b"IQ== 0\nIg 1\n", None, "not a tokenizer: Incorrect padding"),
-        (b"{}", "tokenizers", "needs the Python package tokenizers; pip install tokenizers"),
+        (b"{}", "tokenizers", "; pip install tokenizers"),
     ):
         bad.write_bytes(content)
         if package:
             monkeypatch.setitem(sys.modules, package, None)
         said = show("", "--tokenizer", bad, code=1)
-        assert said.count("\n") == 1 and str(bad) in said and text in said
+        assert said.count("\n") == 1 and (package or str(bad) in said) and text in said
     assert "No such file" in show("", "--tokenizer", directory / "none", code=1)
     assert "not the output of tokctl plan --tokens --json" in show("{}", code=1)

@@ -54,9 +54,9 @@ def test_resume_refuses_other_options_and_inputs(directory, made):
     tokenizer = directory / "tokenizer.json"
     tokenizer.write_text(made.read_text() + "\n")
     for more, text in (
-        (["--field", "body"], "field was text, now body"),
-        ([write_jsonl(directory / "b.jsonl", ["b"])], "the inputs have changed"),
-        (["--tokenizer", tokenizer], "tokenizer was "),
+        (["--field", "body"], "other field than before"),
+        ([write_jsonl(directory / "b.jsonl", ["b"])], "other inputs than before"),
+        (["--tokenizer", tokenizer], "other tokenizer than before"),
     ):
         assert f" --resume: {text}" in refused(*ask, "--resume", *more)
     assert "no run of tokend tokenize" in refused(*ask, "--resume", "-o", directory)
@@ -70,7 +70,7 @@ def test_resume_refuses_other_options_and_inputs(directory, made):
     (out / "00000.bin").write_bytes(before["00000.bin"][:-2])
     assert "00000.bin: has 99998 bytes instead of 100000" in refused(*ask, "--resume")
     os.utime(source, ns=(1, 1))
-    assert "the inputs have changed (files, sizes or times)" in refused(*ask, "--resume")
+    assert "other inputs than before" in refused(*ask, "--resume")
 
 
 def test_resume_refuses_another_tokend(directory, monkeypatch):
@@ -80,7 +80,7 @@ def test_resume_refuses_another_tokend(directory, monkeypatch):
     tokenize(*ask)
     tokenize(*ask)
     monkeypatch.setattr(program, "version", "0.0")
-    assert " --resume: made_by was tokend " in refused(*ask)
+    assert " --resume: other made_by than before" in refused(*ask)
 
 
 def test_disk_full(directory):
@@ -138,7 +138,7 @@ def test_names_do_not_control_the_terminal(directory):
         name.write_text("word")
     _, said = tokenize(directory, "-o", directory / "o", "--tokenizer", "bytes")
     assert "left out: " in said and "[31m.csv" in said and "\x1b" not in said
-    assert "1 document, 5 tokens in 1 shard of u16" in said
+    assert "1 documents, 5 tokens in 1 shards of u16" in said
     said = refused(names[0], "-o", directory / "p", "--tokenizer", "bytes")
     assert "[31m.csv" in said and "\x1b" not in said
 
@@ -172,7 +172,7 @@ def test_a_missing_package_is_named(directory, monkeypatch, name, package):
     tokenizer = of_tiktoken(directory, corpus())[0]
     monkeypatch.setitem(sys.modules, package, None)
     said = refused(directory / name, "-o", directory / "o", "--tokenizer", tokenizer, "--eos", 9999)
-    assert f"needs the Python package {package}; pip install {package}" in said
+    assert said.endswith(f"; pip install {package}")
 
 
 def test_a_second_run_and_ctrl_c(directory):
@@ -182,7 +182,7 @@ def test_a_second_run_and_ctrl_c(directory):
     keys = {"stderr": subprocess.PIPE, "start_new_session": True}
     with started(*ask, **keys) as process:
         lib.wait_until((out / "00000.bin").exists, "a shard")
-        assert "another tokend tokenize writes to it" in refused(*ask, "--resume")
+        assert "another run writes to it" in refused(*ask, "--resume")
         os.killpg(process.pid, signal.SIGINT)
         assert process.stderr.read() == "tokend tokenize: interrupted; continue with --resume\n"
         assert process.wait() == 130

@@ -44,21 +44,21 @@ def become(name, *arguments):
     os.execv(path, [path, *arguments])
 
 
-def near(what, *places):
+def near(*places):
     for place in places:
         directory = os.path.normpath(os.path.join(PACKAGE, place))
         if os.path.isdir(directory):
             return directory
-    raise Error(f"{PACKAGE}: has no {what} near it; `make install` has put them below PREFIX")
+    raise Error(f"{PACKAGE}: has none near it; `make install` has put them below PREFIX")
 
 
 PRINTED = {
     "-h": lambda: USAGE[:-1],
     "--help": lambda: USAGE[:-1],
     "--version": lambda: f"tokend {version}",
-    "--pkgconfigdir": lambda: near("tokend.pc", "lib/pkgconfig"),
+    "--pkgconfigdir": lambda: near("lib/pkgconfig"),
     # as pip installs; with --target
-    "--docdir": lambda: near("pages", "../../../../share/doc/tokend", "../share/doc/tokend"),
+    "--docdir": lambda: near("../../../../share/doc/tokend", "../share/doc/tokend"),
 }
 
 
@@ -75,11 +75,11 @@ def command(name, arguments):
         return 1
     except KeyboardInterrupt as interrupt:
         return fail("; ".join(["interrupted", *interrupt.args]), 130, who)
-    except UnicodeEncodeError:
-        return fail("a path is not UTF-8; rename it", 1, who)
     except OSError as error:
         return fail(f"{error.filename or '.'}: {error.strerror or error}", 1, who)
-    except (Error, ImportError) as error:
+    except ImportError as error:
+        return fail(f"{error}; pip install {(error.name or '').partition('.')[0]}", 1, who)
+    except Error as error:
         return fail(error, 1, who)
 
 

@@ -17,15 +17,14 @@ LOOKED_AT_BYTES = 512 << 10
 PART = 32 << 20  # characters of a text; tokenizers need up to a hundred times that
 ROWS = 256  # of a table, in memory
 TEXTS, TABLES = ("txt", "jsonl", "parquet"), ("parquet", "arrow")
-PACKINGS = ".gz", ".zst"
+ENDING = re.compile(r"\.(?:(txt|jsonl)(?:\.gz|\.zst)?|(parquet|arrow))$")
 TOKENIZERS = re.compile(r"tokenizer\.json|.*\.tiktoken")
-DAMAGED = OSError, EOFError, zlib.error
+DAMAGED = OSError, EOFError, ValueError, NotImplementedError, zlib.error  # zlib's, pyarrow's
 
 
 class Source(typing.NamedTuple):
     path: str
     kind: str  # in TEXTS or TABLES
-    packing: str  # in PACKINGS, or ""
     size: int
     changed: int  # mtime_ns
 
@@ -37,14 +36,6 @@ class Part(typing.NamedTuple):
     content: object  # a string, or a list of tokens
     begins: bool = True
     ends: bool = True
-
-
-def package(name, path):
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        name = name.partition(".")[0]
-        raise Error(f"{path}: needs the Python package {name}; pip install {name}") from None
 
 
 # ---- sources ----
@@ -71,32 +62,31 @@ def _files(path):
 
 def _source(path, kinds, any_text):
     """Returns the Source, or why it is left out."""
-    status, ending = os.stat(path), os.path.splitext(path)[1]
-    packing = ending if ending in PACKINGS else ""
-    kind = os.path.splitext(path.removesuffix(packing))[1][1:]
-    known = kind in kinds and not (packing and kind in TABLES)
-    source = Source(path, kind if known else "txt", packing, status.st_size, status.st_mtime_ns)
-    if source.size == 0:
+    status, ending = os.stat(path), ENDING.search(path)
+    kind = ending and (ending[1] or ending[2])
+    if status.st_size == 0:
         return "is empty"
-    if not known and not any_text:
-        return "its name ends in none of " + ", ".join(f".{kind}" for kind in kinds)
-    if not known and TOKENIZERS.fullmatch(os.path.basename(path)):
-        return "is a tokenizer"
-    if any_text and source.kind not in TABLES and not _is_text(source):
+    if kind not in kinds:
+        if not any_text:
+            return "its name ends in none of " + ", ".join(f".{kind}" for kind in kinds)
+        if TOKENIZERS.fullmatch(os.path.basename(path)):
+            return "is a tokenizer"
+        kind = "txt"
+    if any_text and kind not in TABLES and not _is_text(path):
         return "is not UTF-8 text"
-    if packing == ".zst" or source.kind in TABLES:
-        package("pyarrow", path)
-    return source
+    if path.endswith(".zst") or kind in TABLES:
+        importlib.import_module("pyarrow")  # before an output is begun
+    return Source(path, kind, status.st_size, status.st_mtime_ns)
 
 
-def _is_text(source):
+def _is_text(path):
     """Does it begin with UTF-8 without NULs?"""
-    with open(source.path, "rb") as file:
+    with open(path, "rb") as file:
         try:
-            block = _unpacked(source, file).read(LOOKED_AT_BYTES)
+            block = _unpacked(path, file).read(LOOKED_AT_BYTES)
             decode = codecs.getincrementaldecoder("utf-8")().decode
             return "\0" not in decode(block, len(block) < LOOKED_AT_BYTES)
-        except (*DAMAGED, UnicodeDecodeError):
+        except DAMAGED:
             return False
 
 
@@ -123,11 +113,11 @@ def sources_of(paths, kinds, any_text, say):
 # ---- documents ----
 
 
-def _unpacked(source, file):
-    if source.packing == ".gz":
+def _unpacked(path, file):
+    if path.endswith(".gz"):
         return gzip.GzipFile(fileobj=file)
-    if source.packing == ".zst":
-        return package("pyarrow", source.path).CompressedInputStream(file, "zstd")
+    if path.endswith(".zst"):
+        return importlib.import_module("pyarrow").CompressedInputStream(file, "zstd")
     return file
 
 
@@ -147,45 +137,36 @@ def _jsonl(source, stream, field):
         try:
             content = json.loads(line)[field]
         except (KeyError, TypeError):
-            raise Error(
-                f'{where}: no field "{field}"; write one object a line, or pass another --field'
-            ) from None
+            what = "write one object a line, or pass another --field"
+            raise Error(f'{where}: no field "{field}"; {what}') from None
         except (ValueError, RecursionError) as error:
             raise Error(f"{where}: invalid JSON: {error}; write one object a line") from None
         yield Part(where, content)
 
 
 def _batches(source, file, column):
-    pyarrow = package("pyarrow", source.path)
     if source.kind == "parquet":
-        parquet = package("pyarrow.parquet", source.path)
-        return parquet.ParquetFile(file, pre_buffer=False).iter_batches(ROWS, columns=[column])
+        opened = importlib.import_module("pyarrow.parquet").ParquetFile(file)
+        return opened.iter_batches(ROWS, columns=[column])
+    ipc = importlib.import_module("pyarrow.ipc")
     if file.peek(6)[:6] == b"ARROW1":
-        opened = pyarrow.ipc.open_file(file)
+        opened = ipc.open_file(file)
         return map(opened.get_batch, range(opened.num_record_batches))
-    return pyarrow.ipc.open_stream(file)
+    return ipc.open_stream(file)
 
 
 def _table(source, file, column):
     row = 0
-    try:
-        for batch in _batches(source, file, column):
-            for value in batch.column(column).to_pylist():
-                row += 1
-                yield Part(f"{source.path}: row {row}", value)
-    except KeyError as error:
-        raise Error(
-            f"{source.path}: {error.args[0]}; pass another --field, or with tokens in it --column"
-        ) from None
-    except package("pyarrow", source.path).ArrowException as error:
-        line = " ".join(str(error).split())
-        raise Error(f"{source.path}: is damaged: {line}; fetch it again") from None
+    for batch in _batches(source, file, column):
+        for value in batch.column(column).to_pylist():
+            row += 1
+            yield Part(f"{source.path}: row {row}", value)
 
 
 def _parts(source, file, field):
     if source.kind in TABLES:
         return _table(source, file, field)
-    stream = io.TextIOWrapper(_unpacked(source, file), "utf-8-sig", newline="\n")
+    stream = io.TextIOWrapper(_unpacked(source.path, file), "utf-8-sig", newline="\n")
     return _text(source, stream) if source.kind == "txt" else _jsonl(source, stream, field)
 
 
@@ -208,8 +189,12 @@ def read(sources, field, tokens=False):
             except UnicodeDecodeError as error:
                 why = f"is not UTF-8 ({error}); convert it (iconv -t UTF-8)"
                 raise Error(f"{source.path}: {why}") from None
+            except KeyError as error:  # no such column, or two
+                why = f"{error.args[0]}; pass another --field, or --column"
+                raise Error(f"{source.path}: {why}") from None
             except DAMAGED as error:
-                raise Error(f"{source.path}: is damaged: {error}; fetch it again") from None
+                why = f"is damaged: {' '.join(str(error).split())}; fetch it again"
+                raise Error(f"{source.path}: {why}") from None
         before += source.size
         status = os.stat(source.path)
         if (status.st_size, status.st_mtime_ns) != (source.size, source.changed):

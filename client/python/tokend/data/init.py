@@ -2,21 +2,17 @@
 
     python -m tokend init ~/my-text
     python -m tokend init /data/web /data/code
-    python -m tokend init data/train.bin data/val.bin
 
 It writes tokend.yaml and train.py into the current directory. Each argument is a dataset: a file, a
 directory, or a pattern in quotes. Shards stay where they are, and are weighted by their tokens.
-Text is converted to shards below tokens/, up to --most MiB of each argument. Arguments with names
-like val.bin go into a stream for validation. Without such names, that stream has a part of each
-dataset, which the other stream does not have.
+Text is converted to shards below tokens/, up to --most MiB of each argument. The stream for
+validation has a part of each dataset, which the other stream does not have.
 """
 
-import contextlib
 import itertools
 import os
 import pathlib
 import re
-import shlex
 import shutil
 import subprocess
 import time
@@ -32,7 +28,6 @@ LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
 RUN = 64  # windows: a part of a dataset consists of such runs
 LEAST = 4 * RUN  # windows of a dataset; of a larger one, some are held out
 SHARE = 0.999  # of a dataset is trained on, if the rest is held out
-SHORTEST = 8  # tokens of a sample
 VALIDATION = {"val", "valid", "validation", "test", "dev", "eval", "held", "heldout"}  # in names
 
 YAML = """\
@@ -51,8 +46,7 @@ STREAM = """\
 """
 EXTRA = "    extra: 0             # a sample of the shards is a window\n"
 EPOCHS = "    epochs: 1            # ends after each window was served once\n"
-BY_NAME = "\n  # By their names, these are for validation.\n"
-BY_PART = """
+VALID = """
   # For validation: windows that train does not have (`part`). Do not change parts, seq_len or the
   # shards of a path once you train: windows of train would get into valid. Add new data as another
   # dataset. Window numbers, as in `tokctl plan`, are those of the whole path.
@@ -103,7 +97,6 @@ class Dataset(typing.NamedTuple):
     shards: list  # what tokctl inspect says of each
     tokens: int
     run: dict  # what tokenize noted next to the shards, or {}
-    for_validation: bool  # by its name
 
 
 def _directory(path):
@@ -122,7 +115,7 @@ def _names(paths):
 
 def _inspect(path):
     """Returns what tokctl inspect says of a path's shards. None: it is text."""
-    noted, first = _noted(path), None
+    noted, first = tokenize.read_notes(_directory(path))[0], None
     for dtype in [noted["dtype"]] if noted else [None, "u32"]:
         how = ("--input-dtype", dtype) if dtype else ()
         shards = tokctl("inspect", "--json", *how, "--", path, statuses=(0, 1))
@@ -138,41 +131,29 @@ def _inspect(path):
     )
 
 
-def _noted(path):
-    return tokenize.read_notes(_directory(path)).get("run", {})
-
-
-def _dataset(name, path, place, shards):
-    """@path: as the user named it; @place: where the shards are."""
-    keys = {"name": name, "path": os.path.normpath(place)}
+def _dataset(name, path, shards):
+    keys = {"name": name, "path": os.path.normpath(path)}
     if shards[0]["dtype"] in ("u16", "u32"):  # the config takes these
         keys["dtype"] = shards[0]["dtype"]
     if shards[0].get("column"):
         keys["column"] = shards[0]["column"]
-    words = re.split("[^a-z]+", os.path.basename(os.path.realpath(path)).lower())
-    tokens = sum(shard["tokens"] for shard in shards)
-    return Dataset(keys, shards, tokens, _noted(place), not VALIDATION.isdisjoint(words))
+    run, _ = tokenize.read_notes(_directory(path))
+    return Dataset(keys, shards, sum(shard["tokens"] for shard in shards), run)
 
 
 def _convert(names, given):
-    """Makes shards of texts. Returns their directories by path."""
-    directories = filter(os.path.isdir, map(_directory, names))
-    found = (
-        os.path.join(directory, name)
-        for directory in directories
-        for name in sorted(os.listdir(directory))
-        if documents.TOKENIZERS.fullmatch(name)
-    )
+    """Makes shards of texts. Yields their directories."""
+    near = (path for name in names for path in sorted(pathlib.Path(_directory(name)).glob("*")))
+    found = (str(path) for path in near if documents.TOKENIZERS.fullmatch(path.name))
     file = given.tokenizer or next(found, tokenizer.BYTES)
     if file == tokenizer.BYTES:
         tokenize.say("no tokenizer found, so a token is a byte; pass --tokenizer FILE for others")
-    options = ["--text", f"--tokenizer={file}", f"--field={given.field}"]
-    options += [f"--bos={given.bos}"] if given.bos is not None else []
-    options += [f"--eos={given.eos}"] if given.eos is not None else []
-    places = {path: os.path.join(TOKENS, name) for path, name in names.items()}
-    for path, place in places.items():
-        tokenize.make(tokenize.arguments([*options, "-o", place, "--", path]), given.most << 20)
-    return places
+    for path, name in names.items():
+        place = os.path.join(TOKENS, name)
+        options = tokenize.arguments(["--text", f"--tokenizer={file}", "-o", place, "--", path])
+        options.field, options.bos, options.eos = given.field, given.bos, given.eos
+        tokenize.make(options, given.most << 20)
+        yield place
 
 
 # ---- the config ----
@@ -182,8 +163,8 @@ def _vocabulary(datasets, given):
     """Returns vocab, a comment about it, and eos: a key and its value, or a comment."""
     runs = [dataset.run for dataset in datasets]
     (file, _, eos), *others = {tuple(map(run.get, ("file", "tokenizer", "eos"))) for run in runs}
-    asked = given.tokenizer and tokenizer.place(given.tokenizer)
-    if file and not others and asked in (None, file):
+    asked = given.tokenizer and tokenizer.load(given.tokenizer)
+    if file and not others and (not asked or asked.file == file):
         return max(run["vocab"] for run in runs), f"tokenizer: {file}", f"eos: {eos}"
     largest, ends = 0, []
     for dataset in datasets:
@@ -193,9 +174,8 @@ def _vocabulary(datasets, given):
     about = f"the largest in the first shards is {largest}; set your tokenizer's"
     vocab = 1 << largest.bit_length()
     if asked:
-        encoder, about = tokenizer.load(asked), f"tokenizer: {asked}"
-        ends = [*encoder.ends_of_text().values()]
-        vocab = max(largest + 1, encoder.vocab, *(end + 1 for end in ends))
+        about, ends = f"tokenizer: {asked.file}", [*asked.ends_of_text().values()]
+        vocab = max(largest + 1, asked.vocab, *(end + 1 for end in ends))
     return vocab, about, f"eos: {ends[0]}" if len(ends) == 1 else "# eos: 50256"
 
 
@@ -206,7 +186,7 @@ def _seq_len(datasets):
     if own := max(shard.get("sample_tokens", 0) for d in datasets for shard in d.shards):
         return own, EXTRA
     least, length = min(d.tokens // len(d.shards) for d in datasets), 1024
-    while length > SHORTEST and length * 20 > least:
+    while length > 8 and length * 20 > least:
         length //= 2
     return length, ""
 
@@ -223,18 +203,15 @@ def _stream(stream, datasets, total, facts):
 
 
 def _config(datasets, facts):
-    train = [(dataset, None) for dataset in datasets if not dataset.for_validation]
-    valid, why = [(dataset, None) for dataset in datasets if dataset.for_validation], BY_NAME
-    if not (train and valid):
-        train, valid, why = [], [], BY_PART
-        for dataset in datasets:
-            windows = sum((shard["tokens"] - 1) // facts["seq_len"] for shard in dataset.shards)
-            train.append((dataset, [0, SHARE] if windows > LEAST else None))
-            valid += [(dataset, [SHARE, 1])] if windows > LEAST else []
-    text = YAML + _stream("train", train, sum(dataset.tokens for dataset, _ in train), facts)
+    train, valid = [], []
+    for dataset in datasets:
+        windows = sum((shard["tokens"] - 1) // facts["seq_len"] for shard in dataset.shards)
+        train.append((dataset, [0, SHARE] if windows > LEAST else None))
+        valid += [(dataset, [SHARE, 1])] if windows > LEAST else []
+    text = YAML + _stream("train", train, sum(dataset.tokens for dataset in datasets), facts)
     if not valid:
         return text + f"\n  # For validation: none of them has more than {LEAST} windows.\n"
-    return text + why + _stream("valid", valid, 0, facts | {"more": facts["more"] + EPOCHS})
+    return text + VALID + _stream("valid", valid, 0, facts | {"more": facts["more"] + EPOCHS})
 
 
 def _check():
@@ -250,38 +227,31 @@ def _check():
 # ---- the command ----
 
 
-def _init(given, undo):
-    """@undo: takes what removes the files that were written."""
+def _init(given):
     begin, paths = time.monotonic(), given.paths
     for one, other in itertools.permutations(paths, 2):
         if f"{os.path.realpath(one)}/".startswith(f"{os.path.realpath(other)}/"):
             raise Error(f"{one}: is in {other}, too; name it once")
+    last = {path: os.path.basename(os.path.normpath(path)).lower() for path in paths}
+    held = [path for path in paths if VALIDATION & set(re.findall("[a-z]+", last[path]))]
+    if 0 < len(held) < len(paths):
+        raise Error(f"{held[0]}: is validation data by its name; leave it out, add it to {CONFIG}")
     names, shards = _names(paths), {path: _inspect(path) for path in paths}
-    texts, places = [path for path in paths if shards[path] is None], {path: path for path in paths}
+    texts = [path for path in paths if shards[path] is None]
     if 0 < len(texts) < len(paths):
-        raise Error(
-            f"{texts[0]}: is text, but others are shards; name one kind, or convert the text with "
-            "python -m tokend tokenize"
-        )
+        raise Error(f"{texts[0]}: is text, others are shards; name one kind, or convert it first")
     if texts:
-        os.mkdir(TOKENS)
-        undo.callback(shutil.rmtree, TOKENS, ignore_errors=True)
-        places = _convert(names, given)
-        shards = {path: _inspect(place) for path, place in places.items()}
-    datasets = [_dataset(names[path], path, places[path], shards[path]) for path in paths]
+        shards = {place: _inspect(place) for place in _convert(names, given)}
+    datasets = list(map(_dataset, names.values(), shards.keys(), shards.values()))
     vocab, about, eos = _vocabulary(datasets, given)
     seq_len, more = _seq_len(datasets)
     facts = {"vocab": vocab, "about_vocab": about, "seq_len": seq_len, "more": more, "eos": eos}
     micro_batch = max(1, min(8, LOGITS // (seq_len * vocab)))
-    script = TRAIN.format(vocab=vocab, micro_batch=micro_batch)
-    for name, content in ((CONFIG, _config(datasets, facts)), (SCRIPT, script)):
-        with open(name, "x") as file:
-            undo.callback(pathlib.Path(name).unlink, missing_ok=True)
-            file.write(content)
+    pathlib.Path(CONFIG).write_text(_config(datasets, facts))
+    pathlib.Path(SCRIPT).write_text(TRAIN.format(vocab=vocab, micro_batch=micro_batch))
     _check()
-    known = f" --tokenizer {shlex.quote(given.tokenizer)}" if given.tokenizer else ""
     print(f"wrote {CONFIG} and {SCRIPT} in {time.monotonic() - begin:.1f} s; go on with")
-    print(f"  python -m tokend try{known}\n  torchrun {SCRIPT}")
+    print(f"  python -m tokend try\n  torchrun {SCRIPT}")
 
 
 def main(argv):
@@ -292,18 +262,18 @@ def main(argv):
     )
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="a directory, a file, or a pattern in quotes")
-    add("--tokenizer", metavar="FILE",
-        help="tokenizer.json or .tiktoken; default: one next to the data, otherwise a token is a "
-        "byte")  # fmt: skip
+    add("--tokenizer", metavar="FILE", help="default: one next to the data, otherwise bytes")
     tokenize.add_shared(add)
-    add("--most", type=positive, default=MOST_MIB, metavar="MIB",
-        help=f"text to convert of each PATH; default {MOST_MIB}. python -m tokend tokenize "
-        "converts all")  # fmt: skip
+    add("--most", type=positive, default=MOST_MIB, metavar="MIB", help="of text of each PATH")
     given = parser.parse_args(argv)
     for name in (CONFIG, SCRIPT, TOKENS):
         if os.path.lexists(name):
             raise Error(f"{name}: exists, and init replaces nothing; move it away")
-    with contextlib.ExitStack() as undo:
-        _init(given, undo)
-        undo.pop_all()
+    try:
+        _init(given)
+    except BaseException:
+        for name in (CONFIG, SCRIPT):
+            pathlib.Path(name).unlink(missing_ok=True)
+        shutil.rmtree(TOKENS, ignore_errors=True)
+        raise
     return 0

@@ -61,10 +61,6 @@ def quoted(value):
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
-def things(number, thing):
-    return thing if number == 1 else f"{thing}s"
-
-
 def tokctl(*arguments, statuses=(0,)):
     """Returns the JSON objects that a tokctl command prints. Raises Error with what it says."""
     command = [program("tokctl"), *arguments]

@@ -13,6 +13,7 @@ from .._tokend import Error
 from . import tokenize, tokenizer
 from .parser import Parser, printable
 
+KEYS = "position", "dataset", "epoch", "shard", "offset", "rank", "row"
 TOKENIZER_HELP = (
     "tokenizer.json, .tiktoken or bytes; default: the one that python -m tokend tokenize noted "
     "next to the shards, otherwise print numbers"
@@ -20,18 +21,14 @@ TOKENIZER_HELP = (
 
 
 @functools.cache
-def _load(name):
-    """None, after a line about it: it cannot be loaded."""
+def _noted(directory):
+    """The tokenizer that is noted there, or None."""
+    name = tokenize.read_notes(directory)[0].get("file")
     try:
         return name and tokenizer.load(name)
-    except Error as error:
+    except (Error, ImportError, OSError) as error:
         print(f"tokend: {printable(str(error))}; printing numbers", file=sys.stderr)
         return None
-
-
-@functools.cache
-def _noted(directory):
-    return _load(tokenize.noted_tokenizer(directory))
 
 
 def text_of(given, path, tokens):
@@ -42,15 +39,6 @@ def text_of(given, path, tokens):
     return printable(made.text(tokens)) if made else " ".join(map(str, tokens))
 
 
-def _row(line):
-    try:
-        row = json.loads(line)
-        row["position"], row["tokens"]
-    except (ValueError, KeyError, TypeError):
-        raise Error("stdin is not the output of tokctl plan --tokens --json") from None
-    return row
-
-
 def main(argv):
     parser = Parser(
         prog="tokctl plan … --tokens --json | python -m tokend show",
@@ -59,11 +47,15 @@ def main(argv):
     parser.add_argument("--tokenizer", metavar="FILE", help=TOKENIZER_HELP)
     file = parser.parse_args(argv).tokenizer
     given = file and tokenizer.load(file)
-    for row in map(_row, sys.stdin):
-        keys = ("position", "dataset", "epoch", "shard", "offset", "rank", "row")
-        print("  ".join(f"{key} {row[key]}" for key in keys if row.get(key) is not None))
-        if row["tokens"] is None:
-            print("padding: the stream has ended\n")
-        else:
-            print(text_of(given, row.get("path") or "", row["tokens"]) + "\n")
+    for line in sys.stdin:
+        try:
+            row = json.loads(line)
+            head = "  ".join(f"{key} {row[key]}" for key in KEYS if row.get(key) is not None)
+            tokens = row["tokens"]
+        except (ValueError, KeyError, AttributeError):
+            raise Error("stdin is not the output of tokctl plan --tokens --json") from None
+        text = "padding: the stream has ended"
+        if tokens is not None:
+            text = text_of(given, row.get("path") or "", tokens)
+        print(f"{head}\n{text}\n")
     return 0

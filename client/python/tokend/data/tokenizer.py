@@ -11,60 +11,61 @@ import pathlib
 import re
 
 from .._tokend import Error
-from .documents import package
 
 BYTES = "bytes"
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 GPT2_RANKS = 50256
-ENDS_OF_TEXT = (
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "</s>",
-    "<eos>",
-    "<|eos|>",
-    "[EOS]",
-    "<｜end▁of▁sentence｜>",
-)
+ENDS = "<|endoftext|> <|end_of_text|> </s> <eos> <|eos|> [EOS] <｜end▁of▁sentence｜>".split()
 
 
 class Tokenizer:
-    """The base of all kinds. A special token's name in a text is encoded as ordinary characters.
+    """The base of all kinds; itself, documents are tokens already.
 
-    A kind has encode(texts): a sequence of tokens per text, in several threads at once;
-    number(text): the token of exactly this text, or None; is_known(token); and decode(tokens),
-    which are all known.
+    A special token's name in a text is encoded as ordinary characters. Kinds have decode(tokens),
+    for tokens below `shown`.
     """
 
-    vocab = 0  # all tokens are below
-    made_by = BYTES  # name and version of the package that encodes
-    digest = BYTES  # of the file
+    vocab = shown = 0  # all tokens are below; all with a text are
+    file = None  # from anywhere
+    made_by = digest = "column"  # name and version of the package that encodes; of the file
     pattern = None  # of a .tiktoken file, which does not contain it
     note = None  # a line for the user about this file
     begin = ()  # tokens that the file puts before each text
 
+    def encode(self, texts):
+        """Returns a sequence of tokens per text. Several threads call it at once."""
+        return texts
+
+    def number(self, text):
+        """Returns the token of exactly this text, or None."""
+        return None
+
     def text(self, tokens):
         """Returns the text of tokens. One without text is shown as <|NUMBER|>."""
         parts = []
-        for known, run in itertools.groupby(tokens, self.is_known):
+        for known, run in itertools.groupby(tokens, lambda token: token < self.shown):
             numbers = list(run)
             parts.append(self.decode(numbers) if known else "".join(f"<|{n}|>" for n in numbers))
         return "".join(parts)
 
     def ends_of_text(self):
         """Returns the tokens that end a document, by their text."""
-        numbers = {text: self.number(text) for text in ENDS_OF_TEXT}
+        numbers = {text: self.number(text) for text in ENDS}
         return {text: number for text, number in numbers.items() if number is not None}
 
 
 class HuggingFace(Tokenizer):
-    def __init__(self, path, data):
+    def __init__(self, data):
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # tokenize has its own threads
-        self._made = package("tokenizers", path).Tokenizer.from_str(data.decode())
+        import tokenizers
+
+        self._made = tokenizers.Tokenizer.from_str(data.decode())
         self._made.no_truncation()  # a file for inference may truncate texts to 512 tokens
         self._made.no_padding()
         self._made.encode_special_tokens = True
-        self.vocab = max(self._made.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        self.made_by = "tokenizers " + importlib.metadata.version("tokenizers")
+        known = self._made.get_vocab(with_added_tokens=True).values()
+        self.vocab = self.shown = max(known, default=-1) + 1
+        self.made_by = f"tokenizers {tokenizers.__version__}"
         self.number = self._made.token_to_id
         one = self._made.encode("a")  # what the file's template puts before and after a text
         added = "".join(map(str, one.special_tokens_mask))
@@ -80,9 +81,6 @@ class HuggingFace(Tokenizer):
         made = self._made.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in made]
 
-    def is_known(self, token):
-        return self._made.id_to_token(token) is not None
-
     def decode(self, tokens):
         return self._made.decode(tokens, skip_special_tokens=False)
 
@@ -97,9 +95,9 @@ class Tiktoken(Tokenizer):
         every = {bytes([byte]) for byte in range(256)}
         if not every <= self._ranks.keys() or len(self._tokens) != len(self._ranks):
             raise ValueError("has a rank twice, or no token for some byte")
-        self.vocab = max(self._tokens) + 1
+        self.vocab = self.shown = max(self._tokens) + 1
         self.pattern = pattern or GPT2_PATTERN
-        self._encoding = package("tiktoken", path).Encoding(
+        self._encoding = importlib.import_module("tiktoken").Encoding(
             "user", pat_str=self.pattern, mergeable_ranks=self._ranks, special_tokens={}
         )
         self.made_by = "tiktoken " + importlib.metadata.version("tiktoken")
@@ -121,48 +119,38 @@ class Tiktoken(Tokenizer):
     def ends_of_text(self):
         return {"<|endoftext|>": GPT2_RANKS} if len(self._ranks) == self.vocab == GPT2_RANKS else {}
 
-    def is_known(self, token):
-        return token in self._tokens
-
     def decode(self, tokens):
-        return b"".join(map(self._tokens.__getitem__, tokens)).decode(errors="replace")
+        return b"".join(self._tokens.get(token, b"?") for token in tokens).decode(errors="replace")
 
 
 class Bytes(Tokenizer):
-    vocab, end = 257, 256
+    vocab, shown = 257, 256
+    file = made_by = digest = BYTES
 
     def encode(self, texts):
         return [text.encode() for text in texts]
 
     def number(self, text):
-        return self.end if text == "<|endoftext|>" else None
-
-    def is_known(self, token):
-        return token < self.end
+        return 256 if text == "<|endoftext|>" else None
 
     def decode(self, tokens):
         return bytes(tokens).decode(errors="replace")
 
 
-def place(path):
-    """The file from anywhere, or BYTES."""
-    return path if path == BYTES else os.path.realpath(path)
-
-
 def load(path, pattern=None):
-    """Returns the Tokenizer of a file, or that of BYTES.
+    """Returns the Tokenizer of a file, that of BYTES, or for None that of tokens.
 
     @pattern: how a .tiktoken file splits text; default GPT-2's. Other files contain their own.
     """
-    data = b"" if path == BYTES else pathlib.Path(path).read_bytes()
+    data = b"" if path in (None, BYTES) else pathlib.Path(path).read_bytes()
     is_ranks = re.match(rb"[A-Za-z0-9+/]+=* [0-9]+\r?\n", data)
     if pattern is not None and not is_ranks:
         raise Error(f"--pattern: is for .tiktoken files, and {path} is none; omit --pattern")
-    if path == BYTES:
-        return Bytes()
+    if path in (None, BYTES):
+        return Bytes() if path else Tokenizer()
     try:
-        tokenizer = Tiktoken(path, data, pattern) if is_ranks else HuggingFace(path, data)
-    except Error:
+        tokenizer = Tiktoken(path, data, pattern) if is_ranks else HuggingFace(data)
+    except ImportError:
         raise
     except Exception as error:  # each package has its own errors
         line = " ".join(str(error).split())
@@ -170,5 +158,5 @@ def load(path, pattern=None):
             f"--tokenizer {path}: not a tokenizer: {line}; name a tokenizer.json or a .tiktoken "
             "file, and --pattern must be a regex"
         ) from None
-    tokenizer.digest = hashlib.sha256(data).hexdigest()
+    tokenizer.file, tokenizer.digest = os.path.realpath(path), hashlib.sha256(data).hexdigest()
     return tokenizer

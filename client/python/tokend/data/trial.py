@@ -14,7 +14,7 @@ import time
 
 from .._tokend import Error
 from . import tokenizer
-from .parser import Parser, positive, progress, tokctl
+from .parser import Parser, positive, tokctl
 from .show import TOKENIZER_HELP, text_of
 
 CONFIG = "tokend.yaml"
@@ -42,11 +42,9 @@ def _print_batch(batch, plan, given):
 def _measure(loader):
     """Takes batches for MEASURED_S. Prints the rate, and the mix as served."""
     served, begin, seconds = collections.Counter(), time.monotonic(), 0.0
-    for batch in loader:
+    while seconds < MEASURED_S and (batch := next(loader, None)):
         served.update(batch["dataset"].tolist())
         seconds = time.monotonic() - begin
-        if seconds > MEASURED_S:
-            break
     served.pop(-1, None)  # padding
     if rows := served.total():
         named = enumerate(loader.datasets)
@@ -70,27 +68,16 @@ def main(argv):
     given = parser.parse_args(argv)
     from ..loader import Loader  # imports torch, if it is there
 
-    begin = time.monotonic()
-    if not os.path.exists(given.config):
-        raise Error(
-            f"{given.config}: not found; pass -c FILE, or make one: python -m tokend init PATH"
-        )
+    begin, config = time.monotonic(), given.config
+    if not os.path.exists(config):
+        raise Error(f"{config}: not found; pass -c FILE, or make one: python -m tokend init PATH")
     tokens = given.tokenizer and tokenizer.load(given.tokenizer)
     rows = ("--from", "0", "--count", str(given.rows))
-    plan = tokctl("plan", "-c", given.config, given.stream, *rows, "--tokens", "--json")
-    progress(f"{given.config}: a daemon starts")
-    with Loader(
-        given.stream,
-        given.rows,
-        config=given.config,
-        run=f"try-{os.getpid()}",
-        rank=0,
-        world=1,
-        framework="numpy" if importlib.util.find_spec("numpy") else None,
-        deadline=DEADLINE_S,
-    ) as loader:
+    plan = tokctl("plan", "-c", config, given.stream, *rows, "--tokens", "--json")
+    run = {"config": config, "run": f"try-{os.getpid()}", "deadline": DEADLINE_S}
+    framework = "numpy" if importlib.util.find_spec("numpy") else None
+    with Loader(given.stream, given.rows, rank=0, world=1, framework=framework, **run) as loader:
         batch = next(loader, None)
-        progress()
         if batch is None:
             raise Error(f"stream {given.stream}: has no batches")
         first = time.monotonic() - begin
