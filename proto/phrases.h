@@ -20,9 +20,6 @@
 /* uint64_t: the run's position; int: LIMIT_BLOCK */
 #define PHRASE_NO_BLOCK                                                                            \
 	"the run is at %" PRIu64 ": no block of %d is left below 2^64 for another mix"
-/* Another shard's path, and its format. */
-#define PHRASE_FORMAT_LOST                                                                         \
-	"unknown format, but another shard, %s, is %s: its index is lost or its header is damaged"
 
 /* Problems with their correction. */
 #define PHRASE_INIT  "init is a command of Python: python -m tokend init [PATH...]"

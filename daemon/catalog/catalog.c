@@ -8,40 +8,24 @@
 
 /* ---- a stream ---- */
 
-/* The line of the config that a cursor's fault is about. */
-static int line_of(const struct config_stream *config, const struct fault *cause)
-{
-	const char *field = cause->field;
-	bool limits = strstr(field, "max_epochs");
-	char name[sizeof(cause->field)];
-
-	if (strncmp(field, "schedule", strlen("schedule")) == 0)
-		return cause->index >= 0 && (uint32_t)cause->index < config->steps
-			       ? config->step_line[cause->index]
-			       : config->schedule_line;
-	for (uint32_t i = 0; i < config->datasets; i++) {
-		const struct config_dataset *d = &config->dataset[i];
-		int n = snprintf(name, sizeof(name), "dataset %.48s: ", d->name);
-
-		if (strncmp(field, name, (size_t)n) == 0 ||
-			(strcmp(field, "max_epochs") == 0 && d->max_epochs > 0))
-			return limits ? d->max_epochs_line : d->weight_line;
-	}
-	return config->line;
-}
-
 /*
  * Reports @cause, a fault of a cursor made from the config, as config_refuse(): "FILE:LINE:
- * streams.NAME: FIELD: TEXT". Always false.
+ * streams.NAME: FIELD: TEXT". The line is the stream's, its schedule's, or that of a step. Always
+ * false.
  */
 static bool refuse_cursor(
 	const struct stream *stream, const struct fault *cause, struct fault *fault)
 {
+	const struct config_stream *config = stream->config;
+	bool schedule = strncmp(cause->field, "schedule", strlen("schedule")) == 0,
+	     step = cause->index >= 0 && (uint32_t)cause->index < config->steps;
+	int line = !schedule ? config->line
+		   : step    ? config->step_line[cause->index]
+			     : config->schedule_line;
 	char field[sizeof(fault->field) + LIMIT_NAME_BYTES + 16];
 
-	snprintf(field, sizeof(field), "streams.%s: %s", stream->config->name, cause->field);
-	config_refuse(
-		fault, stream->file, line_of(stream->config, cause), field, "%s", cause->text);
+	snprintf(field, sizeof(field), "streams.%s: %s", config->name, cause->field);
+	config_refuse(fault, stream->file, line, field, "%s", cause->text);
 	if (cause->code == FAULT_MEMORY)
 		fault->code = FAULT_MEMORY;
 	return false;
@@ -206,28 +190,17 @@ static bool same_path(const struct dataset *a, const struct dataset *b)
 	return same;
 }
 
-/* Parts of one path are disjoint only if they are parts of the same windows. @loaded: what is not
- * in a store has its remarks already. */
-static bool check_parts(const struct catalog *c, bool loaded, struct fault *fault)
+/* Parts of one path are disjoint only if they are parts of the same windows. */
+static bool check_parts(const struct catalog *c, struct fault *fault)
 {
 	for (struct dataset *d = c->dataset; d < c->dataset + c->datasets; d++)
 		for (struct dataset *e = c->dataset; e < d; e++) {
 			const struct config_stream *mine = d->stream, *its = e->stream;
-			uint64_t lo = d->config->lo, hi = d->config->hi, its_lo = e->config->lo,
-				 its_hi = e->config->hi;
 			bool part = dataset_is_part(d);
-			char text[ORDER_PART_BYTES], other[ORDER_PART_BYTES];
 
-			if (!(part || dataset_is_part(e)) || !same_path(d, e))
-				continue;
-			if (its == mine && lo < its_hi && its_lo < hi && (d->bucket || !loaded))
-				dataset_remark(d, REMARK_DOUBT,
-					"its part of the path, %s, overlaps %s of dataset %s: both "
-					"serve what is in both",
-					order_part_text(lo, hi, text),
-					order_part_text(its_lo, its_hi, other), e->config->name);
-			if (mine->seq_len != its->seq_len || mine->extra != its->extra ||
-				d->table.stride != e->table.stride)
+			if ((part || dataset_is_part(e)) && same_path(d, e) &&
+				(mine->seq_len != its->seq_len || mine->extra != its->extra ||
+					d->table.stride != e->table.stride))
 				return REFUSE(part ? d : e, fault, part,
 					"stream %s cuts this path with another seq_len, extra or "
 					"stride, so that what is outside of the part here may be "
@@ -299,7 +272,7 @@ struct catalog *catalog_open(const struct config *config, struct stores *stores,
 		if (!only || strcmp(only, config->stream[i].name) == 0)
 			fine = open_stream(&catalog->stream[i], saved, fault);
 	if (fine && !only) {
-		fine = check_parts(catalog, saved, fault);
+		fine = check_parts(catalog, fault);
 		plan_fetch(catalog);
 	}
 	if (fine)

@@ -114,6 +114,8 @@ static inline bool dataset_is_part(const struct dataset *dataset)
 /* The object that a shard of a dataset in a store is. Its strings belong to the dataset. The store
  * compares size and ETag with each answer. */
 void dataset_object(const struct dataset *dataset, uint64_t shard, struct object *object);
+/* As objects.find(), whose context is the dataset: finds shards and side files. */
+bool dataset_find_object(const void *dataset, const char *url, struct object *object);
 
 /* Whether the shard is known to be plain. */
 static inline bool dataset_is_plain(const struct dataset *dataset, uint64_t shard)
@@ -207,6 +209,11 @@ typedef bool manifest_visit(
 bool manifest_read(struct dataset *d, const char *path, const char *root,
 	const struct shard_format *format, manifest_visit *visit, void *context,
 	struct fault *fault);
+/* Whether a listing's or manifest's @name is a path below a directory: none of its parts is empty,
+ * "." or "..". */
+bool manifest_name_ok(const char *name);
+/* Whether the ETag is strong, so that a replaced object is noticed, and fits a request's header. */
+bool manifest_etag_ok(const char *etag);
 /*
  * The same for the manifest of @d, whose config and stores are set. False: @fault, as of
  * manifest_read() for a line of the manifest, otherwise as config_refuse().

@@ -109,39 +109,41 @@ static bool take_members(const struct reading *r, const json_t *object, struct l
 	return l->etag || l->digest || WRONG(r, "digest is missing; must be a string");
 }
 
+bool manifest_name_ok(const char *name)
+{
+	for (;; name++) {
+		size_t n = strcspn(name, "/");
+
+		if (n == 0 || (n <= 2 && strncmp(name, "..", n) == 0))
+			return false;
+		name += n;
+		if (!*name)
+			return true;
+	}
+}
+
 /* Whether the path @name, of a shard or as @what says, is below the dataset's directory. */
 static bool check_path(const struct reading *r, const char *what, const char *name)
 {
-	const char *fault = *name == '/' ? "is absolute" : NULL;
 	char shown[80];
 
-	if (strlen(r->d->list.root) + 1 + strlen(name) >= PATH_MAX)
-		fault = "is too long";
-	for (const char *part = name; !fault; part++) {
-		size_t n = strcspn(part, "/");
-
-		if (n == 0 || strncmp(part, "..", n) == 0)
-			fault = "has a part that is empty, . or ..";
-		part += n;
-		if (!*part)
-			break;
-	}
-	return !fault || WRONG(r, "%s '%s' %s; must be a file below the dataset's directory", what,
-				 json_shown(name, shown, sizeof(shown)), fault);
+	return (manifest_name_ok(name) && strlen(r->d->list.root) + 1 + strlen(name) < PATH_MAX) ||
+	       WRONG(r,
+		       "%s '%s' is too long, or has a part that is empty, . or ..; must be a file "
+		       "below the dataset's directory",
+		       what, json_shown(name, shown, sizeof(shown)));
 }
 
 static bool check_order(const struct reading *r, const char *path)
 {
 	const struct shard_list *list = &r->d->list;
-	const char *before = list->count > 0 ? shard_list_name(list, list->count - 1) : "";
-	char name[80], other[80];
+	char shown[80];
 
-	return strcmp(before, path) < 0 ||
+	return list->count == 0 || strcmp(shard_list_name(list, list->count - 1), path) < 0 ||
 	       WRONG(r,
-		       "path '%s' comes after '%s'; paths must be unique, and lines sorted by "
-		       "them, byte by byte (LC_ALL=C sort)",
-		       json_shown(path, name, sizeof(name)),
-		       json_shown(before, other, sizeof(other)));
+		       "path '%s' does not come after that of the line before; paths must be "
+		       "unique, and lines sorted by them, byte by byte (LC_ALL=C sort)",
+		       json_shown(path, shown, sizeof(shown)));
 }
 
 /* Looks up the format and the type. */
@@ -191,27 +193,31 @@ static bool check_numbers(const struct reading *r, const struct line *l)
 	return !l->has_data_at || (f->frame_bytes == 0 && bytes <= l->size && f->data_at <= most) ||
 	       WRONG(r,
 		       "data_at is %" PRIu64 "; must be absent of a compressed shard, otherwise at "
-		       "most %" PRIu64 ": after it, %" PRIu64 " tokens of %" PRIu64
-		       " bytes must fit into size, %" PRIu64,
-		       f->data_at, most, f->tokens, width, l->size);
+		       "most %" PRIu64 ", so that the tokens fit into size",
+		       f->data_at, most);
 }
 
 /* ---- members of shards in a store ---- */
 
-/* Checks an ETag, which goes into a header of each request. @side: of this side file, or "". */
-static bool check_etag(const struct reading *r, const char *etag, const char *side)
+bool manifest_etag_ok(const char *etag)
 {
-	char shown[STORE_ETAG_BYTES];
 	size_t n = 0;
 
 	while (etag[n] > ' ' && etag[n] <= '~' && etag[n] != '"')
 		n++;
-	return (n > 0 && n < STORE_ETAG_BYTES && !etag[n] && strncmp(etag, "W/", 2) != 0) ||
+	return n > 0 && n < STORE_ETAG_BYTES && !etag[n] && strncmp(etag, "W/", 2) != 0;
+}
+
+/* @of: the shard or side file. */
+static bool check_etag(const struct reading *r, const char *etag, const char *of)
+{
+	char shown[STORE_ETAG_BYTES];
+
+	return manifest_etag_ok(etag) ||
 	       WRONG(r,
-		       "%s%setag is '%s'; must be a strong ETag (without W/) of up to %d printable "
+		       "%s: etag is '%s'; must be a strong ETag (without W/) of up to %d printable "
 		       "characters, without spaces and quotes",
-		       side, side[0] ? ": " : "", json_shown(etag, shown, sizeof(shown)),
-		       STORE_ETAG_BYTES - 1);
+		       of, json_shown(etag, shown, sizeof(shown)), STORE_ETAG_BYTES - 1);
 }
 
 /* If lines list a side file differently, the store refuses to read it, as it compares both. */
@@ -247,7 +253,7 @@ static bool take_store(const struct reading *r, const struct line *l)
 	const char *name;
 	json_t *value;
 
-	if (l->etag && !check_etag(r, l->etag, ""))
+	if (l->etag && !check_etag(r, l->etag, l->path))
 		return false;
 	if (l->side && !json_is_object(l->side))
 		return WRONG(r,
@@ -329,15 +335,6 @@ static bool take_lines(struct reading *r, FILE *file, manifest_visit *visit, voi
 
 /* ---- the text, in a file or in a store ---- */
 
-static const struct store_bucket *bucket_of(
-	const struct dataset *d, const char *url, const char **key, struct fault *fault)
-{
-	if (d->finder.stores)
-		return store_bucket(d->finder.stores, url, key, fault);
-	fault_set(fault, FAULT_ARGUMENT, "", "no stores are open");
-	return NULL;
-}
-
 /* An object is read as a whole to *@text, which the caller frees after the file. */
 static FILE *open_text(const struct dataset *d, const char *path, char **text, struct fault *fault)
 {
@@ -348,7 +345,7 @@ static FILE *open_text(const struct dataset *d, const char *path, char **text, s
 	size_t n;
 
 	if (url_text_is(path)) {
-		bucket = bucket_of(d, path, &key, fault);
+		bucket = store_bucket(d->finder.stores, path, &key, fault);
 		*text = bucket ? store_load(d->finder.stores, bucket, key, TEXT_MOST, &n, fault)
 			       : NULL;
 		if (*text && !(file = fmemopen(*text, n, "r")))
@@ -361,11 +358,14 @@ static FILE *open_text(const struct dataset *d, const char *path, char **text, s
 	return file;
 }
 
-/* Sets the root, and what finds shards in a store. */
-static bool begin(struct reading *r, const char *root)
+/* Sets the root of the shards that are listed at @path, and what finds shards in a store. */
+static bool begin(struct reading *r, const char *path, const char *root)
 {
 	struct dataset *d = r->d;
 	size_t n = strlen(root);
+
+	if (!d->finder.stores && (url_text_is(path) || url_text_is(root)))
+		return fault_set(r->fault, FAULT_ARGUMENT, "", "no stores are open");
 
 	while (n > 1 && root[n - 1] == '/')
 		n--;
@@ -374,7 +374,7 @@ static bool begin(struct reading *r, const char *root)
 		return fault_memory(r->fault);
 	if (!url_text_is(root))
 		return true;
-	d->bucket = bucket_of(d, root, &r->key, r->fault);
+	d->bucket = store_bucket(d->finder.stores, root, &r->key, r->fault);
 	if (!d->bucket)
 		return false;
 	d->key_bytes = strlen(r->key);
@@ -390,7 +390,7 @@ bool manifest_read(struct dataset *d, const char *path, const char *root,
 {
 	struct reading r = {.d = d, .format = format, .fault = fault};
 	char *text = NULL;
-	FILE *file = begin(&r, root) ? open_text(d, path, &text, fault) : NULL;
+	FILE *file = begin(&r, path, root) ? open_text(d, path, &text, fault) : NULL;
 	bool fine = file && take_lines(&r, file, visit, context);
 
 	if (file)

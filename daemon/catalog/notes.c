@@ -8,11 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { /* remark on frames of at least this size, and at least this many windows */
-	LARGE_FRAME_BYTES = 1 << 20,
-	LARGE_FRAME_WINDOWS = 16,
-	UNSERVED_PART = 20, /* doubt if more than this part of the tokens is never served */
-};
+enum { UNSERVED_PART = 20 }; /* doubt if more than this part of the tokens is never served */
 
 void dataset_remark(struct dataset *d, int kind, const char *text, ...)
 {
@@ -89,20 +85,11 @@ static void doubt_names(struct dataset *d)
 void dataset_remarks(struct dataset *d)
 {
 	const struct table *w = &d->table;
-	uint64_t window = w->window_tokens * d->token_bytes;
 	/* Gaps of a stride above the window are meant. */
 	bool tails = !d->config->slide && w->stride <= w->window_tokens;
 	uint64_t lost = w->short_tokens + (tails ? w->tail_tokens : 0);
 
 	doubt_names(d);
-	/* A frame is decoded as a whole. Only windows of the same block share frames. */
-	if (d->config->shuffle == ORDER_GLOBAL && d->frame_bytes >= LARGE_FRAME_BYTES &&
-		d->frame_bytes / LARGE_FRAME_WINDOWS >= window)
-		dataset_remark(d, REMARK_NOTE,
-			"with shuffle: global each window of %" PRIu64
-			" bytes decodes a zstd frame of up to %" PRIu64 " KiB, %" PRIu64
-			" times as much; set shuffle: block, or compress in frames of 256 KiB",
-			window, d->frame_bytes >> 10, d->frame_bytes / window);
 	if (w->windows > 0 && d->config->weight > 0 && lost > w->total_tokens / UNSERVED_PART)
 		dataset_remark(d, REMARK_DOUBT,
 			"%.1f %% of its %" PRIu64 " tokens are never served: %" PRIu64

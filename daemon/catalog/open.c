@@ -67,20 +67,12 @@ bool dataset_manifest(struct dataset *d, struct fault *fault)
 {
 	const struct config_dataset *source = d->config;
 	struct stat st;
-	char path[PATH_MAX], root[PATH_MAX];
+	char path[PATH_MAX], root[PATH_MAX]; /* which need not exist until shards are read */
 	struct fault cause;
 
 	if (!begin(d, fault) || !absolute(d, source->manifest, path, fault) ||
 		!absolute(d, source->path, root, fault))
 		return false;
-	/* The directory need not exist until shards are read. A path with wildcards is a pattern
-	 * only if there is no such file. */
-	if (!url_text_is(root) && (stat(root, &st) == 0 ? !S_ISDIR(st.st_mode)
-							: strpbrk(source->path, "*?[") != NULL))
-		return REFUSE(d, fault, path,
-			"%.80s: is not a directory; with a manifest, must be the directory that "
-			"the paths in %s are relative to",
-			source->path, path);
 	if (stat(path, &st) == 0)
 		d->manifest = dataset_identify(&st);
 	if (manifest_read(d, path, root, shard_format(source->format), NULL, NULL, &cause))
@@ -108,22 +100,6 @@ static bool list_files(struct dataset *d, struct fault *fault)
 	       REFUSE(d, fault, path, "%s: no shards found; must have at least one", path);
 }
 
-/* The ending of all files but those that end like @path: "", unless they have one. */
-static const char *ending_of_others(const struct dataset *d, const char *path)
-{
-	const char *mine = strrchr(path, '.'), *others = "";
-
-	for (uint64_t s = 0; s < d->list.count; s++) {
-		const char *name = shard_list_name(&d->list, s), *end = strrchr(name, '.');
-
-		if (!mine || !end || strchr(name, '/') ||
-			(*others && strcmp(end, mine) != 0 && strcmp(end, others) != 0))
-			return "";
-		others = strcmp(end, mine) != 0 ? end : others;
-	}
-	return others;
-}
-
 /*
  * Reports a fault of the shard @path. Keeps its code and errno if a system call failed. Among
  * shards, a file that is none is most likely a README or the index of another loader. `format:
@@ -132,17 +108,21 @@ static const char *ending_of_others(const struct dataset *d, const char *path)
 static bool refuse_shard(
 	const struct dataset *d, const char *path, const struct fault *cause, struct fault *fault)
 {
-	const char *remedy = "", *others = "";
+	const char *remedy = "", *other = shard_list_name(&d->list, 0), *ending;
 
-	if (shard_is_unknown(cause) && d->list.count > 1) {
-		others = ending_of_others(d, path);
-		remedy = *others ? "; to read only the shards, set path: "
-				 : "; move it away, or set a pattern that matches only the shards";
-	} else if (shard_is_unknown(cause) && !shard_is_foreign(cause)) {
+	if (d->list.count > 1 && bytes_ends_in(path, other))
+		other = shard_list_name(&d->list, 1);
+	ending = strrchr(other, '.');
+	if (!shard_is_unknown(cause) || d->list.count == 1 || !ending || strchr(other, '/') ||
+		bytes_ends_in(path, ending))
+		ending = NULL;
+	if (shard_is_unknown(cause) && d->list.count > 1)
+		remedy = ending ? "; move it away, or set path: "
+				: "; move it away, or set a pattern that matches only the shards";
+	else if (shard_is_unknown(cause) && !shard_is_foreign(cause))
 		remedy = "; " PHRASE_NOT_SHARD;
-	}
 	REFUSE(d, fault, path, "%s: %s%s%s%s%s", path, cause->text, remedy,
-		*others ? d->list.root : "", *others ? "/*" : "", others);
+		ending ? d->list.root : "", ending ? "/*" : "", ending ? ending : "");
 	if (cause->error) {
 		fault->code = cause->code;
 		fault->error = cause->error;
@@ -158,19 +138,8 @@ static bool keep(struct dataset *d, uint64_t s, const struct shard_format *forma
 	/* Are the starts of documents known? Samples count as documents. */
 	bool indexed =
 		facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
-	bool flat = format == &shard_flat, first = !d->format;
+	bool first = !d->format;
 
-	/* A file that no format recognises counts as flat. Among shards of another format it is
-	 * most likely one of them. */
-	if (!first && flat != (d->format == &shard_flat)) {
-		const char *other = shard_list_name(&d->list, 0);
-
-		return REFUSE(d, fault, path,
-			"%s: " PHRASE_FORMAT_LOST "; restore that, or, if it contains plain "
-			"tokens, put it into a dataset of its own with format: flat",
-			flat ? path : other, flat ? other : path,
-			flat ? d->format->name : format->name);
-	}
 	if (!dataset_keep(d, s, format, facts, &cause))
 		return refuse_shard(d, path, &cause, fault);
 	if (first) {
@@ -260,10 +229,8 @@ static bool find_sides(struct dataset *d, struct fault *fault)
 		path[n - 1] = 0;
 	d->hint.label_mask = d->label_mask = strdup(path);
 	d->hint.root_bytes = root + (root > 0 && d->list.root[root - 1] != '/');
-	bool inside = strncmp(path, d->list.root, root) == 0;
-
 	/* A mask among the shards would be served as tokens. */
-	for (uint64_t s = 0; inside && s < d->list.count; s++)
+	for (uint64_t s = 0; s < d->list.count; s++)
 		if (shard_list_path(&d->list, s, shard, sizeof(shard)) &&
 			strncmp(shard, path, n) == 0 && shard[n] == '/')
 			return REFUSE(d, fault, label_mask,
@@ -277,21 +244,17 @@ static bool find_sides(struct dataset *d, struct fault *fault)
  * store, shards have annotations only if the manifest lists side files, or if they have an index
  * themselves; of files, that is found when a shard is opened.
  */
-static bool presume_annotations(struct dataset *d, struct fault *fault)
+static void presume_annotations(struct dataset *d)
 {
-	struct stat st;
 	char path[PATH_MAX + 1];
 
 	d->marked = (d->hint.documents || d->hint.loss_mask) &&
 		    (!d->bucket || json_object_size(d->sides) > 0 || d->format->indexed);
 	if (!d->hint.loss_mask)
-		return true;
+		return;
 	shard_list_path(&d->list, 0, path, sizeof(path));
-	if (!d->bucket && stat(path, &st) != 0)
-		return REFUSE(d, fault, path, "%s: %s; must be readable", path, strerror(errno));
 	d->bounds = side_id(SIDE_BOUNDS, d->format, &d->hint, path) != 0;
 	d->masks = side_id(SIDE_MASK, d->format, &d->hint, path) != 0;
-	return true;
 }
 
 /* Finds the dataset's shards, and their facts. */
@@ -307,9 +270,10 @@ static bool find_shards(struct dataset *d, struct fault *fault)
 	d->table.first_window = calloc(d->table.shards + 1, sizeof(*d->table.first_window));
 	if (!d->table.first_window)
 		return fault_memory(fault);
-	if (!find_sides(d, fault) ||
-		!(manifest ? presume_annotations(d, fault) : describe_files(d, fault)))
+	if (!find_sides(d, fault) || (!manifest && !describe_files(d, fault)))
 		return false;
+	if (manifest)
+		presume_annotations(d);
 	/* If the format mixes rows and one shard has others than windows, those of all are joined.
 	 */
 	d->hint.joined = d->format->mixes_rows && d->sample_tokens == 0;
@@ -344,29 +308,23 @@ static bool check_windows(const struct dataset *d, struct fault *fault)
 	const struct config_stream *stream = d->stream;
 	const struct table *t = &d->table;
 	bool wanted = stream->epochs || d->config->weight > 0;
-	uint64_t largest = 0;
 
 	for (uint32_t i = 0; i < stream->steps; i++)
 		wanted |= stream->step[i].weights[d->config - stream->dataset] > 0;
 	if (t->windows > 0 || !wanted)
 		return true;
-	for (uint64_t s = 1; s < t->shards; s++)
-		if (t->tokens[s] > t->tokens[largest])
-			largest = s;
 	return REFUSE(d, fault, path,
-		"no shard is as long as a window: the largest, %s, has %" PRIu64
-		" tokens, and a window has %" PRIu64 " (seq_len %" PRIu64 " + extra %" PRIu64
+		"no shard is as long as a window: all have fewer than %" PRIu64
+		" tokens (seq_len %" PRIu64 " + extra %" PRIu64
 		"); use longer shards, a smaller seq_len or %s",
-		shard_list_name(&d->list, largest), t->tokens[largest], t->window_tokens,
-		stream->seq_len, stream->extra, stream->epochs ? "no such dataset" : "weight 0");
+		t->window_tokens, stream->seq_len, stream->extra,
+		stream->epochs ? "no such dataset" : "weight 0");
 }
 
 /* Parts have no token in common if windows do not overlap, and always begin at the same tokens. */
 static bool check_part(struct dataset *d, struct fault *fault)
 {
 	struct order_dataset part;
-	uint64_t runs = order_runs(d->table.windows);
-	char least[ORDER_SHARE_BYTES];
 
 	d->windows = d->table.windows;
 	if (!dataset_is_part(d))
@@ -384,10 +342,8 @@ static bool check_part(struct dataset *d, struct fault *fault)
 	if (!order_part(&part, d->table.windows, d->config->lo, d->config->hi))
 		return REFUSE(d, fault, part,
 			"has none of the %" PRIu64
-			" windows of the path, which are dealt in %" PRIu64
-			" runs of %d; must be a share of at least %s",
-			d->table.windows, runs, ORDER_RUN,
-			order_share_text((ORDER_UNITS + runs - 1) / (runs ? runs : 1), least));
+			" windows of the path, which are dealt in runs of %d; must be larger",
+			d->table.windows, ORDER_RUN);
 	d->windows = part.windows;
 	return true;
 }

@@ -46,7 +46,4 @@ uint32_t dataset_sides(const struct shard_facts *facts);
  * or none has. False: @fault, without the path. */
 bool dataset_alike(const struct dataset *d, const struct shard_facts *facts, struct fault *fault);
 
-/* As objects.find(), whose context is the dataset. */
-bool dataset_find_object(const void *dataset, const char *url, struct object *object);
-
 #endif

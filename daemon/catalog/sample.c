@@ -75,12 +75,9 @@ static void tell(struct dataset *d, uint64_t s, const struct sample_verdict *v, 
 }
 
 /* Without a word in the config about its tokens, a file that does not look like them is refused. */
-static bool check_verdict(const struct dataset *d, uint64_t s, const char *path,
-	const struct sample_verdict *v, struct fault *fault)
+static bool check_verdict(const struct dataset *d, const char *path, const struct sample_verdict *v,
+	struct fault *fault)
 {
-	uint64_t other = s == 0 && d->table.shards > 1;
-	char others[PATH_MAX + 1];
-
 	if (v->kind <= SAMPLE_DOUBT || d->config->has_dtype ||
 		(v->kind == SAMPLE_FOREIGN && d->stream->has_vocab))
 		return true;
@@ -88,12 +85,8 @@ static bool check_verdict(const struct dataset *d, uint64_t s, const char *path,
 		return REFUSE(d, fault, path,
 			"%s %s; move it away, or, if it does hold tokens, set dtype: %s", path,
 			v->text, shard_type_name(d->hint.type));
-	shard_list_path(&d->list, other, others, sizeof(others));
-	if (look(d, others).verdict.kind != SAMPLE_WIDE) /* dtype: would be wrong for it */
-		return REFUSE(d, fault, path,
-			"%s %.*s, but %s does not; move it away, or write it again", path,
-			(int)strcspn(v->text, ";"), v->text, shard_list_name(&d->list, other));
-	return dataset_refuse(d, fault, d->config->line, "dtype", "%s %s", path, v->text);
+	return dataset_refuse(d, fault, d->config->line, "dtype", "%s %s%s", path, v->text,
+		d->table.shards > 1 ? "; if only this shard does, move it away" : "");
 }
 
 /* The number of sampled shard @i of @n. */
@@ -123,7 +116,7 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 				"its stream will stop at a bad token: %.200s: %s",
 				shard_list_name(&d->list, s), seen.token.text);
 		refused |= seen.token.code == FAULT_TOKEN;
-		if (!check_verdict(d, s, path, &seen.verdict, fault))
+		if (!check_verdict(d, path, &seen.verdict, fault))
 			return false;
 		tell(d, s, &seen.verdict, &told);
 		if (!seen.long_enough || seen.verdict.kind != SAMPLE_FINE)

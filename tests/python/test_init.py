@@ -173,17 +173,17 @@ BAD = {  # files, arguments, words of the message
     "an index next to shards": (
         {f"{D}/a.bin": flat(9000), f"{D}/a_offsets.npy": shard_writers.npy(tokens(900, "<i8"))},
         [D],
-        "a_offsets.npy: format is npy, but the first shard, a.bin",
+        "a_offsets.npy: format is npy, but that of the first shard, a.bin",
     ),
     "the current directory": ({"./0.bin": flat(9000)}, ["."], "tokend.yaml"),
     "two formats": (
         {f"{D}/a.bin": flat(9000), f"{D}/b.npy": shard_writers.npy(tokens(9000))},
         [D],
-        "b.npy: format is npy, but the first shard, a.bin",
+        "b.npy: format is npy, but that of the first shard, a.bin",
     ),
     "no such path": ({}, ["../none"], "../none: No such file or directory"),
     "Latin-1": ({f"{D}/a.txt": "é".encode("latin-1") * 900}, [D], "../data: has no documents"),
-    "too few tokens": ({f"{D}/a.bin": flat(5)}, [D], "5 tokens"),
+    "too few tokens": ({f"{D}/a.bin": flat(5)}, [D], "fewer than 9 tokens"),
     "int64 in a flat file": ({f"{D}/a.bin": flat(9000, "<i8")}, [D], "../data/a.bin: "),
     "shards and text": (
         {f"{D}/web/a.bin": flat(9000), f"{D}/text/a.txt": WORDS},

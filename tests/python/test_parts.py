@@ -119,12 +119,3 @@ def test_when_says_that_another_part_has_the_window(parts):
     code, out, err = run(TOKCTL, "when", "-c", parts.config, "some", "--dataset", "web", *place)
     assert (code, out) == (1, b"")
     assert f"never served here: window {row['window']} is not in part [0, 0.9] of the path" in err
-
-
-def test_parts_that_overlap_are_remarked(daemon):
-    two = TWO.replace("[0.9, 1]", "[0.85, 1]")
-    said = "best: its part of the path, [0.85, 1], overlaps [0, 0.9] of dataset most"
-    restart(daemon, two)
-    assert daemon.log().count(said) == 1
-    with pytest.warns(RuntimeWarning, match=r"overlaps \[0, 0.9\] of dataset most"):
-        make(daemon, "run").close()
