@@ -16,44 +16,28 @@ struct parallel_loop {
 	void *context;
 	_Atomic unsigned threads;
 	_Atomic uint64_t next, failed; /* failed: the least i that failed so far, or n */
-	pthread_mutex_t lock;	       /* over the rest, and changes of `failed` */
-	pthread_cond_t passed;
-	uint64_t turn;
-	struct fault *fault; /* of `failed` */
+	pthread_mutex_t lock;	       /* over changes of `failed`, and its fault */
+	struct fault *fault;
 };
 
 static void *run(void *argument)
 {
 	struct parallel_loop *loop = argument;
-	struct parallel p = {.context = loop->context, .thread = loop->threads++, .loop = loop};
+	struct parallel p = {.context = loop->context, .thread = loop->threads++};
 	struct fault fault;
 
 	/* At failed and above: other threads have taken all smaller i. */
 	while ((p.i = loop->next++) < loop->failed) {
-		bool done = loop->work(&p, &fault);
-
+		if (loop->work(&p, &fault))
+			continue;
 		pthread_mutex_lock(&loop->lock);
-		if (!done && p.i < loop->failed) {
+		if (p.i < loop->failed) {
 			loop->failed = p.i;
 			*loop->fault = fault;
 		}
-		loop->turn += loop->turn == p.i;
-		pthread_cond_broadcast(&loop->passed);
 		pthread_mutex_unlock(&loop->lock);
 	}
 	return NULL;
-}
-
-bool parallel_turn(const struct parallel *p)
-{
-	struct parallel_loop *loop = p->loop;
-
-	pthread_mutex_lock(&loop->lock);
-	while (loop->turn < p->i && loop->failed > p->i)
-		pthread_cond_wait(&loop->passed, &loop->lock);
-	bool mine = loop->failed > p->i;
-	pthread_mutex_unlock(&loop->lock);
-	return mine;
 }
 
 uint64_t parallel_for(uint64_t n, unsigned threads,
@@ -64,7 +48,6 @@ uint64_t parallel_for(uint64_t n, unsigned threads,
 		.context = context,
 		.failed = n,
 		.lock = PTHREAD_MUTEX_INITIALIZER,
-		.passed = PTHREAD_COND_INITIALIZER,
 		.fault = fault};
 	pthread_t thread[PARALLEL_THREADS];
 	sigset_t all, before;

@@ -14,7 +14,6 @@ struct parallel {
 	void *context;
 	uint64_t i;
 	unsigned thread; /* below the number of threads: for memory of its own */
-	struct parallel_loop *loop;
 };
 
 /*
@@ -25,13 +24,6 @@ struct parallel {
 uint64_t parallel_for(uint64_t n, unsigned threads,
 	bool (*work)(const struct parallel *p, struct fault *fault), void *context,
 	struct fault *fault);
-
-/*
- * For the rest of the work, which must be done in order, by one thread at a time: waits until all
- * smaller i are done. False: one of them failed, so return true. Every i must take its turn, or
- * return false.
- */
-bool parallel_turn(const struct parallel *p);
 
 /* Threads for work that waits for a local disk, or that computes. */
 unsigned parallel_reads(uint64_t n);

@@ -88,11 +88,11 @@ def test_named_files_equal_their_directory(place):
         (["nn/[c].bin"], [c]),  # the name of an existing file
     ):
         assert said(place, *names) == wanted, names
-    assert said(place, "n/*.npy", code=1) == [("n/*.npy", None, "matches no file")]
+    assert said(place, "n/*.npy", code=1) == [("n/*.npy", None, "no files found")]
     assert has(said(place, "n/deep/b.bin", "n/a.idx", code=1)[1][2], "is a Megatron index, but its")
     assert problems(place.file("missing"))[0][0].endswith("No such file or directory")
     os.mkdir(place.file("nothing"))
-    assert problems(place.file("nothing")) == [["contains no files"]]
+    assert problems(place.file("nothing")) == [["no files found"]]
     subprocess.run([TOKCTL, "manifest", "n/*", "m"], cwd=place.path, check=True)
     listed = [json.loads(line)["path"] for line in open(place.file("m"))]
     assert listed == ["a.bin", "deep/b.bin"]

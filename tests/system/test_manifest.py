@@ -226,7 +226,7 @@ MANIFESTS = [  # the manifest, words after its name
     (line("a\0b"), ["JSON_ALLOW_NUL"]),
     (A + A, [":2: path 'a.bin' does not come after that of the line before; paths"]),
     (B + A, [":2: path 'a.bin' does not come after", "unique, and lines sorted"]),
-    (A + line("b", format="npy"), [":2: format is npy, but that of the first shard, a.bin, is flat"]),
+    (A + line("b", format="npy"), [":2: format is npy, but that of the first shard, a.bin,"]),
     (A + line("b", dtype="u32"), ["dtype is u32, but that of the first shard, a.bin, is u16"]),
     ("", [".manifest: ", "m.jsonl: is empty; must list at least one shard; must be a file writ"]),
     ("".join(line(f"{i:02}", tokens=1 << 60) for i in range(17)), ["more than 2^64 tokens in"]),

@@ -47,7 +47,6 @@ struct inspect {
 
 	/* the path that is read */
 	struct ctl_place place;
-	struct ctl_place masks;	    /* of the dataset of the path, if they are in a store */
 	const struct dataset *from; /* that the shards must agree with; NULL: their dataset's */
 	struct dataset first;	    /* as of a listed one, of shards in no dataset */
 };
@@ -73,6 +72,7 @@ enum {
 
 enum {
 	SAMPLED_MOST = 64, /* shards of a place */
+	AT_ONCE = 512,	   /* shards that are read before they are reported */
 	PROBLEMS = 4,	   /* of a shard; further ones are dropped */
 };
 
@@ -80,7 +80,6 @@ enum {
 struct inspected {
 	uint64_t i;		 /* in the place */
 	char path[PATH_MAX + 1]; /* as the user would write it */
-	char file[PATH_MAX + 1]; /* to open */
 
 	/* how it is read */
 	struct listed *listed; /* NULL: in no dataset of the config */
@@ -88,8 +87,7 @@ struct inspected {
 	struct ctl_input input;
 
 	/* what was read */
-	struct shard *shard; /* NULL: @fault */
-	int fd;
+	const struct shard_format *format; /* NULL: it cannot be opened: @fault */
 	uint64_t size;
 	struct fault fault;
 	struct shard_facts facts;
@@ -128,12 +126,12 @@ static void print(struct inspect *in, const struct inspected *f)
 {
 	struct emit *e = &in->emit;
 	const struct shard_facts *facts = &f->facts;
-	bool read = f->shard, listed = read && f->listed;
+	bool read = f->format, listed = read && f->listed;
 	const char *column = facts->column[0] ? facts->column : NULL;
 
 	in->faults |= f->problems > 0;
 	emit_text(e, "path", "path", f->path);
-	emit_text(e, "format", "format", read ? f->shard->format->name : NULL);
+	emit_text(e, "format", "format", read ? f->format->name : NULL);
 	emit_text(e, "dtype", "dtype", read ? shard_type_name(facts->type) : NULL);
 	emit_optional(e, "tokens", "tokens", facts->tokens, read);
 	emit_optional(e, "documents", "documents", facts->documents,
@@ -164,7 +162,7 @@ static void print(struct inspect *in, const struct inspected *f)
 __attribute__((format(printf, 4, 5))) static void report(
 	struct inspect *in, const char *path, const char *name, const char *format, ...)
 {
-	struct inspected f = {.shard = NULL};
+	struct inspected f = {.format = NULL};
 	char text[sizeof(f.problem[0])];
 	va_list args;
 
@@ -293,24 +291,10 @@ static void use_manifest(const struct dataset *from, const char *name, struct ct
 	}
 }
 
-static void begin_shard(struct inspect *in, struct inspected *f, uint64_t i)
-{
-	f->i = i;
-	f->fd = -1;
-	ctl_place_path(&in->place, i, f->path);
-	ctl_place_file(&in->place, i, f->file);
-	f->listed = find_listed(in, f->file, &f->number);
-	f->input = ctl_input_at(&in->place, &in->input);
-	if (in->from)
-		use_manifest(in->from, ctl_place_name(&in->place, i), &f->input);
-	if (f->listed)
-		use_listed(f->listed, &f->input);
-}
-
 /* ---- reading ---- */
 
 /* Reads all tokens. */
-static void scan(struct inspect *in, struct inspected *f)
+static void scan(struct inspect *in, struct inspected *f, const struct shard *shard)
 {
 	const struct config_stream *stream = f->listed ? f->listed->stream : NULL;
 	struct fault fault;
@@ -319,7 +303,7 @@ static void scan(struct inspect *in, struct inspected *f)
 		.digests = in->manifest || (f->listed && f->listed->shards.entry),
 		.masks = f->has_mask,
 		.progress = &in->progress};
-	f->scanned = ctl_scan(&f->scan, f->shard, &fault);
+	f->scanned = ctl_scan(&f->scan, shard, &fault);
 	if (!f->scanned)
 		problem(f, "%s", ctl_input_text(f->path, fault.text));
 	if (f->scan.beyond != SHARD_UNKNOWN)
@@ -331,13 +315,13 @@ static void scan(struct inspect *in, struct inspected *f)
 
 /* Reports what does not look like tokens: a problem if the dtype was not given, otherwise a note.
  */
-static void check_looks(struct inspect *in, struct inspected *f)
+static void check_looks(const struct inspect *in, struct inspected *f, const struct shard *shard)
 {
 	/* A sample is 64 KiB. Like the daemon at start, it looks only at some of a million shards.
 	 * Shards of a manifest were sampled when it was written. */
 	if (in->from || (!in->deep && f->i >= SAMPLED_MOST))
 		return;
-	struct sample_verdict v = sample_shard(f->shard);
+	struct sample_verdict v = sample_shard(shard);
 
 	if (v.kind > SAMPLE_DOUBT && !f->input.hint.has_type)
 		problem(f, "%s", v.text);
@@ -346,26 +330,46 @@ static void check_looks(struct inspect *in, struct inspected *f)
 			v.text);
 }
 
-static void read_shard(struct inspect *in, struct inspected *f)
+static void read_open(struct inspect *in, struct inspected *f, const struct shard *shard)
 {
-	struct stat st;
-
-	f->shard = ctl_input_open(&f->input, f->file, &f->fd, &f->fault);
-	if (!f->shard)
-		return;
-	f->facts = f->shard->facts;
-	f->has_mask = f->shard->mask || f->shard->map.outside > 0;
+	f->format = shard->format;
+	f->facts = shard->facts;
+	f->has_mask = shard->mask || shard->map.outside > 0;
 	/* An empty file among others is a shard without windows. A single one without a header was
 	 * probably never written. */
-	if (in->place.shards == 1 && f->facts.tokens == 0 && f->shard->format == &shard_flat)
+	if (in->place.set.list.count == 1 && f->facts.tokens == 0 && f->format == &shard_flat)
 		problem(f, "its size is 0 bytes%s; write it again",
-			f->shard->bytes->plain ? "" : " after decoding");
-	check_looks(in, f);
+			shard->bytes->plain ? "" : " after decoding");
+	check_looks(in, f, shard);
 	if (in->deep)
-		scan(in, f);
-	f->size = in->place.remote	   ? ctl_place_object(&in->place, f->i).size
-		  : fstat(f->fd, &st) == 0 ? (uint64_t)st.st_size
-					   : 0;
+		scan(in, f, shard);
+}
+
+/* Reads shard @i. Any thread. */
+static void read_shard(struct inspect *in, struct inspected *f, uint64_t i)
+{
+	const char *name = shard_list_name(&in->place.set.list, i);
+	char file[PATH_MAX + 1]; /* to open */
+	struct stat st;
+	int fd;
+
+	f->i = i;
+	ctl_place_path(&in->place, i, f->path);
+	shard_list_path(&in->place.set.list, i, file, sizeof(file));
+	f->listed = find_listed(in, file, &f->number);
+	f->input = ctl_input_at(&in->place, &in->input);
+	if (in->from)
+		use_manifest(in->from, name, &f->input);
+	if (f->listed)
+		use_listed(f->listed, &f->input);
+	struct shard *shard = ctl_input_open(&f->input, file, &fd, &f->fault);
+
+	if (shard)
+		read_open(in, f, shard);
+	f->size = in->place.set.bucket	? ctl_place_object(&in->place, i).size
+		  : fstat(fd, &st) == 0 ? (uint64_t)st.st_size
+					: 0;
+	ctl_input_close(shard, fd);
 }
 
 /* ---- what a stream would serve ---- */
@@ -400,7 +404,7 @@ static void count_windows(const struct inspect *in, struct inspected *f)
 		.tokens = &tokens,
 		.first_window = first_window};
 
-	if (*sample > 0 && f->shard->format->mixes_rows && is_joined(in, f->listed)) {
+	if (*sample > 0 && f->format->mixes_rows && is_joined(in, f->listed)) {
 		f->facts.documents = tokens / *sample;
 		*sample = 0;
 	}
@@ -421,12 +425,12 @@ static void count_windows(const struct inspect *in, struct inspected *f)
 static void compare_with_first(struct inspect *in, struct inspected *f)
 {
 	struct dataset *first = f->listed ? &f->listed->first : &in->first;
-	const char *name = ctl_place_name(&in->place, f->i);
+	const char *name = shard_list_name(&in->place.set.list, f->i);
 	struct fault fault;
 
 	if ((first->list.count == 0 && !(shard_list_add(&first->list, name, &fault) &&
 					       dataset_resize(first, 1, &fault))) ||
-		!dataset_keep(first, 0, f->shard->format, &f->facts, &fault))
+		!dataset_keep(first, 0, f->format, &f->facts, &fault))
 		problem(f, "%s", fault.text);
 }
 
@@ -435,41 +439,42 @@ static void compare_with_first(struct inspect *in, struct inspected *f)
 static void compare_with_line(const struct inspect *in, struct inspected *f)
 {
 	const struct dataset *m = in->from ? in->from : f->listed ? &f->listed->shards : NULL;
-	int64_t i =
-		in->from ? shard_list_find(&m->list, ctl_place_name(&in->place, f->i)) : f->number;
+	int64_t i = in->from ? shard_list_find(&m->list, shard_list_name(&in->place.set.list, f->i))
+			     : f->number;
 	struct fault fault;
 
 	if (!m || !m->entry || i < 0)
 		return;
 	const struct entry *line = &m->entry[i];
 
-	if (!dataset_agrees(m, (uint64_t)i, f->shard->format, &f->facts, f->size, &fault))
+	if (!dataset_agrees(m, (uint64_t)i, f->format, &f->facts, f->size, &fault))
 		problem(f, "%s", fault.text);
 	else if (f->scanned && f->problems == 0 && line->digest && f->scan.digest != line->digest)
 		problem(f,
 			"digest is %016" PRIx64 " in the manifest and %016" PRIx64
 			" in the %s; restore the shard, or write the manifest anew",
-			line->digest, f->scan.digest, in->place.remote ? "store" : "file");
+			line->digest, f->scan.digest, in->place.set.bucket ? "store" : "file");
 }
 
 /* ---- a manifest's line ---- */
 
 /* Writes the line of shard @i of in->place, after adding the members that depend on where the shard
  * is. @line NULL: out of memory. False: @fault. */
-static bool put_line(struct inspect *in, uint64_t i, const struct shard_format *format,
-	json_t *line, struct fault *fault)
+static bool put_line(struct inspect *in, uint64_t i, json_t *line, struct fault *fault)
 {
-	json_t *sides = ctl_place_sides(&in->place, i, format);
-	bool fine = line;
+	json_t *sides = ctl_place_sides(&in->place, i);
+	bool fine = line || fault_memory(fault);
 
-	if (in->place.remote)
+	if (in->place.set.bucket)
 		json_object_set_new(
 			line, "etag", json_string(ctl_place_object(&in->place, i).etag));
 	if (json_object_size(sides) > 0)
 		json_object_set(line, "side", sides);
-	fine = fine && json_dumpf(line, in->manifest, JSON_COMPACT | JSON_PRESERVE_ORDER) == 0;
-	fputc('\n', in->manifest);
 	json_decref(sides);
+	if (!fine || !ctl_place_pinned(&in->place, i, fault))
+		return false;
+	fine = json_dumpf(line, in->manifest, JSON_COMPACT | JSON_PRESERVE_ORDER) == 0;
+	fputc('\n', in->manifest);
 	return fine || ferror(in->manifest) || fault_memory(fault);
 }
 
@@ -482,7 +487,7 @@ static json_t *optional(uint64_t n, bool present)
 static bool manifest_add(struct inspect *in, const struct inspected *f, struct fault *fault)
 {
 	const struct shard_facts *facts = &f->facts;
-	json_t *name = json_string(ctl_place_name(&in->place, f->i));
+	json_t *name = json_string(shard_list_name(&in->place.set.list, f->i));
 	char digest[24];
 
 	if (!name)
@@ -490,16 +495,14 @@ static bool manifest_add(struct inspect *in, const struct inspected *f, struct f
 			"its name is not UTF-8, so a manifest cannot list it; rename it");
 	snprintf(digest, sizeof(digest), "%016" PRIx64, f->scan.digest);
 	json_t *line = json_pack("{so,ss,ss,sI,sI,ss*,so*,so*,so*,so*}", "path", name, "format",
-		f->shard->format->name, "dtype", shard_type_name(facts->type), "tokens",
+		f->format->name, "dtype", shard_type_name(facts->type), "tokens",
 		(json_int_t)facts->tokens, "size", (json_int_t)f->size, "digest",
 		f->scanned ? digest : NULL, "sample_tokens",
 		optional(facts->sample_tokens, facts->sample_tokens && !facts->row_tokens),
 		"row_tokens", optional(facts->row_tokens, facts->row_tokens), "frame_bytes",
 		optional(facts->frame_bytes, facts->frame_bytes), "data_at",
 		optional(facts->data_at, facts->plain));
-	bool fine = (!in->place.remote ||
-			    ctl_place_etag_ok(ctl_place_object(&in->place, f->i).etag, fault)) &&
-		    put_line(in, f->i, f->shard->format, line, fault);
+	bool fine = put_line(in, f->i, line, fault);
 
 	json_decref(line);
 	return fine;
@@ -513,7 +516,7 @@ static void end_shard(struct inspect *in, struct inspected *f)
 	if (in->input.config && !f->listed)
 		ctl_note("%s: in no dataset of %s; read as %s", f->path, in->input.config->path,
 			shard_type_name(f->input.hint.type));
-	if (!f->shard) {
+	if (!f->format) {
 		problem(f, "%s", ctl_input_text(f->path, f->fault.text));
 		print(in, f);
 		return;
@@ -529,77 +532,72 @@ static void end_shard(struct inspect *in, struct inspected *f)
 
 /* ---- the shards of a path ---- */
 
-static bool inspect_shard(const struct parallel *p, struct fault *fault)
-{
-	struct inspect *in = p->context;
-	struct inspected *f = calloc(1, sizeof(*f));
-	bool fine = true;
+/* The shards that are read at once. */
+struct reading {
+	struct inspect *in;
+	uint64_t first;
+	struct inspected *shard;
+};
 
-	if (!f)
-		return fault_memory(fault);
-	begin_shard(in, f, p->i);
-	read_shard(in, f);
-	if (!in->deep)
-		ctl_progress_add(&in->progress, 1);
-	if (parallel_turn(p)) {
-		end_shard(in, f);
-		fine = !in->emit.failed;
-	}
-	ctl_input_close(f->shard, f->fd);
-	free(f);
-	fault->code = FAULT_NONE; /* the report failed, which emit_end() says */
-	return fine;
+static bool read_next(const struct parallel *p, struct fault *fault)
+{
+	const struct reading *r = p->context;
+
+	(void)fault;
+	read_shard(r->in, &r->shard[p->i], r->first + p->i);
+	if (!r->in->deep)
+		ctl_progress_add(&r->in->progress, 1);
+	return true;
 }
 
 /* Reads and reports all shards of in->place. */
 static void inspect_place(struct inspect *in)
 {
 	const struct ctl_place *p = &in->place;
-	unsigned threads = p->remote || in->deep ? ctl_place_threads(p) : parallel_reads(p->shards);
-	struct fault fault = {.code = FAULT_NONE};
+	uint64_t shards = p->set.list.count, n;
+	unsigned threads =
+		p->set.bucket || in->deep ? ctl_place_threads(p) : parallel_reads(shards);
+	struct fault fault;
 
 	dataset_close(&in->first);
 	ctl_progress_begin(
-		&in->progress, p->path, in->deep ? "tokens" : "shards", in->deep ? 0 : p->shards);
-	if (parallel_for(p->shards, threads, inspect_shard, in, &fault) < p->shards &&
-		fault.code != FAULT_NONE)
-		report(in, p->path, NULL, "%s", fault.text);
+		&in->progress, p->path, in->deep ? "tokens" : "shards", in->deep ? 0 : shards);
+	for (uint64_t at = 0; at < shards && !in->emit.failed; at += n) {
+		n = shards - at < AT_ONCE ? shards - at : AT_ONCE;
+		struct reading r = {in, at, calloc(n, sizeof(*r.shard))};
+
+		if (!r.shard) {
+			report(in, p->path, NULL, PHRASE_MEMORY);
+			break;
+		}
+		parallel_for(n, threads, read_next, &r, &fault);
+		for (uint64_t i = 0; i < n; i++)
+			end_shard(in, &r.shard[i]);
+		free(r.shard);
+	}
 	ctl_progress_end(&in->progress);
 }
 
 /* ---- paths ---- */
 
-/* Lists the masks of the dataset that @path is in, if the config has them in a store. */
-static bool list_masks(struct inspect *in, const char *path, struct fault *fault)
+/* The label_mask in a store of the dataset that @path is in, or NULL. */
+static const char *masks_of(const struct inspect *in, const char *path)
 {
-	for (unsigned i = 0; i < in->lists; i++) {
-		const char *mask = in->listed[i].mask;
-
-		if (mask && url_text_is(mask) && name_below(&in->listed[i], path))
-			return ctl_place_open(
-				       &in->masks, in->input.stores, mask, NULL, NULL, fault) ||
-			       fault_prefix(fault, "%s: ", mask);
-	}
-	return true;
+	for (unsigned i = 0; i < in->lists; i++)
+		if (in->listed[i].mask && url_text_is(in->listed[i].mask) &&
+			name_below(&in->listed[i], path))
+			return in->listed[i].mask;
+	return NULL;
 }
 
-static void inspect_close(struct inspect *in)
-{
-	ctl_place_close(&in->place);
-	ctl_place_close(&in->masks);
-}
-
-/* Opens in->place and in->masks; @names as ctl_place_open(). False after a report. */
+/* Opens in->place; @names as ctl_place_open(). False after a report. */
 static bool inspect_open(struct inspect *in, const char *path, const struct shard_list *names)
 {
 	struct fault fault;
 
-	if (list_masks(in, path, &fault) &&
-		ctl_place_open(&in->place, in->input.stores, path, names,
-			in->masks.remote ? &in->masks : NULL, &fault))
+	if (ctl_place_open(&in->place, in->input.stores, path, names, masks_of(in, path), &fault))
 		return true;
 	report(in, path, NULL, "%s", fault.text);
-	inspect_close(in);
 	return false;
 }
 
@@ -650,7 +648,7 @@ static int inspect(const struct ctl_arguments *a)
 	for (int i = 0; status == CTL_OK && i < n; i++)
 		if (inspect_open(&in, a->argument[i], NULL)) {
 			inspect_place(&in);
-			inspect_close(&in);
+			ctl_place_close(&in.place);
 		}
 	return inspect_end(&in, status);
 }
@@ -666,83 +664,63 @@ const struct ctl_command ctl_inspect = {
 
 /* ---- manifest --from: lines are copied, joined with the objects that were uploaded ---- */
 
-struct join {
-	struct inspect *in;
-	const char *path; /* of the manifest that is read */
-	struct dataset from;
-	char **line; /* [lines] without what is of files: etag, side */
-	size_t lines;
-	struct shard_list names; /* of shards and side files that should be there */
-};
-
-static bool take_line(void *context, const struct dataset *m, json_t *line, struct fault *fault)
+/* Adds the names of the last shard of @m, and of its side files, to @names. */
+static bool add_names(void *names, const struct dataset *m, json_t *line, struct fault *fault)
 {
-	struct join *j = context;
-	uint64_t i = m->list.count - 1;
+	bool fine = shard_list_add(names, shard_list_name(&m->list, m->list.count - 1), fault);
 	const char *name;
 	json_t *value;
-	bool fine = shard_list_add(&j->names, shard_list_name(&m->list, i), fault);
 
 	json_object_foreach(json_object_get(line, "side"), name, value)
 	{
-		fine = fine && shard_list_add(&j->names, name, fault);
+		fine = fine && shard_list_add(names, name, fault);
 	}
+	return fine;
+}
+
+/* Finds the object of the last shard of @m, and copies the line for it. */
+static bool join_line(void *context, const struct dataset *m, json_t *line, struct fault *fault)
+{
+	struct inspect *in = context;
+	uint64_t number = m->list.count, size = m->entry[number - 1].file.bytes, found_bytes = 0;
+	const char *root = in->place.set.list.root, *name = shard_list_name(&m->list, number - 1);
+	int64_t found = shard_list_find(&in->place.set.list, name);
+
+	if (found >= 0)
+		found_bytes = ctl_place_object(&in->place, (uint64_t)found).size;
+	if (found < 0)
+		report(in, root, name,
+			"is in line %" PRIu64 " of the manifest, but not in the store; upload it",
+			number);
+	else if (found_bytes != size)
+		report(in, root, name,
+			"has %" PRIu64 " bytes, but %" PRIu64 " in line %" PRIu64
+			" of the manifest; upload it again, or write that manifest anew",
+			found_bytes, size, number);
+	if (in->faults || in->deep)
+		return true;
 	json_object_del(line, "etag");
 	json_object_del(line, "side");
-	if (!fine || !ctl_grow((void **)&j->line, i, sizeof(*j->line)))
-		return fine && fault_memory(fault);
-	j->line[j->lines++] = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER);
-	return j->line[i] || fault_memory(fault);
+	return put_line(in, (uint64_t)found, line, fault);
 }
 
-/* Finds the object of line @i, and copies the line for it. */
-static void join_line(const struct join *j, uint64_t i)
+/* Reports objects that have no line, and with --deep the first line without a digest. */
+static void check_join(struct inspect *in, const char *path)
 {
-	struct inspect *in = j->in;
-	const char *root = in->place.list.root, *name = shard_list_name(&j->from.list, i);
-	int64_t found = shard_list_find(&in->place.list, name);
-	uint64_t size = j->from.entry[i].file.bytes;
-	struct fault fault;
+	const struct dataset *from = in->from;
 
-	if (found < 0) {
-		report(in, root, name, "is in %.300s:%" PRIu64 ", but not in the store; upload it",
-			j->path, i + 1);
-		return;
-	}
-	struct object object = ctl_place_object(&in->place, (uint64_t)found);
+	for (uint64_t i = 0; i < in->place.set.list.count; i++) {
+		const char *name = shard_list_name(&in->place.set.list, i);
 
-	if (object.size != size)
-		report(in, root, name,
-			"has %" PRIu64 " bytes, but %" PRIu64 " in %.300s:%" PRIu64
-			"; upload it again, or write that manifest anew",
-			object.size, size, j->path, i + 1);
-	else if (!ctl_place_etag_ok(object.etag, &fault))
-		report(in, root, name, "%s", fault.text);
-	if (in->faults || in->deep)
-		return;
-	json_t *line = json_loads(j->line[i], 0, NULL);
-
-	if (!put_line(in, (uint64_t)found, j->from.format, line, &fault))
-		report(in, root, name, "%s", fault.text);
-	json_decref(line);
-}
-
-/* Compares the manifest with the objects. */
-static void join_lines(const struct join *j)
-{
-	struct inspect *in = j->in;
-
-	for (uint64_t i = 0; i < j->from.list.count; i++)
-		join_line(j, i);
-	for (uint64_t i = 0; i < in->place.shards; i++)
-		if (shard_list_find(&j->from.list, ctl_place_name(&in->place, i)) < 0)
-			report(in, in->place.list.root, ctl_place_name(&in->place, i),
+		if (shard_list_find(&from->list, name) < 0)
+			report(in, in->place.set.list.root, name,
 				"is in the store, but not in %.300s; delete it, or write that "
 				"manifest anew with it",
-				j->path);
-	for (uint64_t i = 0; in->deep && i < j->from.list.count; i++)
-		if (j->from.table.tokens[i] && !j->from.entry[i].digest) {
-			report(in, j->path, NULL,
+				path);
+	}
+	for (uint64_t i = 0; in->deep && i < from->list.count; i++)
+		if (from->table.tokens[i] && !from->entry[i].digest) {
+			report(in, path, NULL,
 				"line %" PRIu64 " has no digest to compare with; write it anew "
 				"with --deep",
 				i + 1);
@@ -753,31 +731,32 @@ static void join_lines(const struct join *j)
 /* Writes the manifest of the objects at @url from that at @path. */
 static void join(struct inspect *in, const char *path, const char *url)
 {
-	struct join j = {.in = in, .path = path};
+	struct dataset named = {.hint.type = SHARD_U16}, from = named;
 	const struct listed *listed = find_listed(in, url, &(int64_t){0});
+	struct shard_list names = {.root = NULL};
+	bool unlisted = ctl_place_unlisted(url), fine = true;
 	struct fault fault;
 
 	/* Rows of a file are compared as the config reads them. */
 	if (in->deep && listed)
-		j.from.hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
-	j.from.hint.type = SHARD_U16;
-	if (!manifest_read(&j.from, path, "/", NULL, take_line, &j, &fault)) {
-		report(in, path, NULL, "%s", fault.text);
-	} else {
-		shard_list_sort(&j.names);
-		if (inspect_open(in, url, ctl_place_unlisted(url) ? &j.names : NULL)) {
-			join_lines(&j);
-			in->from = &j.from;
-			if (in->deep && !in->faults) /* makes the lines anew */
-				inspect_place(in);
-			inspect_close(in);
-		}
+		from.hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
+	if (unlisted)
+		fine = manifest_read(&named, path, "/", NULL, add_names, &names, &fault);
+	shard_list_sort(&names);
+	if (fine && inspect_open(in, url, unlisted ? &names : NULL)) {
+		in->from = &from;
+		fine = manifest_read(&from, path, "/", NULL, join_line, in, &fault);
+		if (fine)
+			check_join(in, path);
+		if (fine && in->deep && !in->faults) /* makes the lines anew */
+			inspect_place(in);
+		ctl_place_close(&in->place);
 	}
-	while (j.lines > 0)
-		free(j.line[--j.lines]);
-	free(j.line);
-	dataset_close(&j.from);
-	shard_list_free(&j.names);
+	if (!fine)
+		report(in, path, NULL, "%s", fault.text);
+	dataset_close(&named);
+	dataset_close(&from);
+	shard_list_free(&names);
 }
 
 static const struct ctl_option manifest_options[] = {
@@ -815,7 +794,7 @@ static int manifest(const struct ctl_arguments *a)
 		join(&in, from, path);
 	} else if (status == CTL_OK && inspect_open(&in, path, NULL)) {
 		inspect_place(&in);
-		inspect_close(&in);
+		ctl_place_close(&in.place);
 	}
 	begun = status == CTL_OK;
 	status = inspect_end(&in, status); /* if the report fails, the manifest may lack shards */

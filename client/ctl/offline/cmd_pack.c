@@ -28,15 +28,6 @@ static const char *const endings[] = {".bin", ".bin.zst", ".bin"};
 
 /* ---- the plan ---- */
 
-/* The first source that has it. */
-static const struct pack_source *find_trait(const struct pack *p, enum pack_trait trait)
-{
-	for (size_t i = 0; i < p->sources; i++)
-		if (p->source[i].has[trait])
-			return &p->source[i];
-	return NULL;
-}
-
 static bool refuse(
 	const struct pack_source *s, const char *field, const char *text, struct fault *fault)
 {
@@ -60,7 +51,7 @@ static void report_losses(const struct pack *p)
 	};
 
 	for (unsigned t = 0; t < PACK_TRAITS; t++) {
-		const struct pack_source *first = find_trait(p, t);
+		const struct pack_source *first = p->first[t];
 		char path[PATH_MAX + 1];
 
 		if (!texts[t] || !first)
@@ -73,8 +64,7 @@ static void report_losses(const struct pack *p)
 /* Documents to pack must have bounds, and no padding among them. */
 static bool check_documents(const struct pack *p, struct fault *fault)
 {
-	const struct pack_source *bare = find_trait(p, PACK_UNINDEXED),
-				 *rows = find_trait(p, PACK_PADDING);
+	const struct pack_source *bare = p->first[PACK_UNINDEXED], *rows = p->first[PACK_PADDING];
 
 	if (bare && !p->has_eos)
 		return refuse(bare, "eos",
@@ -188,7 +178,7 @@ static bool is_outside(const struct pack *p, struct fault *fault)
 	struct stat st;
 
 	for (unsigned i = 0; fine && i < p->places; i++) {
-		const char *in = p->place[i].path, *root = p->place[i].list.root;
+		const char *in = p->place[i].path, *root = p->place[i].set.list.root;
 		size_t n = strlen(root);
 
 		if (strncmp(root, parent, n) == 0 && (parent[n] == '/' || parent[n] == 0) &&
@@ -305,22 +295,14 @@ static void print(struct pack *p, const struct pack_file *f)
 
 /* ---- packing ---- */
 
-/* Compares a file, if it is there already. */
-static bool compare_file(const struct parallel *parallel, struct fault *fault)
+/* Compares a file, if it is there already. Later writes one that is not. */
+static bool pack_file(const struct parallel *parallel, struct fault *fault)
 {
 	struct pack *p = parallel->context;
 	struct pack_file *f = &p->file[parallel->i];
 	struct stat st;
 
-	return lstat(f->path, &st) != 0 || pack_write(p, f, fault);
-}
-
-static bool write_file(const struct parallel *parallel, struct fault *fault)
-{
-	struct pack *p = parallel->context;
-	struct pack_file *f = &p->file[parallel->i];
-
-	return f->bytes > 0 || pack_write(p, f, fault);
+	return f->bytes > 0 || (!p->writes && lstat(f->path, &st) != 0) || pack_write(p, f, fault);
 }
 
 /* Writes the files that are not there, and prints all up to the first that fails. A file that is
@@ -337,8 +319,10 @@ static bool pack_files(struct pack *p, struct fault *fault)
 	unsigned threads = (unsigned)(fit < most ? fit : most);
 
 	ctl_progress_begin(&p->progress, "packing", "tokens", p->tokens);
-	if (parallel_for(p->files, threads, compare_file, p, fault) == p->files)
-		done = parallel_for(p->files, threads, write_file, p, fault);
+	if (parallel_for(p->files, threads, pack_file, p, fault) == p->files) {
+		p->writes = true;
+		done = parallel_for(p->files, threads, pack_file, p, fault);
+	}
 	ctl_progress_end(&p->progress);
 	for (uint64_t i = 0; i < done; i++)
 		print(p, &p->file[i]);

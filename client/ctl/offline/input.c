@@ -103,8 +103,8 @@ struct ctl_input ctl_input_at(const struct ctl_place *p, const struct ctl_input 
 {
 	struct ctl_input own = *input;
 
-	own.hint.indexes = p->indexes;
-	own.hint.objects = p->remote ? &p->objects : NULL;
+	own.hint.indexes = p->set.hint.indexes;
+	own.hint.objects = p->set.bucket ? &p->set.finder : NULL;
 	return own;
 }
 

@@ -1,253 +1,237 @@
-/*
- * Places. In memory, an object's name has its key before it, and size and ETag after it, so all of
- * them are one string.
- */
+/* Places. */
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/config/url_text.h"
 #include "daemon/shard/format.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-static const char wild[] = "*?["; /* make a path that does not exist a pattern */
-
-/* Length of @path's first @n bytes up to and including the last slash. */
-static size_t parent_bytes(const char *path, size_t n)
-{
-	while (n > 0 && path[n - 1] != '/')
-		n--;
-	return n;
-}
+#include <unistd.h>
 
 /* ---- files ---- */
 
-/* The absolute path of the place. Links are resolved in its directory, not in names below that: as
- * in the daemon, the side files of a shard are where its name is. NULL: errno. */
-static char *absolute(const struct ctl_place *p)
+/* Lists the files of @whole, the place's absolute path, of which the first @before bytes are not as
+ * the user wrote them. Links are resolved in the root, not in names below that: as in the daemon,
+ * the side files of a shard are where its name is. */
+static bool list_whole(struct ctl_place *p, const char *whole, size_t before, struct fault *fault)
 {
-	char *before = p->prefix > 0 ? strndup(p->path, p->prefix) : strdup("."), *whole = NULL;
-	char *root = before ? realpath(before, NULL) : NULL;
+	char *root;
 
-	if (root && asprintf(&whole, "%s%s%s", root, p->path[p->prefix] ? "/" : "",
-			    p->path + p->prefix) < 0)
-		whole = NULL;
-	free(before);
-	free(root);
-	return whole;
+	if (!shard_list_read(&p->set.list, whole, fault)) {
+		const struct fault named = *fault;
+
+		snprintf(fault->text, sizeof(fault->text), "%s", ctl_input_text(whole, named.text));
+		return false;
+	}
+	if (p->set.list.count == 0)
+		return fault_set(fault, FAULT_ARGUMENT, "", "no files found");
+	p->prefix = strlen(p->set.list.root) > before ? strlen(p->set.list.root) - before : 0;
+	root = realpath(p->set.list.root, NULL);
+	if (!root)
+		return fault_errno(fault, errno, "", "%s", strerror(errno));
+	free(p->set.list.root);
+	p->set.list.root = root;
+	return true;
 }
 
 static bool list_files(struct ctl_place *p, struct fault *fault)
 {
-	struct stat st;
-	bool there = stat(p->path, &st) == 0, fine;
-	char *whole;
+	bool relative = p->path[0] != '/';
+	char *here = relative ? getcwd(NULL, 0) : strdup(""), *whole = NULL;
+	bool fine = here && asprintf(&whole, "%s%s%s", here, relative ? "/" : "", p->path) >= 0;
 
-	if (!there && (errno != ENOENT || !strpbrk(p->path, wild)))
-		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	p->prefix =
-		there && S_ISDIR(st.st_mode)
-			? strlen(p->path)
-			: parent_bytes(p->path, there ? strlen(p->path) : strcspn(p->path, wild));
-	whole = absolute(p);
-	if (!whole)
-		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	fine = shard_list_read(&p->list, whole, fault);
+	if (!p->path[0]) { /* it is not the working directory */
+		errno = ENOENT;
+		fine = false;
+	}
+	fine = fine ? list_whole(p, whole, relative ? strlen(here) + 1 : 0, fault)
+		    : fault_errno(fault, errno, "", "%s", strerror(errno));
+	free(here);
 	free(whole);
-	p->shards = p->list.count;
-	return fine && (p->shards > 0 || fault_set(fault, FAULT_ARGUMENT, "",
-						 there ? "contains no files" : "matches no file"));
+	return fine;
 }
 
 /* ---- objects ---- */
 
 struct reading {
-	struct ctl_place *p;
-	struct stores *stores;
-	char *prefix;	   /* the key of the root; owned */
-	char before[1025]; /* the key before */
+	struct dataset *d;
+	char *prefix; /* the key of the root; owned */
 	struct ctl_progress progress;
 	bool failed; /* a key was refused */
 	struct fault *fault;
-
-	/* of a server without listings */
-	const struct shard_list *names;
-	struct answer *answer; /* of each name */
+	const struct shard_list *names; /* to ask for; NULL: they are listed */
 };
 
-static bool add(struct reading *r, const char *name, const struct object *object)
+/* Adds an object to the list. After its name are its ETag, "" if that does not tell whether it was
+ * replaced, and its size. */
+static bool add(
+	struct reading *r, const char *name, const struct object *object, struct fault *fault)
 {
-	const char *etag = object->etag ? object->etag : "";
+	const char *etag = object->etag && manifest_etag_ok(object->etag) ? object->etag : "";
 	size_t n = strlen(etag) + 1;
-	char after[sizeof(object->size) + STORE_ETAG_BYTES];
+	char after[STORE_ETAG_BYTES + sizeof(object->size)];
 
-	if (n > STORE_ETAG_BYTES)
-		return fault_set(r->fault, FAULT_DATA, "",
-			"key '%s%s' has an ETag of over 127 bytes; upload it again", r->prefix,
-			name);
-	memcpy(after, &object->size, sizeof(object->size));
-	memcpy(after + sizeof(object->size), etag, n);
+	memcpy(after, etag, n);
+	memcpy(after + n, &object->size, sizeof(object->size));
 	return shard_list_add_between(
-		&r->p->list, r->prefix, name, after, sizeof(object->size) + n, r->fault);
-}
-
-/* Object @at of the list. */
-static struct object object_at(const struct ctl_place *p, uint64_t at)
-{
-	const char *name = shard_list_name(&p->list, at), *after = name + strlen(name) + 1;
-	struct object object = {.bucket = p->bucket,
-		.key = name - p->key_bytes,
-		.etag = after + sizeof(object.size)};
-
-	memcpy(&object.size, after, sizeof(object.size));
-	if (!*object.etag)
-		object.etag = NULL;
-	return object;
-}
-
-/* Finds the object called @name. Shards and side files are sorted separately. */
-static bool find_name(const struct ctl_place *p, const char *name, struct object *object)
-{
-	struct shard_list sides = {
-		.paths = p->list.paths, .at = p->list.at + p->list.count, .count = p->sides};
-	int64_t at = shard_list_find(&p->list, name);
-
-	if (at < 0 && (at = shard_list_find(&sides, name)) >= 0)
-		at += (int64_t)p->list.count;
-	if (at >= 0)
-		*object = object_at(p, (uint64_t)at);
-	return at >= 0;
-}
-
-static bool find_object(const void *context, const char *url, struct object *object)
-{
-	const struct ctl_place *p = context;
-	size_t n = strlen(p->list.root);
-
-	if (strncmp(url, p->list.root, n) == 0 && url[n] == '/' &&
-		find_name(p, url + n + 1, object))
-		return true;
-	return p->masks && find_object(p->masks, url, object);
-}
-
-/* Has the path a part that is empty, "." or ".."? *@hidden: another one that begins with a dot. */
-static bool is_odd(const char *name, bool *hidden)
-{
-	*hidden = false;
-	for (const char *part = name;; part++) {
-		size_t n = strcspn(part, "/");
-
-		if (n == 0 || (n <= 2 && strncmp(part, "..", n) == 0))
-			return true;
-		*hidden |= *part == '.';
-		part += n;
-		if (!*part)
-			return false;
-	}
+		&r->d->list, r->prefix, name, after, n + sizeof(object->size), fault);
 }
 
 /* Takes the next key of the listing. */
 static bool take(void *context, const struct object *object)
 {
 	struct reading *r = context;
-	const char *name = object->key + r->p->key_bytes, *wrong = NULL;
-	size_t n = strlen(name);
-	bool hidden = false, directory = n == 0 || name[n - 1] == '/';
+	const struct shard_list *list = &r->d->list;
+	const char *name = object->key + r->d->key_bytes, *wrong = NULL;
 
 	ctl_progress_add(&r->progress, 1);
-	if (strcmp(r->before, object->key) >= 0)
-		wrong = "is listed twice, or after a key that sorts after it, so the listing "
-			"cannot be trusted";
-	else if (directory ? object->size > 0 /* consoles write empty ones */
-			   : is_odd(name, &hidden))
+	if (object->size == 0 && (!*name || bytes_ends_in(name, "/")))
+		return true; /* consoles write such directories */
+	if (!manifest_name_ok(name))
 		wrong = "ends in '/', or has a part that is empty, . or .., so it cannot be a "
 			"file; copy it to another key, or delete it";
-	snprintf(r->before, sizeof(r->before), "%s", object->key);
+	else if (*name == '.' || strstr(name, "/."))
+		return true;
+	else if (list->count > 0 && strcmp(shard_list_name(list, list->count - 1), name) >= 0)
+		wrong = "is listed twice, or after a key that sorts after it, so the listing "
+			"cannot be trusted";
 	if (wrong)
 		fault_set(r->fault, FAULT_DATA, "", "key '%s%s' %s", r->prefix, name, wrong);
-	r->failed = wrong || !(directory || hidden || add(r, name, object));
+	r->failed = wrong || !add(r, name, object, r->fault);
 	return !r->failed;
 }
 
-static bool list_keys(struct reading *r)
-{
-	bool fine;
-
-	ctl_progress_begin(&r->progress, r->p->path, "keys", 0);
-	fine = store_list(r->stores, r->p->bucket, r->prefix, take, r, r->fault);
-	ctl_progress_end(&r->progress);
-	return fine && !r->failed;
-}
-
-static bool see_one(void *context, const struct object *object)
-{
-	(void)object;
-	*(bool *)context = true;
-	return false;
-}
-
-/* Refuses the name of a directory, before all that is next to it is listed: perhaps the whole
- * bucket. */
-static bool is_no_directory(struct reading *r, const char *name)
-{
-	bool any = false, fine;
-	char *prefix;
-
-	if (!*name)
-		return true;
-	if (asprintf(&prefix, "%s%s/", r->prefix, name) < 0)
-		return fault_memory(r->fault);
-	fine = store_list(r->stores, r->p->bucket, prefix, see_one, &any, r->fault);
-	free(prefix);
-	return fine && (!any || fault_set(r->fault, FAULT_ARGUMENT, "",
-					"is a prefix of keys; write it with a '/' at its end"));
-}
-
-/* ---- servers without listings ---- */
-
-struct answer {
-	bool there;
-	uint64_t size;
-	char etag[STORE_ETAG_BYTES];
-};
-
-/* Asks for one object. One that is not there is no fault. */
+/* Asks for the object called p->i. One that is not there is no fault. */
 static bool ask(const struct parallel *p, struct fault *fault)
 {
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over the list */
 	struct reading *r = p->context;
-	struct answer *to = &r->answer[p->i];
 	const char *name = shard_list_name(r->names, p->i);
-	char *key;
+	char *key, etag[STORE_ETAG_BYTES];
+	struct object object = {.etag = etag};
 
 	if (p->i > 0 && strcmp(name, shard_list_name(r->names, p->i - 1)) == 0)
 		return true; /* shards share a side file */
 	if (asprintf(&key, "%s%s", r->prefix, name) < 0)
 		return fault_memory(fault);
-	to->there = store_head(r->stores, r->p->bucket, key, &to->size, to->etag, fault);
+	bool there = store_head(r->d->finder.stores, r->d->bucket, key, &object.size, etag, fault);
+
 	free(key);
 	ctl_progress_add(&r->progress, 1);
-	return to->there || fault->code == FAULT_CHANGED;
+	if (!there)
+		return fault->code == FAULT_CHANGED;
+	pthread_mutex_lock(&lock);
+	bool fine = add(r, name, &object, fault);
+
+	pthread_mutex_unlock(&lock);
+	return fine;
 }
 
-static bool ask_all(struct reading *r)
+/* Calls @each with the names that side files of the shard called @shard may have. */
+static bool each_side(
+	const char *shard, bool (*each)(void *context, const char *name), void *context)
 {
-	uint64_t n = r->names->count;
+	bool fine = true;
+	char side[PATH_MAX];
 
-	r->answer = calloc(n + 1, sizeof(*r->answer));
-	if (!r->answer)
-		return fault_memory(r->fault);
-	ctl_progress_begin(&r->progress, r->p->path, "objects", n);
-	bool fine = parallel_for(n, CTL_GETS, ask, r, r->fault) == n;
+	for (const struct shard_format *const *f = shard_formats; *f; f++)
+		for (const struct shard_companion *c = (*f)->companions; c && c->ending; c++)
+			for (size_t n = strlen(shard) + 1;
+				fine && !c->alone && side_name(c, shard, &n, side);)
+				fine = each(context, side);
+	return fine;
+}
 
+static bool add_name(void *names, const char *name)
+{
+	return shard_list_add(names, name, &(struct fault){.code = FAULT_NONE});
+}
+
+/* Adds an object that is not a shard. */
+static bool add_side(struct dataset *d, const char *key, uint64_t size, const char *etag)
+{
+	return json_object_set_new(d->sides, key, json_pack("[I,s?]", (json_int_t)size, etag)) == 0;
+}
+
+/* Lists the objects, or asks for those that are named, and fills in what follows their names. */
+static bool read_objects(struct reading *r)
+{
+	struct dataset *d = r->d;
+	uint64_t n = r->names ? r->names->count : 0, sides, size;
+	bool fine;
+
+	ctl_progress_begin(&r->progress, d->list.root, r->names ? "objects" : "keys", n);
+	fine = r->names ? parallel_for(n, CTL_GETS, ask, r, r->fault) == n
+			: store_list(d->finder.stores, d->bucket, r->prefix, take, r, r->fault);
 	ctl_progress_end(&r->progress);
-	for (uint64_t i = 0; fine && i < n; i++) {
-		const struct object got = {.size = r->answer[i].size, .etag = r->answer[i].etag};
+	if (!fine || r->failed || !shard_list_split(&d->list, &sides, r->fault) ||
+		!dataset_resize(d, d->list.count + 1, r->fault))
+		return false;
+	d->sides = json_object();
+	for (uint64_t i = 0; fine && i < d->list.count + sides; i++) {
+		const char *name = shard_list_name(&d->list, i), *etag = name + strlen(name) + 1;
 
-		fine = !r->answer[i].there || add(r, shard_list_name(r->names, i), &got);
+		memcpy(&size, etag + strlen(etag) + 1, sizeof(size));
+		if (i < d->list.count)
+			d->entry[i].file.bytes = size;
+		else
+			fine = add_side(d, name - d->key_bytes, size, *etag ? etag : NULL);
 	}
-	free(r->answer);
+	return fine || fault_memory(r->fault);
+}
+
+/* Reads the shards at @url into @d; @names as ctl_place_open(). */
+static bool list_objects(
+	struct dataset *d, const char *url, const struct shard_list *names, struct fault *fault)
+{
+	struct reading r = {.d = d, .names = names, .fault = fault};
+	struct shard_list one = {.root = NULL};
+	const char *key, *name;
+
+	d->bucket = store_bucket(d->finder.stores, url, &key, fault);
+	if (!d->bucket)
+		return false;
+	for (name = key + strlen(key); name > key && name[-1] != '/';)
+		name--;
+	d->key_bytes = (size_t)(name - key);
+	r.prefix = strndup(key, d->key_bytes);
+	d->list.root = strndup(url, (size_t)(name - url) - (name[-1] == '/'));
+	bool fine = (r.prefix && d->list.root) || fault_memory(fault);
+
+	if (*name) { /* one shard, and its side files */
+		fine = fine && ((add_name(&one, name) && each_side(name, add_name, &one)) ||
+				       fault_memory(fault));
+		shard_list_sort(&one);
+		r.names = &one;
+	}
+	fine = fine && read_objects(&r);
+	shard_list_free(&one);
+	free(r.prefix);
+	return fine &&
+	       (d->list.count > 0 || names ||
+		       fault_set(fault, FAULT_ARGUMENT, "",
+			       "is not in the store, or contains no shards; must be a shard, "
+			       "or a prefix of keys with a '/' at its end"));
+}
+
+/* Adds the objects at @url to the side files. */
+static bool list_masks(struct dataset *d, const char *url, struct fault *fault)
+{
+	struct dataset masks = {.finder = d->finder};
+	bool fine = list_objects(&masks, url, NULL, fault) || fault_prefix(fault, "%s: ", url);
+	char path[PATH_MAX + 1];
+
+	for (uint64_t i = 0; fine && i < masks.list.count; i++) {
+		struct object object;
+
+		dataset_object(&masks, i, &object);
+		shard_list_path(&masks.list, i, path, sizeof(path));
+		fine = add_side(d, path, object.size, object.etag) || fault_memory(fault);
+	}
+	dataset_close(&masks);
 	return fine;
 }
 
@@ -256,60 +240,23 @@ bool ctl_place_unlisted(const char *url)
 	return strncmp(url, "https://", 8) == 0;
 }
 
-/* ---- opening ---- */
-
-/* Chooses the shards that the URL means; @name: below the root, "": all of them. */
-static bool choose(struct ctl_place *p, const char *name, struct fault *fault)
-{
-	int64_t one;
-
-	if (!*name)
-		return p->shards > 0 ||
-		       fault_set(fault, FAULT_ARGUMENT, "",
-			       "contains no shards; must be the prefix of their keys");
-	one = shard_list_find(&p->list, name);
-	p->first = (uint64_t)one;
-	p->shards = 1;
-	return one >= 0 ||
-	       fault_set(fault, FAULT_ARGUMENT, "",
-		       "is not in the store, or is a shard's side file; must be a shard, or a "
-		       "prefix of keys with a '/' at its end");
-}
-
-static bool list_objects(struct reading *r)
-{
-	struct ctl_place *p = r->p;
-	const char *key, *name;
-
-	p->objects = (struct objects){.stores = r->stores, .find = find_object, .context = p};
-	p->bucket = store_bucket(r->stores, p->path, &key, r->fault);
-	if (!p->bucket)
-		return false;
-	p->key_bytes = parent_bytes(key, strlen(key));
-	name = key + p->key_bytes;
-	r->prefix = strndup(key, p->key_bytes);
-	p->list.root = strndup(p->path, (size_t)(name - p->path) - (name[-1] == '/'));
-	if (!r->prefix || !p->list.root)
-		return fault_memory(r->fault);
-	if (!(r->names ? ask_all(r) : is_no_directory(r, name) && list_keys(r)) ||
-		!shard_list_split(&p->list, &p->sides, r->fault))
-		return false;
-	p->shards = p->list.count;
-	return r->names || choose(p, name, r->fault);
-}
+/* ---- both ---- */
 
 bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path,
-	const struct shard_list *names, const struct ctl_place *masks, struct fault *fault)
+	const struct shard_list *names, const char *masks, struct fault *fault)
 {
-	struct reading r = {.p = p, .stores = stores, .names = names, .fault = fault};
-	bool fine;
+	struct dataset *d = &p->set;
 
-	*p = (struct ctl_place){.path = path, .remote = url_text_is(path), .masks = masks};
-	fine = p->remote ? list_objects(&r) : list_files(p, fault);
-	free(r.prefix);
+	*p = (struct ctl_place){.path = path,
+		.masks = masks,
+		.set.finder = {.stores = stores, .find = dataset_find_object, .context = d}};
+	bool fine = !url_text_is(path) ? list_files(p, fault)
+				       : list_objects(d, path, names, fault) &&
+						 (!masks || list_masks(d, masks, fault));
+
 	if (fine) {
-		p->indexes = mds_indexes_new(p->list.root);
-		fine = p->indexes || fault_memory(fault);
+		d->hint.indexes = mds_indexes_new(d->list.root);
+		fine = d->hint.indexes || fault_memory(fault);
 	}
 	if (!fine)
 		ctl_place_close(p);
@@ -318,92 +265,81 @@ bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path
 
 void ctl_place_close(struct ctl_place *p)
 {
-	shard_list_free(&p->list);
-	mds_indexes_free(p->indexes);
+	dataset_close(&p->set);
 	*p = (struct ctl_place){.path = NULL};
-}
-
-/* ---- its shards ---- */
-
-const char *ctl_place_name(const struct ctl_place *p, uint64_t i)
-{
-	return shard_list_name(&p->list, p->first + i);
 }
 
 void ctl_place_path(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 1])
 {
 	bool slash = p->prefix > 0 && p->path[p->prefix - 1] != '/';
 
-	if (p->remote)
-		ctl_place_file(p, i, path);
+	if (p->set.bucket)
+		shard_list_path(&p->set.list, i, path, PATH_MAX + 1);
 	else
 		snprintf(path, PATH_MAX + 1, "%.*s%s%s", (int)p->prefix, p->path, slash ? "/" : "",
-			ctl_place_name(p, i));
-}
-
-void ctl_place_file(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 1])
-{
-	shard_list_path(&p->list, p->first + i, path, PATH_MAX + 1);
+			shard_list_name(&p->set.list, i));
 }
 
 struct object ctl_place_object(const struct ctl_place *p, uint64_t i)
 {
-	return object_at(p, p->first + i);
+	struct object object;
+
+	dataset_object(&p->set, i, &object);
+	return object;
+}
+
+bool ctl_place_pinned(const struct ctl_place *p, uint64_t i, struct fault *fault)
+{
+	return !p->set.bucket || ctl_place_object(p, i).etag ||
+	       fault_set(fault, FAULT_DATA, "",
+		       "has no strong ETag, so tokend could not notice that it was replaced; use a "
+		       "server that sends strong ETags");
 }
 
 unsigned ctl_place_threads(const struct ctl_place *p)
 {
-	return p->remote ? CTL_GETS : parallel_processors();
-}
-
-bool ctl_place_etag_ok(const char *etag, struct fault *fault)
-{
-	const char *wrong = !etag			  ? "has no ETag"
-			    : strncmp(etag, "W/", 2) == 0 ? "has a weak ETag (W/…)"
-			    : strpbrk(etag, "\"\\\r\n\t") ? "has an ETag with odd characters"
-							  : NULL;
-
-	return !wrong ||
-	       fault_set(fault, FAULT_DATA, "",
-		       "%s, so tokend could not notice that it was replaced; use a server that "
-		       "sends strong ETags",
-		       wrong);
+	return p->set.bucket ? CTL_GETS : parallel_processors();
 }
 
 /* ---- their side files ---- */
 
+struct sides {
+	const struct dataset *set;
+	char before[PATH_MAX + 1]; /* their names, in the key or path */
+	json_t *found;
+};
+
 /* Adds the side file called @name, if it exists. */
-static void put_side(const struct ctl_place *p, const char *name, json_t *sides)
+static bool put_side(void *context, const char *name)
 {
+	const struct sides *s = context;
 	char path[2 * PATH_MAX];
-	struct object object;
 	struct stat st;
 
-	snprintf(path, sizeof(path), "%s/%s", p->list.root, name);
-	if (p->remote && find_name(p, name, &object))
-		json_object_set_new(
-			sides, name, json_pack("[I,s?]", (json_int_t)object.size, object.etag));
-	else if (!p->remote && stat(path, &st) == 0 && S_ISREG(st.st_mode))
-		json_object_set_new(sides, name, json_pack("[I]", (json_int_t)st.st_size));
+	snprintf(path, sizeof(path), "%s%s", s->before, name);
+	if (s->set->bucket)
+		json_object_set_nocheck(s->found, name, json_object_get(s->set->sides, path));
+	else if (stat(path, &st) == 0 && S_ISREG(st.st_mode))
+		json_object_set_new_nocheck(
+			s->found, name, json_pack("[I]", (json_int_t)st.st_size));
+	return true;
 }
 
-json_t *ctl_place_sides(const struct ctl_place *p, uint64_t i, const struct shard_format *format)
+json_t *ctl_place_sides(const struct ctl_place *p, uint64_t i)
 {
-	const struct shard_format *formats[] = {format, &shard_flat};
-	const char *name = ctl_place_name(p, i);
-	json_t *sides = json_object();
-	struct object mask;
-	char path[PATH_MAX], side[PATH_MAX];
+	struct sides sides = {.set = &p->set, .found = json_object()};
+	const char *name = shard_list_name(&p->set.list, i);
+	char path[2 * PATH_MAX];
 
-	for (unsigned f = format == &shard_flat; f < 2; f++)
-		for (const struct shard_companion *c = formats[f]->companions; c && c->ending; c++)
-			for (size_t n = strlen(name) + 1;
-				!c->alone && side_name(c, name, &n, side);)
-				put_side(p, side, sides);
-	if (p->masks && find_name(p->masks, name, &mask)) {
-		snprintf(path, sizeof(path), "%s/%s", p->masks->list.root, name);
-		json_object_set_new(
-			sides, path, json_pack("[I,s?]", (json_int_t)mask.size, mask.etag));
+	if (p->set.bucket)
+		snprintf(sides.before, sizeof(sides.before), "%.*s", (int)p->set.key_bytes,
+			name - p->set.key_bytes);
+	else
+		snprintf(sides.before, sizeof(sides.before), "%s/", p->set.list.root);
+	each_side(name, put_side, &sides);
+	if (p->set.bucket && p->masks) {
+		snprintf(path, sizeof(path), "%s%s", p->masks, name);
+		json_object_set_nocheck(sides.found, path, json_object_get(p->set.sides, path));
 	}
-	return sides;
+	return sides.found;
 }

@@ -54,11 +54,9 @@ static struct shard *open_source(const struct pack *p, const struct pack_source 
 	char file[PATH_MAX + 1];
 
 	input.hint.token_bytes = token_bytes;
-	ctl_place_file(s->place, s->shard, file);
+	shard_list_path(&s->place->set.list, s->shard, file, sizeof(file));
 	*fd = -1;
-	/* An object without an ETag could be replaced between two reads. */
-	if (!s->place->remote ||
-		ctl_place_etag_ok(ctl_place_object(s->place, s->shard).etag, fault))
+	if (ctl_place_pinned(s->place, s->shard, fault)) /* it must be the same at each read */
 		shard = ctl_input_open(&input, file, fd, fault);
 	if (!shard)
 		fail(s, fault);
@@ -80,7 +78,7 @@ static bool find_source(const struct parallel *parallel, struct fault *fault)
 		const struct shard_facts *f = &shard->facts;
 		const struct shard_format *format = shard->format;
 
-		ctl_place_file(s->place, s->shard, file);
+		shard_list_path(&s->place->set.list, s->shard, file, sizeof(file));
 		s->tokens = f->tokens;
 		s->token_bytes = f->token_bytes;
 		s->identity = identify(shard, fd);
@@ -109,7 +107,7 @@ static bool add_place(struct pack *p, const char *path, struct fault *fault)
 	p->places++;
 	if (ctl_place_threads(place) > p->threads)
 		p->threads = ctl_place_threads(place);
-	for (uint64_t i = 0; i < place->shards; i++) {
+	for (uint64_t i = 0; i < place->set.list.count; i++) {
 		if (!ctl_grow((void **)&p->source, p->sources, sizeof(*p->source)))
 			return fault_memory(fault);
 		p->source[p->sources++] = (struct pack_source){.place = place, .shard = i};
@@ -129,6 +127,9 @@ bool pack_find_sources(struct pack *p, char *const *path, int n, struct fault *f
 	for (size_t i = 0; fine && i < p->sources; i++) {
 		p->source[i].begin = p->tokens;
 		p->tokens += p->source[i].tokens;
+		for (unsigned t = 0; t < PACK_TRAITS; t++)
+			if (p->source[i].has[t] && !p->first[t])
+				p->first[t] = &p->source[i];
 	}
 	return fine;
 }

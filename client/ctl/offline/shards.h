@@ -29,50 +29,39 @@ struct stores *ctl_stores_open(const struct config *config, struct fault *fault)
 
 /*
  * A file, all below a directory, those that match a pattern, or the objects at a URL: a prefix of
- * keys that ends in '/', or one object. Objects are listed by the rules of a walk through a
- * directory (daemon/shard/shard.h).
+ * keys that ends in '/', or one object, which is asked for with its side files. Objects are listed
+ * by the rules of a walk through a directory (daemon/shard/shard.h).
  */
 struct ctl_place {
-	const char *path;	     /* as given; borrowed */
-	struct shard_list list;	     /* links in the root are resolved; a URL has no last '/' */
-	uint64_t first, shards;	     /* those of the list that the path means */
-	size_t prefix;		     /* a file's path is so many bytes of `path`, and its name */
-	struct mds_indexes *indexes; /* that shards share */
-
-	/* in a store */
-	bool remote;
-	struct objects objects; /* for struct shard_hint; finds those of the list */
-	const struct store_bucket *bucket;
-	size_t key_bytes;	       /* of the root's key, which begins those of all objects */
-	uint64_t sides;		       /* side files, in the list after the shards */
-	const struct ctl_place *masks; /* the directory label_mask; or NULL */
+	const char *path; /* as given; borrowed */
+	size_t prefix;	  /* a file's path is so many bytes of `path`, and its name */
+	/* Its list, of which links in the root are resolved, and hint.indexes. In a store also what
+	 * dataset_object() and `finder` need: bucket, sizes, ETags, side files. */
+	struct dataset set;
+	const char *masks; /* the URL of the directory label_mask; borrowed; or NULL */
 };
 
 /*
- * Lists the shards. @p stays where it is. @masks: NULL, or another place in a store, which is kept.
- * @names: NULL, or for a server without listings the sorted names of shards and side files to ask
- * for, some of them repeated; those that are not there are left out. False: @fault, which names URL
- * and key but not a file; nothing is to be closed.
+ * Lists the shards. @p stays where it is. @masks: NULL, or the URL of their label_mask. @names:
+ * NULL, or for a server without listings the sorted names of shards and side files to ask for, some
+ * of them repeated; those that are not there are left out. False: @fault, which names URL and key
+ * but not a file; nothing is to be closed.
  */
 bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path,
-	const struct shard_list *names, const struct ctl_place *masks, struct fault *fault);
+	const struct shard_list *names, const char *masks, struct fault *fault);
 void ctl_place_close(struct ctl_place *p);
 /* Is @url on a server without listings? */
 bool ctl_place_unlisted(const char *url);
 
-/* Shard @i (< shards): its name below the root. */
-const char *ctl_place_name(const struct ctl_place *p, uint64_t i);
-/* Its path as the user would write it: the place's, or one below it. */
+/* The path of shard @i as the user would write it: the place's, or one below it. */
 void ctl_place_path(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 1]);
-/* Its path to open: the root's, and the name. */
-void ctl_place_file(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 1]);
 /* In a store: the object. Its strings belong to the place. */
 struct object ctl_place_object(const struct ctl_place *p, uint64_t i);
-/* Could a replaced object with this ETag be noticed? False: @fault. */
-bool ctl_place_etag_ok(const char *etag, struct fault *fault);
+/* Would it be noticed if the shard was replaced? An object needs an ETag. False: @fault. */
+bool ctl_place_pinned(const struct ctl_place *p, uint64_t i, struct fault *fault);
 /* The side files that exist, {"NAME": [SIZE, "ETAG"]} with an ETag in a store: a manifest's member
  * `side`. The caller frees it. */
-json_t *ctl_place_sides(const struct ctl_place *p, uint64_t i, const struct shard_format *format);
+json_t *ctl_place_sides(const struct ctl_place *p, uint64_t i);
 /* How many threads read all of its shards. */
 unsigned ctl_place_threads(const struct ctl_place *p);
 
@@ -195,6 +184,7 @@ struct pack {
 	unsigned threads; /* that read them */
 	struct pack_source *source;
 	size_t sources;
+	const struct pack_source *first[PACK_TRAITS]; /* that has it; NULL: none */
 	uint64_t tokens;
 	bool has_eos;
 	uint64_t eos; /* ends a document in formats without document bounds */
@@ -208,6 +198,7 @@ struct pack {
 	uint32_t frame_bytes;
 	struct pack_file *file;
 	uint64_t files; /* at first those that --shards asks for, or 0 */
+	bool writes;	/* all that were there have been compared */
 	struct emit emit;
 	struct ctl_progress progress;
 };
