@@ -282,11 +282,8 @@ void stream_map(
  */
 bool stream_schedule(const struct stream *stream, struct cursor *cursor, struct fault *fault);
 
-/*
- * Calls @tell with each remark about the stream, a line: shards that look wrong, the end of its
- * datasets, its schedule. @doubt: trainers are warned, because the tokens may not be the ones that
- * are meant.
- */
+/* Calls @tell with each remark about the stream, a line. @doubt: trainers are warned, because the
+ * tokens may not be the ones that are meant. */
 typedef void stream_teller(void *context, const struct stream *s, bool doubt, const char *text);
 void stream_notes(const struct stream *s, stream_teller *tell, void *context);
 

@@ -255,7 +255,7 @@ bool dataset_current(const struct dataset *d, struct fault *fault)
 	if (!shard_list_read(&list, path, fault))
 		return !is_gone(fault->error);
 	uint64_t n = list.count > d->list.count ? list.count : d->list.count;
-	bool same = parallel_for(n, parallel_reads(n), same_shard, &lists, fault) == n;
+	bool same = parallel_for(n, PARALLEL_READS, same_shard, &lists, fault) == n;
 
 	shard_list_free(&list);
 	return same;

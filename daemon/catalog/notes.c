@@ -108,9 +108,7 @@ void dataset_remarks(struct dataset *d)
 
 void stream_notes(const struct stream *s, stream_teller *tell, void *context)
 {
-	const struct cursor *c = &s->begin;
 	bool raw = false;
-	char text[640];
 
 	for (uint32_t i = 0; i < s->config->datasets; i++) {
 		const struct dataset *d = &s->dataset[i];
@@ -124,28 +122,4 @@ void stream_notes(const struct stream *s, stream_teller *tell, void *context)
 		tell(context, s, true,
 			"its shards do not state what they hold, and unknown ids cannot be found: "
 			"add `vocab: N` to the stream, the number of your tokenizer's ids");
-	for (uint32_t d = 0; d < c->datasets; d++) {
-		uint64_t position, unserved, most = c->dataset[d].max_epochs;
-
-		if (most == 0)
-			continue;
-		int n = snprintf(text, sizeof(text), "%s: max_epochs %" PRIu64 ": ",
-			c->dataset[d].name, most);
-
-		if (cursor_unserved(c, d, &position, &unserved))
-			snprintf(text + n, sizeof(text) - (size_t)n,
-				"ends at position %" PRIu64 "; %" PRIu64 " of its %" PRIu64
-				" × %" PRIu64 " windows are never served",
-				position, unserved, most, c->order[d].windows);
-		else
-			snprintf(text + n, sizeof(text) - (size_t)n,
-				"not reached before the stream ends");
-		tell(context, s, false, text);
-	}
-	if (s->config->steps > 0) {
-		snprintf(text, sizeof(text),
-			"schedule: %" PRIu32 " steps; %" PRIu32 " changes of the mix in all",
-			s->config->steps, c->segments - 1);
-		tell(context, s, false, text);
-	}
 }

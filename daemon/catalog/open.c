@@ -203,7 +203,7 @@ static bool describe_files(struct dataset *d, struct fault *fault)
 
 	/* The first shard sets the format and width that all must have. */
 	return dataset_resize(d, n + 1, fault) && describe(d, 0, fault) &&
-	       parallel_for(n, parallel_reads(n), describe_next, d, fault) == n;
+	       parallel_for(n, PARALLEL_READS, describe_next, d, fault) == n;
 }
 
 /* ---- the shards of a dataset ---- */

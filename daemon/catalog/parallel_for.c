@@ -6,11 +6,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-enum {
-	READS = 16,	     /* concurrent disk reads, so more than there are processors */
-	LEAST_A_THREAD = 64, /* least number of calls that justifies another thread */
-};
-
 struct parallel_loop {
 	bool (*work)(const struct parallel *p, struct fault *fault);
 	void *context;
@@ -69,13 +64,6 @@ uint64_t parallel_for(uint64_t n, unsigned threads,
 		pthread_join(thread[--others], NULL);
 	assert(loop.failed <= n);
 	return loop.failed;
-}
-
-unsigned parallel_reads(uint64_t n)
-{
-	uint64_t threads = n / LEAST_A_THREAD;
-
-	return threads < 1 ? 1 : threads < READS ? (unsigned)threads : READS;
 }
 
 unsigned parallel_processors(void)

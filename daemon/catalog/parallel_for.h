@@ -7,7 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PARALLEL_THREADS = 64 }; /* at most */
+enum {
+	PARALLEL_THREADS = 64, /* at most */
+	PARALLEL_READS = 16,   /* for work that waits for a local disk */
+};
 
 /* An item, and who works on it. */
 struct parallel {
@@ -25,8 +28,7 @@ uint64_t parallel_for(uint64_t n, unsigned threads,
 	bool (*work)(const struct parallel *p, struct fault *fault), void *context,
 	struct fault *fault);
 
-/* Threads for work that waits for a local disk, or that computes. */
-unsigned parallel_reads(uint64_t n);
+/* Threads for work that computes. */
 unsigned parallel_processors(void);
 
 #endif

@@ -555,8 +555,7 @@ static void inspect_place(struct inspect *in)
 {
 	const struct ctl_place *p = &in->place;
 	uint64_t shards = p->set.list.count, n;
-	unsigned threads =
-		p->set.bucket || in->deep ? ctl_place_threads(p) : parallel_reads(shards);
+	unsigned threads = p->set.bucket || in->deep ? ctl_place_threads(p) : PARALLEL_READS;
 	struct fault fault;
 
 	dataset_close(&in->first);
