@@ -12,8 +12,9 @@ import os
 import time
 from typing import Any
 
-from . import phrases
-from ._tokend import DONE, FAILED, NOTED, Error
+from ._tokend import DONE, FAILED, NOTED
+from .errors import Error, warn
+from .group import Alone
 
 NOT_DONE = (
     "not handled: the training loop went on without request.done(), so the model may not be saved; "
@@ -23,7 +24,7 @@ NOT_DONE = (
 EVERY_S = 1.0  # between two rounds; an all-reduce takes 50 to 300 µs of a step
 EVERY_CALLS = 64  # at most, because steps may become slow
 SAVES = ("checkpoint", "drain", "rescale")  # carried out by the trainer
-PLACE = ("position", "taken", "fingerprint")  # must be equal on all
+PLACE = ("position", "taken", "fingerprint")  # of the client; must be equal on all
 
 
 def _parse(args: str) -> dict[str, Any]:
@@ -107,16 +108,16 @@ class Control:
     def __init__(self, client: Any, group: Any) -> None:
         self.client = client
         # names this process's daemon, also before a private one is started again
-        self._daemon = [os.uname().nodename, os.path.realpath(client.shape()["socket"])]
+        self._daemon = [os.uname().nodename, os.path.realpath(client.status()["socket"])]
         self._noted = self._handled = 0  # numbers of requests
         self._open: Request | None = None  # the trainer has not answered it yet
         self._attend = 0.0  # time of the next attend()
         self.begin(group)
 
     def begin(self, group: Any) -> None:
-        """Begins with another group, or anew after a drain."""
-        self.group = group
-        self.stopping = self._goes_on = False  # although it is stopping
+        """Begins with another group, or anew after a drain. @group: None, or as group.Group."""
+        self.group, self._among = group, group or Alone()
+        self.stopping = False
         self._calls = self._next = 0  # equal in all processes; the call of the next round
         self._round = 0, time.monotonic()  # call and time of the last round
         self._apart_before = False  # has warned that positions differ
@@ -127,7 +128,7 @@ class Control:
             line = text.encode(errors="replace").decode().replace("\n", " ").replace("\0", " ")
             self.client.answer(number, outcome, line)
         except Error as error:  # tokctl reports that this rank did not answer
-            phrases.warn(f"request {number}: cannot answer: {error}")
+            warn(f"request {number}: cannot answer: {error}")
 
     def finish(self, exception: BaseException | None = None) -> None:
         """Answers the open request, to which the trainer did not say done(): failed."""
@@ -147,35 +148,25 @@ class Control:
         if now >= self._attend:
             self.client.attend()
             self._attend = now + EVERY_S
-        number = self.client.request_number
-        if number == self._handled:
-            number = 0
-        if self.group is None:
-            return self._act_alone(number) if number else None
+        status = self.client.status()
+        number = status["request"] if status["request"] != self._handled else 0
         if number and number != self._noted:
             self._noted = number
             self.tell(number, NOTED, "")
-        if self.stopping and not self._goes_on:
-            self._goes_on = True
-            phrases.warn(
-                "the loop goes on after a drain or rescale; save, and leave the loop, when "
-                "loader.should_stop is true"
-            )
-        greatest = self._ask(number) if self._calls >= self._next else 0
+        greatest = self._ask(number, status["position"]) if self._calls >= self._next else 0
         self._calls += 1
         return self._act(greatest, number) if greatest else None
 
-    def _ask(self, number: int) -> int:
+    def _ask(self, number: int, here: int) -> int:
         """A round. Returns the greatest number of a request."""
         calls, when = self._round
         self._round = self._calls, time.monotonic()
         fits = int((self._calls - calls) * EVERY_S / max(self._round[1] - when, 1e-6))
-        here = self.client.position
         spacing = max(1, min(EVERY_CALLS, fits))
-        greatest, spacing, last, first = self.group.greatest(number, spacing, here, -here)
+        greatest, spacing, last, first = self._among.greatest(number, spacing, here, -here)
         if last != -first and not self._apart_before:
             self._apart_before = True
-            phrases.warn(
+            warn(
                 f"the ranks are at positions {-first} to {last}, so a resume from one rank's state "
                 "loses or repeats rows of the others; take equally many batches in every process, "
                 "also for evaluation or logging in one of them, and call control() equally often"
@@ -185,14 +176,6 @@ class Control:
 
     # ---- carrying out ----
 
-    def _act_alone(self, number: int) -> Request | None:
-        number, kind, args = self._fetch(number)
-        if not number:
-            return None
-        request = Request(self, number, kind, args, True, True)
-        request.acts_from, request.error = self._obey(kind, args)
-        return self._carried_out(request)
-
     def _fetch(self, number: int) -> tuple[int, str, str]:
         """Fetches the request: (number, kind, args); number 0: it was taken back, or cannot be
         fetched. It is handled then, in any case.
@@ -201,7 +184,7 @@ class Control:
             fetched, kind, args = self.client.request()
         except Error as error:
             self._handled = number
-            phrases.warn(f"request {number}: cannot fetch it: {error}")
+            warn(f"request {number}: cannot fetch it: {error}")
             return 0, "", ""
         self._handled = fetched or number
         return fetched, kind, args
@@ -216,15 +199,15 @@ class Control:
             return None, str(error)
 
     def _act(self, greatest: int, offered: int) -> Request | None:
-        client, group = self.client, self.group
-        place = [client.position, client.taken, client.fingerprint]
+        group, status = self._among, self.client.status()
+        place = [status[name] for name in PLACE]
         row = [offered == greatest, self._daemon, self._handled == greatest, *place]
         table = group.gather(row)
         source = next(i for i, row in enumerate(table) if row[0])
         fetched = group.gather(self._fetch(greatest) if source == group.index else None)[source]
         number, kind, args = fetched
         # the daemon announces it to all its sessions before one can fetch it
-        shown = client.request_number
+        shown = self.client.status()["request"]
         if shown in (greatest, number):
             self._handled = shown
         if not number:
@@ -255,9 +238,9 @@ class Control:
 
     def _together(self, kind: str, args: str) -> tuple[int | None, str | None]:
         """Carries it out on all or on none. Returns (acts_from, error)."""
-        client, group = self.client, self.group
+        client, group = self.client, self._among
         acts_from, error = self._obey(kind, args)
-        table = group.gather([error, client.fingerprint, acts_from])
+        table = group.gather([error, client.status()["fingerprint"], acts_from])
         wrong = [i for i, row in enumerate(table) if row[0] is not None or row != table[0]]
         if not wrong:
             return acts_from, None
@@ -266,7 +249,7 @@ class Control:
         why = table[wrong[0]][0] or (
             "its edited cursor differs from that of process 0; compare the configs of the daemons"
         )
-        return None, f"process {wrong[0]} of {group.size}: {why}"
+        return None, why if group.size == 1 else f"process {wrong[0]} of {group.size}: {why}"
 
     def _carried_out(self, request: Request) -> Request:
         if request.error is not None:
