@@ -99,10 +99,13 @@ const char *tokend_field(const struct tokend *t)
 	return handle_forked(t) ? "fork" : t->fault.field;
 }
 
-/* Of a daemon's refusal query.c first chooses the code. */
+/* Of a daemon's refusal query.c first chooses the code: what is an argument here is not the
+ * caller's there. */
 enum tokend_error error_of(enum fault_code code)
 {
 	static const int errors[FAULT_CODES] = {
+		[FAULT_ARGUMENT] = TOKEND_EARGUMENT,
+		[FAULT_CURSOR] = TOKEND_EARGUMENT,
 		[FAULT_MEMORY] = TOKEND_EMEMORY,
 		[FAULT_DESCRIPTORS] = TOKEND_EMEMORY,
 		[FAULT_DATA] = TOKEND_EDATA,

@@ -233,7 +233,7 @@ void connection_refuse(struct connection *c, uint64_t serial, const struct fault
 
 	if (s && s->fed)
 		snprintf(about, sizeof(about), " (run %s, rank %" PRIu64 ")", s->run, s->rank);
-	log_client(c->uid, LOG_WARNING, "pid %d (uid %u) disconnected: %s: %s%s", (int)c->pid,
+	log_client(c->uid, LOG_WARNING, "pid %d (uid %u) refused: %s: %s%s", (int)c->pid,
 		(unsigned)c->uid, fault->field, fault->text, about);
 	connection_error(c, serial, fault);
 	connection_close(c);

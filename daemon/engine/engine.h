@@ -9,7 +9,8 @@
  *   DONE   │                              │ FAILED  a stream cannot go on
  *   LOOK   │                              │ HOSTILE a client wrote impossible counters
  *   TICK   │                              └ GONE    the feed's memory is no longer used
- *   PAUSE  ┘
+ *   PAUSE  │
+ *   PUMP   ┘
  *
  * A *feed* is one session's ring and its position in the order. Feeds take turns. Users get equal
  * shares in bytes, and so do the feeds of one user.

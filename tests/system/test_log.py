@@ -61,10 +61,10 @@ def test_a_flood_of_lines_is_limited(place, config):
     took = time.monotonic() - begin
 
     def counted():
-        return daemon.log().count("disconnected: stream") + suppressed(daemon.log()) == FLOOD
+        return daemon.log().count("refused: stream") + suppressed(daemon.log()) == FLOOD
 
     assert wait_for(counted), ("written and suppressed ones are all", daemon.log()[-2000:])
-    written = daemon.log().count("disconnected: stream")
+    written = daemon.log().count("refused: stream")
     assert written <= 256 + took + 2, ("256 lines, then one a second", written, took)
     injected(49, FLOOD)
     if os.getuid() == 0:
@@ -93,7 +93,7 @@ def test_a_full_pipe_does_not_block_the_daemon(place, config):
     assert bytes_waiting(reader) == filled, "full pipe: nothing was written"
     injected(49)
     os.read(reader, filled)
-    said = read_until(reader, b"disconnected: stream").decode()
+    said = read_until(reader, b"refused: stream").decode()
     assert has(said, "ready at"), "the lines are written once the pipe is read"
     os.write(writer, b"x" * (4096 - bytes_waiting(reader)))
     provoke(path, 5)
