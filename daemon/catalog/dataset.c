@@ -230,13 +230,18 @@ static bool same_shard(const struct parallel *p, struct fault *fault)
 	const struct shard_list *was = &d->list, *is = lists->is;
 	char path[PATH_MAX + 1];
 
-	if (p->i >= was->count || p->i >= is->count ||
-		strcmp(shard_list_name(was, p->i), shard_list_name(is, p->i)) != 0)
+	/* The lists are sorted: the lesser name is in one of them only. */
+	int order = p->i >= was->count ? 1
+		    : p->i >= is->count
+			    ? -1
+			    : strcmp(shard_list_name(was, p->i), shard_list_name(is, p->i));
+
+	if (order != 0)
 		return fault_set(fault, FAULT_CHANGED, "",
 			"%s: had %" PRIu64 " shards and has %" PRIu64
 			"; the first that differs is %s",
 			was->root, was->count, is->count,
-			shard_list_name(p->i < is->count ? is : was, p->i));
+			shard_list_name(order < 0 ? was : is, p->i));
 	shard_list_path(&d->list, p->i, path, sizeof(path));
 	return same_file(&d->entry[p->i].file, "the shard was listed", path, fault);
 }

@@ -108,7 +108,7 @@ void dataset_remarks(struct dataset *d)
 
 void stream_notes(const struct stream *s, stream_teller *tell, void *context)
 {
-	bool raw = false;
+	bool raw = false, masks = false, masked = false;
 
 	for (uint32_t i = 0; i < s->config->datasets; i++) {
 		const struct dataset *d = &s->dataset[i];
@@ -116,7 +116,13 @@ void stream_notes(const struct stream *s, stream_teller *tell, void *context)
 		for (uint32_t r = 0; r < d->remarks; r++)
 			tell(context, s, d->remark[r].kind != REMARK_NOTE, d->remark[r].text);
 		raw |= d->format->raw;
+		masks |= d->hint.loss_mask;
+		masked |= d->masks;
 	}
+	if (masks && !masked)
+		tell(context, s, true,
+			"loss_mask: none of its shards has a mask, so every token counts; add the "
+			"masks, or remove loss_mask");
 	/* Shards that state nothing are believed: at least their ids could be compared. */
 	if (raw && !s->config->has_vocab)
 		tell(context, s, true,

@@ -314,8 +314,8 @@ static void refuse_changed(struct attach_job *job, const char *what)
 			what, (int)other->connection->pid, stream, other->run);
 	} else if (s->control->comparison[s->stream->slot].stopped) {
 		fault_set(&job->fault, FAULT_ATTACH, "shards",
-			"%.400s, which stopped stream %s; restore it (cp -p), or have tokend read "
-			"the new shards: kill -HUP %d",
+			"%.400s, which stopped stream %s; restore it (cp -p over it), or have "
+			"tokend read what is there: kill -HUP %d",
 			what, stream, (int)getpid());
 	} else {
 		fault_set_passing(&job->fault, FAULT_ATTACH, "shards",

@@ -146,6 +146,15 @@ def test_good_input_is_rehearsed(place, row):
     assert not [name for name in os.listdir(place.path) if "check" in name]
 
 
+def test_a_loss_mask_without_any_mask(place):
+    about = {"stream": {"loss_mask": True, "vocab": 50257}}
+    code, out, err = check(config(place, WEB, about))
+    assert code == 0 and "loss_mask: none of its shards has a mask, so every token counts" in out, (
+        out,
+        err,
+    )
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user")
 def test_a_directory_that_one_may_not_write_to(place):
     """The start of a daemon whose socket it is gives the remedy."""

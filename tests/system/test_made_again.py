@@ -102,6 +102,12 @@ def test_an_attach_is_refused_while_another_session_reads_the_former_shards(scen
     other.close()
 
 
+def test_the_first_shard_that_differs_is_named(scene):
+    os.remove(scene.place.file("web", "0.bin"))
+    text = refusal(lambda: Client(scene.daemon.socket).attach(stream="web", micro=2, slots=4))
+    assert has(text, "had 3 shards and has 2; the first that differs is 0.bin"), text
+
+
 def test_a_running_stream_stops_until_a_reload(scene):
     client = scene.attach()
     client.next()
