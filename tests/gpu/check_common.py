@@ -105,11 +105,11 @@ class Session:
         keys = {"socket": daemon.socket, "slots": slots, "deadline_ms": 30000, "position": 0}
         self.client = _tokend.Client("train", micro, **keys)
         self.micro = micro
-        self.fields = torch.empty((6, micro), dtype=torch.int64)
+        self.fields = [torch.empty(micro, dtype=torch.int64) for _ in range(2)]
 
     def look(self, tokens=0):
-        places = 0, 8, 0, 0, self.fields.data_ptr()
-        return self.client.look_into(self.micro, WINDOW, tokens, 8, *places)
+        places = [field.data_ptr() for field in self.fields]
+        return self.client.look_into(tokens, 8, WINDOW, self.micro, 0, 8, 0, 0, *places)
 
     def take(self, tokens=0):
         found = self.look(tokens)
@@ -119,15 +119,16 @@ class Session:
         """The next batch's slot, as a tensor over the ring."""
         import torch
 
-        *_, address, width, _ = self.look()
-        memory = (ctypes.c_char * (self.micro * WINDOW * width)).from_address(address)
-        return torch.frombuffer(memory, dtype=torch.int16).view(self.micro, WINDOW)
+        self.look()
+        address, rows, window, width, _ = self.client.slot()
+        memory = (ctypes.c_char * (rows * window * width)).from_address(address)
+        return torch.frombuffer(memory, dtype=torch.int16).view(rows, window)
 
     def fed(self, source):
         """The next batch of a feed, on the GPU."""
         import torch
 
-        tokens, found = source.next(self.look, (2, self.micro, SEQ), WINDOW)
+        tokens, found = source.next(self.look, SEQ, 2)
         self.client.takes = found[1], True
         return torch.cat((tokens[0], tokens[1, :, -1:]), 1)
 

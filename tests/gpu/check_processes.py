@@ -64,7 +64,7 @@ def check_daemon_killed(torch, daemon):
             threading.Timer(0.3, daemon.start).start()
         seen.append(session.fed(source))
     torch.cuda.synchronize()
-    bad, attached = wrong(seen, right), session.client.status()["reattached"]
+    bad, attached = wrong(seen, right), session.client.shape()["reattached"]
     ok("daemon killed mid-copy: the same tokens", not bad, bad)
     ok("daemon killed mid-copy: the new ring is registered", source.pinned_bytes > 0)
     ok("daemon killed mid-copy: attached again once", attached == 1)

@@ -191,7 +191,7 @@ def test_all_ranks_act_at_one_step(daemon):
         assert not any("ranks are at positions" in job.said(rank) for rank in range(world))
 
 
-def test_a_loop_that_ignores_a_drain_gets_requests_again(daemon):
+def test_a_loop_that_ignores_a_drain_is_warned_and_gets_requests_again(daemon):
     with Job(daemon.directory, [daemon.socket] * 2, steps=FOR_EVER, stays=True) as job:
         job.wait_for_steps(20)
         answer(ask(daemon, "drain"))
@@ -201,6 +201,8 @@ def test_a_loop_that_ignores_a_drain_gets_requests_again(daemon):
         assert kinds == ["drain", "skip", "drain"]
         job.wait_for_steps(len(job.of(0, "took")) + 20)
         assert set(range(to - 1000, to)) <= set(gap(job.positions()))
+        for rank in range(2):
+            assert "the loop goes on after a drain or rescale" in job.said(rank)
 
 
 def stands_still(job):

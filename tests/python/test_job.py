@@ -51,9 +51,9 @@ def test_the_innermost_launcher_counts(alone, environment, expected):
 @pytest.mark.parametrize(
     ("environment", "named"),
     [
-        ({"RANK": "3"}, "{'RANK': '3'}: .* RANK and WORLD_SIZE"),
-        ({"PMI_RANK": "1"}, "{'PMI_RANK': '1'}: .* PMI_RANK and PMI_SIZE"),
-        ({"PMIX_RANK": "1"}, "{'PMIX_RANK': '1'}"),
+        ({"RANK": "3"}, "RANK='3', WORLD_SIZE=''"),
+        ({"PMI_RANK": "1"}, "PMI_RANK='1', PMI_SIZE=''"),
+        ({"PMIX_RANK": "1"}, "PMIX_RANK='1'"),
     ],
 )
 def test_a_rank_without_a_world_is_refused(alone, environment, named):

@@ -35,8 +35,8 @@ def client(daemon, **more):
 
 def take(client):
     """The positions of the next batch."""
-    rows = numpy.empty((6, 4), numpy.int64)
-    found = client.look_into(len(rows[0]), 0, 0, 8, 0, 8, 0, 0, rows.ctypes.data)
+    rows = numpy.empty((2, 4), numpy.int64)
+    found = client.look_into(0, 8, 0, len(rows[0]), 0, 8, 0, 0, *(row.ctypes.data for row in rows))
     client.takes = found[1], False
     return rows[0].tolist()
 
@@ -127,7 +127,7 @@ def test_the_wait_for_a_daemon_that_listens_is_longer_than_without_one(daemon):
 def test_a_slow_batch_is_warned_of_once_a_minute_and_when_it_comes(daemon):
     ours, rows = client(daemon), []
     with pytest.warns(RuntimeWarning) as said:
-        while ours.status()["waited_s"] < 5:  # a busy machine may take long to empty the ring
+        while ours.shape()["waited_s"] < 5:  # a busy machine may take long to empty the ring
             daemon.freeze()
             with later(3, lambda: daemon.signal(signal.SIGCONT)):
                 rows.extend(take(ours)[0] for _ in range(2 * SLOTS))
@@ -200,7 +200,7 @@ def test_an_edit_does_not_wait_for_memory_and_is_taken_back_without_it(daemon):
         for _ in range(3 * SLOTS):
             got += take(ours)
     assert got == list(range(len(got)))
-    assert ours.status()["position"] == len(got)
+    assert ours.position == len(got)
 
 
 def test_an_edit_without_memory_on_one_node_is_carried_out_on_none(daemon):

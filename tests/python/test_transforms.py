@@ -90,7 +90,8 @@ def test_state_commit_seek_and_mix_with_a_transform(served, workers):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_transform_that_raises_names_the_row_and_stops(served, workers):
     text = "RuntimeError: one two"
-    place = r"\(position 42\)"
+    (row,) = served.plan("train", 42, 1)
+    place = rf"\(position 42, dataset {row['dataset']}, shard \d .*, offset {row['offset']}\)"
     with make(served, transform=transforms.raises_at_42, workers=workers) as loader:
         check(served, loader, lambda tokens, *_: tokens, 10)
         for _ in range(2):

@@ -24,7 +24,7 @@ WAITING = """
 from tokend import _tokend
 print("looking", flush=True)
 client = _tokend.Client("train", 4, connect_ms=60000)
-print(client.status()["socket"])
+print(client.shape()["socket"])
 """
 
 JOB = """

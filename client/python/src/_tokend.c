@@ -1,7 +1,7 @@
-/* The module _tokend: its functions, and edits of cursors, which are bytes. */
+/* The module _tokend: its exceptions, and edits of cursors, which are bytes. */
 #include "client/python/src/client.h"
 
-#include <stdio.h>
+#include <string.h>
 
 /* ---- cursors ---- */
 
@@ -18,8 +18,9 @@ bool read_weights(struct weights *w, PyObject *by_name)
 		return false;
 	}
 	for (; PyDict_Next(by_name, &at, &name, &weight); w->n++) {
-		if (!PyArg_Parse(name, "s", &w->name[w->n]) ||
-			!PyArg_Parse(weight, "d", &w->weight[w->n]))
+		w->name[w->n] = PyUnicode_AsUTF8AndSize(name, NULL);
+		w->weight[w->n] = PyFloat_AsDouble(weight);
+		if (!w->name[w->n] || PyErr_Occurred())
 			return false;
 	}
 	return true;
@@ -32,11 +33,15 @@ void free_weights(struct weights *w)
 }
 
 /* Returns the first @n bytes of @to, or raises the error in @n, and frees @to. */
-static PyObject *made(void *to, int64_t n, const char *why)
+static PyObject *made(PyObject *module, void *to, int64_t n, const char *why)
 {
-	PyObject *result =
-		n < 0 ? raise_error((int)n, why) : PyBytes_FromStringAndSize(to, (Py_ssize_t)n);
+	struct module *m = PyModule_GetState(module);
+	PyObject *result = NULL;
 
+	if (n >= 0)
+		result = PyBytes_FromStringAndSize(to, (Py_ssize_t)n);
+	else
+		PyErr_SetString(m->kind[n == TOKEND_EMEMORY ? -n : -TOKEND_EARGUMENT], why);
 	PyMem_Free(to);
 	return result;
 }
@@ -52,7 +57,6 @@ static PyObject *edit(PyObject *module, PyObject *args)
 	Py_ssize_t n;
 	int kind;
 
-	(void)module;
 	if (!PyArg_ParseTuple(
 		    args, "iy#KO!", &kind, &edit.cursor, &n, &number, &PyDict_Type, &by_name))
 		return NULL;
@@ -64,7 +68,8 @@ static PyObject *edit(PyObject *module, PyObject *args)
 		edit.weight = w.weight;
 		edit.names = w.n;
 		edit.to = PyMem_Malloc(edit.capacity);
-		result = edit.to ? made(edit.to, tokend_cursor_edit(&edit), why) : PyErr_NoMemory();
+		result = edit.to ? made(module, edit.to, tokend_cursor_edit(&edit), why)
+				 : PyErr_NoMemory();
 	}
 	free_weights(&w);
 	return result;
@@ -77,7 +82,6 @@ static PyObject *show(PyObject *module, PyObject *args)
 	Py_ssize_t n;
 	char why[600] = "";
 
-	(void)module;
 	if (!PyArg_ParseTuple(args, "y#", &cursor, &n))
 		return NULL;
 
@@ -85,8 +89,8 @@ static PyObject *show(PyObject *module, PyObject *args)
 
 	if (!json)
 		return PyErr_NoMemory();
-	return made(json, tokend_cursor_show(cursor, (size_t)n, json, JSON_BYTES, why, sizeof(why)),
-		why);
+	return made(module, json,
+		tokend_cursor_show(cursor, (size_t)n, json, JSON_BYTES, why, sizeof(why)), why);
 }
 
 static PyObject *derive(PyObject *module, PyObject *args)
@@ -101,19 +105,18 @@ static PyObject *derive(PyObject *module, PyObject *args)
 
 static PyObject *program(PyObject *module, PyObject *args)
 {
+	struct module *m = PyModule_GetState(module);
 	const char *name;
-	char path[4096], why[300];
+	char path[4096];
 
-	(void)module;
 	if (!PyArg_ParseTuple(args, "s", &name))
 		return NULL;
 	if (tokend_program(name, path, sizeof(path)) == 0)
 		return PyUnicode_DecodeFSDefault(path);
-	snprintf(why, sizeof(why),
+	return PyErr_Format(m->error,
 		"config: %.60s is neither in the package nor on PATH; install it, or set "
 		"TOKEND_BIN to its directory",
 		name);
-	return raise_error(0, why);
 }
 
 static PyMethodDef functions[] = {
@@ -128,28 +131,63 @@ static PyMethodDef functions[] = {
 	{0},
 };
 
+/* ---- errors ---- */
+
+static const struct {
+	int code;
+	const char *name, *doc;
+	PyObject **also; /* second base class */
+} errors[] = {
+	{TOKEND_EARGUMENT, "tokend.ArgumentError", "An invalid value. Nothing was changed.",
+		&PyExc_ValueError},
+	{TOKEND_ECONNECT, "tokend.ConnectError",
+		"No daemon answered at the socket within the deadline.", &PyExc_ConnectionError},
+	{TOKEND_EREFUSED, "tokend.RefusedError",
+		"The daemon refused. The message begins with the option or config key.",
+		&PyExc_Exception},
+	{TOKEND_EDATA, "tokend.DataError",
+		"The stream stopped: a shard is unreadable, truncated or replaced.",
+		&PyExc_Exception},
+	{TOKEND_EMEMORY, "tokend.ResourceError", "Out of memory or file descriptors.",
+		&PyExc_MemoryError},
+	{TOKEND_EWAIT, "tokend.WaitError", "No batch came within deadline.", &PyExc_TimeoutError},
+};
+
 /* ---- the module ---- */
 
 static int execute(PyObject *module)
 {
+	struct module *m = PyModule_GetState(module);
+
+	m->error = PyErr_NewExceptionWithDoc(
+		"tokend.Error", "Base class of all errors of tokend.", NULL, NULL);
+	if (!m->error || PyModule_AddObjectRef(module, "Error", m->error) < 0)
+		return -1;
+	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+		const char *name = errors[i].name;
+		PyObject *bases = PyTuple_Pack(2, m->error, *errors[i].also);
+		PyObject *error = PyErr_NewExceptionWithDoc(name, errors[i].doc, bases, NULL);
+
+		Py_XDECREF(bases);
+		m->kind[-errors[i].code] = error;
+		if (!error || PyModule_AddObjectRef(module, strchr(name, '.') + 1, error) < 0)
+			return -1;
+	}
+	m->client = PyType_FromModuleAndSpec(module, &client_spec, NULL);
+	if (!m->client || PyModule_AddObjectRef(module, "Client", m->client) < 0)
+		return -1;
+
 	const struct {
 		const char *name;
 		long value;
 	} constants[] = {{"NOTED", TOKEND_NOTED}, {"DONE", TOKEND_DONE}, {"FAILED", TOKEND_FAILED},
-		{"DOCUMENTS", TOKEND_DOCUMENTS}, {"LOSS_MASK", TOKEND_LOSS_MASK}};
-	PyObject *client = PyType_FromSpec(&client_spec);
-	PyObject *errors = PyImport_ImportModule("tokend.errors");
-	PyObject *error = errors ? PyObject_GetAttrString(errors, "Error") : NULL;
-	int r = client ? PyModule_AddObjectRef(module, "Client", client) : -1;
+		{"DOCUMENTS", TOKEND_DOCUMENTS}, {"LOSS_MASK", TOKEND_LOSS_MASK},
+		{"MICRO_BATCH", TOKEND_MICRO_BATCH}};
 
-	if (r == 0)
-		r = error ? PyModule_AddObjectRef(module, "Error", error) : -1;
-	Py_XDECREF(client);
-	Py_XDECREF(errors);
-	Py_XDECREF(error);
-	for (size_t i = 0; r == 0 && i < sizeof(constants) / sizeof(constants[0]); i++)
-		r = PyModule_AddIntConstant(module, constants[i].name, constants[i].value);
-	return r == 0 ? PyModule_AddStringConstant(module, "version", tokend_version()) : r;
+	for (size_t i = 0; i < sizeof(constants) / sizeof(constants[0]); i++)
+		if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)
+			return -1;
+	return PyModule_AddStringConstant(module, "version", tokend_version());
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0}};
@@ -157,6 +195,7 @@ static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0}};
 static struct PyModuleDef definition = {
 	.m_base = PyModuleDef_HEAD_INIT,
 	.m_name = "_tokend",
+	.m_size = sizeof(struct module),
 	.m_methods = functions,
 	.m_slots = module_slots,
 };

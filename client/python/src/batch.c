@@ -5,16 +5,21 @@
 
 #define IGNORE (-100) /* torch's label for tokens without a loss */
 
-enum { FIELDS = 6 }; /* of a row: position, dataset, epoch, window, shard, offset */
+/* The fields of rows, as int64 [rows] each; -1 in padding rows. */
+enum { POSITION, DATASET, EPOCH, WINDOW, SHARD, OFFSET, FIELDS };
+
+enum { FIRST_FIELD = 8 }; /* arguments of look_into() before the fields' addresses */
 
 /* Destinations of look_into(). NULL: not wanted. */
 struct into {
 	char *tokens, *labels;
 	unsigned token_bytes, label_bytes;
-	uint32_t rows, width, seq; /* of the arrays; tokens and labels of a row */
-	int64_t *fields;	   /* [FIELDS × rows], -1 in padding rows */
-	int64_t *ids;		   /* [rows × seq] */
-	int32_t *starts;	   /* [rows × seq + 1] */
+	uint32_t width, seq; /* tokens and labels of a row */
+	uint32_t rows;	     /* of the arrays */
+	unsigned fields;
+	int64_t *field[FIELDS];
+	int64_t *ids;	 /* [rows × seq] */
+	int32_t *starts; /* [rows × seq + 1] */
 	uint32_t documents, longest;
 };
 
@@ -28,8 +33,8 @@ static void copy_fields(const struct tokend_batch *b, const struct into *into)
 			row->window, row->shard, row->offset};
 		bool padding = row->position == TOKEND_PADDING;
 
-		for (unsigned f = 0; f < FIELDS; f++)
-			into->fields[f * b->rows + i] = padding ? -1 : (int64_t)value[f];
+		for (unsigned f = 0; f < into->fields; f++)
+			into->field[f][i] = padding ? -1 : (int64_t)value[f];
 	}
 }
 
@@ -67,17 +72,37 @@ static void pack(const struct tokend *t, const struct tokend_batch *b, struct in
 
 /* ---- tokens and labels ---- */
 
-/* Copies @n tokens of row @r, from token @first on, as integers of @bytes. Returns false if one
- * does not fit. */
-static bool copy_tokens(const struct tokend_batch *b, uint32_t r, uint32_t first, uint32_t n,
-	void *to, unsigned bytes)
+/* Sets the exception: of row @r, a token from @first on does not fit into int32. */
+static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_t r, uint32_t first)
+{
+	const uint32_t *token = (const uint32_t *)b->tokens + (size_t)r * b->window_tokens;
+	const struct tokend_row *row = &b->row[r];
+	uint32_t i = first;
+	char why[400];
+
+	while (token[i] <= INT32_MAX)
+		i++;
+	snprintf(why, sizeof(why),
+		"dtype: token %lld does not fit into int32 (position %llu, dataset %s, shard %u, "
+		"offset %llu); use int64",
+		(long long)token[i], (unsigned long long)row->position,
+		tokend_dataset(c->t, row->dataset), row->shard,
+		(unsigned long long)(row->offset + i));
+	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
+}
+
+/* Copies @n tokens of row @r, from token @first on, as integers of @bytes. Returns false, with the
+ * exception set, if one does not fit. */
+static bool copy_tokens(struct client *c, const struct tokend_batch *b, uint32_t r, uint32_t first,
+	uint32_t n, void *to, unsigned bytes)
 {
 	const char *from =
 		(const char *)b->tokens + ((size_t)r * b->window_tokens + first) * b->token_bytes;
 
-	if (bytes == 4)
-		return tokend_widen_int32(to, from, n, b->token_bytes) == 0;
-	tokend_widen(to, from, n, b->token_bytes);
+	if (bytes == 8)
+		tokend_widen(to, from, n, b->token_bytes);
+	else if (tokend_widen_int32(to, from, n, b->token_bytes) < 0)
+		return raise_narrow(c, b, r, first), false;
 	return true;
 }
 
@@ -98,7 +123,7 @@ static bool copy_labels(struct client *c, const struct tokend_batch *b, uint32_t
 	uint32_t n = b->row[r].position == TOKEND_PADDING ? 0 : most;
 	const uint8_t *mask = tokend_loss_mask(c->t, b, r);
 
-	if (!copy_tokens(b, r, 1, n, to, into->label_bytes))
+	if (!copy_tokens(c, b, r, 1, n, to, into->label_bytes))
 		return false;
 	for (uint32_t i = 0; mask && i < n; i++)
 		if (!mask[i + 1])
@@ -108,51 +133,40 @@ static bool copy_labels(struct client *c, const struct tokend_batch *b, uint32_t
 	return true;
 }
 
-/* Row by row: the second copy finds the tokens in the CPU's cache. Returns false if a token does
- * not fit. */
-static bool copy_row(
-	struct client *c, const struct tokend_batch *b, uint32_t r, const struct into *into)
+/* Row by row: the second copy finds the tokens in the CPU's cache. */
+static bool copy_rows(struct client *c, const struct tokend_batch *b, const struct into *into)
 {
 	size_t tokens = (size_t)into->width * into->token_bytes;
 	size_t labels = (size_t)into->seq * into->label_bytes;
 
-	if (into->tokens &&
-		!copy_tokens(b, r, 0, into->width, into->tokens + r * tokens, into->token_bytes))
-		return false;
-	return !into->labels || copy_labels(c, b, r, into, into->labels + r * labels);
-}
-
-static bool copy_rows(struct client *c, const struct tokend_batch *b, const struct into *into)
-{
 	for (uint32_t r = 0; r < b->rows; r++) {
-		char why[200];
-
-		if (copy_row(c, b, r, into))
-			continue;
-		snprintf(why, sizeof(why),
-			"dtype: a token at position %llu does not fit into int32; use int64",
-			(unsigned long long)b->row[r].position);
-		raise_error(TOKEND_EARGUMENT, why);
-		return false;
+		if (into->tokens && !copy_tokens(c, b, r, 0, into->width, into->tokens + r * tokens,
+					    into->token_bytes))
+			return false;
+		if (into->labels && !copy_labels(c, b, r, into, into->labels + r * labels))
+			return false;
 	}
 	return true;
 }
 
-/* ---- look_into() and takes ---- */
+/* ---- look_into() and take() ---- */
 
 static bool read_into(struct into *into, PyObject *args)
 {
-	unsigned long long tokens, labels, ids, starts, fields;
+	unsigned long long tokens, labels, ids, starts, f[FIELDS];
 
 	*into = (struct into){0};
-	if (!PyArg_ParseTuple(args, "IIKIKIKKK", &into->rows, &into->width, &tokens,
-		    &into->token_bytes, &labels, &into->label_bytes, &ids, &starts, &fields))
+	if (!PyArg_ParseTuple(args, "KIIIKIKK|KKKKKK", &tokens, &into->token_bytes, &into->width,
+		    &into->rows, &labels, &into->label_bytes, &ids, &starts, &f[POSITION],
+		    &f[DATASET], &f[EPOCH], &f[WINDOW], &f[SHARD], &f[OFFSET]))
 		return false;
 	into->tokens = (char *)(uintptr_t)tokens;
 	into->labels = (char *)(uintptr_t)labels;
 	into->ids = (int64_t *)(uintptr_t)ids;
 	into->starts = (int32_t *)(uintptr_t)starts;
-	into->fields = (int64_t *)(uintptr_t)fields;
+	into->fields = (unsigned)PyTuple_Size(args) - FIRST_FIELD;
+	for (unsigned i = 0; i < into->fields; i++)
+		into->field[i] = (int64_t *)(uintptr_t)f[i];
 	return true;
 }
 
@@ -166,8 +180,11 @@ static int await_batch(struct client *c, struct tokend_batch *b)
 {
 	int r = tokend_lost(c->t) ? (int)TOKEND_EAGAIN : tokend_peek(c->t, b, 0);
 
-	if (r == TOKEND_EAGAIN)
+	if (r == TOKEND_EAGAIN) {
+		c->yields = true;
 		WAITING(r = tokend_peek(c->t, b, 1));
+		c->yields = false;
+	}
 	if (r < 0)
 		raise_last(c, r);
 	return r;
@@ -186,16 +203,15 @@ static PyObject *copy_batch(struct client *c, struct into *into)
 	tokend_shape(c->t, &shape);
 	into->seq = (uint32_t)shape.seq_len;
 	if (b.rows != into->rows)
-		return raise_error(TOKEND_EARGUMENT,
+		return raise_error((PyObject *)c, TOKEND_EARGUMENT,
 			"a signal handler or another thread sought during next(); call it again");
 	if (!copy_rows(c, &b, into))
 		return NULL;
 	copy_fields(&b, into);
 	if (into->ids)
 		pack(c->t, &b, into);
-	return Py_BuildValue("IKIIIKIK", b.rows_valid, (unsigned long long)b.next, into->documents,
-		into->longest, tokend_annotations(c->t), (unsigned long long)(uintptr_t)b.tokens,
-		b.token_bytes, (unsigned long long)b.handle);
+	return Py_BuildValue("IKIII", b.rows_valid, (unsigned long long)b.next, into->documents,
+		into->longest, tokend_annotations(c->t));
 }
 
 PyObject *client_look_into(PyObject *self, PyObject *args)
@@ -208,28 +224,25 @@ PyObject *client_look_into(PyObject *self, PyObject *args)
 	return leave(c, true, copy_batch(c, &into));
 }
 
-/* Takes the batch that the last look_into() copied. Returns -1 with the exception set. */
-static int take(struct client *c, uint64_t next, bool keep)
+/* Takes the batch that the last look_into() copied. */
+static PyObject *take(struct client *c, uint64_t next, bool keep)
 {
 	struct tokend_batch b;
 	int r = await_batch(c, &b);
 
 	if (r < 0 || PyErr_Occurred())
-		return -1;
-	if (r == 0 || b.next != next) {
-		PyErr_SetNone(PyExc_LookupError);
-		return -1;
-	}
-	if ((r = tokend_try_next(c->t, &b)) != 1) {
-		raise_last(c, r);
-		return -1;
-	}
+		return NULL;
+	if (r == 0 || b.next != next)
+		return Py_NewRef(Py_False);
+	r = tokend_try_next(c->t, &b);
+	if (r != 1)
+		return raise_last(c, r);
 	PyErr_Clear(); /* of a warning: the batch is taken */
 	if (!keep)
 		tokend_release(c->t, &b);
 	c->batches++;
 	c->tokens += (uint64_t)b.rows_valid * b.window_tokens;
-	return 0;
+	return Py_NewRef(Py_True);
 }
 
 /*
@@ -240,12 +253,15 @@ int client_set_takes(PyObject *self, PyObject *value, void *none)
 {
 	struct client *c = (struct client *)self;
 	unsigned long long next;
-	int keep = 0, r;
+	int keep = 0;
 
 	(void)none;
 	if (!PyArg_ParseTuple(value, "K|p", &next, &keep) || !enter(c, true))
 		return -1;
-	r = take(c, next, keep);
-	leave(c, true, NULL);
-	return r;
+	PyObject *taken = leave(c, true, take(c, next, keep));
+
+	if (taken == Py_False)
+		PyErr_SetNone(PyExc_LookupError);
+	Py_XDECREF(taken);
+	return taken == Py_True ? 0 : -1;
 }

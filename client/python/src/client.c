@@ -13,7 +13,20 @@ static PyObject *done(struct client *c, bool waits, int r)
 	return leave(c, waits, r < 0 ? raise_last(c, r) : Py_NewRef(Py_None));
 }
 
-/* ---- state ---- */
+/* ---- members ---- */
+
+static uint64_t (*const numbers[])(const struct tokend *t) = {
+	tokend_position, tokend_taken, tokend_contents, tokend_fingerprint, tokend_request_number};
+
+static PyObject *get_number(PyObject *self, void *member)
+{
+	uint64_t (*const *of)(const struct tokend *t) = member;
+	struct client *c = (struct client *)self;
+
+	if (!enter(c, false))
+		return NULL;
+	return leave(c, false, PyLong_FromUnsignedLongLong((*of)(c->t)));
+}
 
 static PyObject *get_cursor(PyObject *self, void *none)
 {
@@ -41,9 +54,8 @@ static PyObject *from_path(void *text)
 	return text ? PyUnicode_DecodeFSDefault(text) : Py_NewRef(Py_None);
 }
 
-static PyObject *client_status(PyObject *self, PyObject *none)
+static PyObject *client_shape(PyObject *self, PyObject *none)
 {
-	typedef unsigned long long number;
 	struct client *c = (struct client *)self;
 	struct tokend_shape s;
 
@@ -53,16 +65,14 @@ static PyObject *client_status(PyObject *self, PyObject *none)
 	tokend_shape(c->t, &s);
 
 	return leave(c, false,
-		Py_BuildValue("{sIsIsIsIsKsKsKsKsKsKsKsKsKsKsKsKsdsO&sO&sO&}", "rows", s.rows,
-			"window_tokens", s.window_tokens, "slots", s.slots, "annotations",
-			tokend_annotations(c->t), "seq_len", (number)s.seq_len, "rank",
-			(number)s.rank, "world", (number)s.world, "position",
-			(number)tokend_position(c->t), "taken", (number)tokend_taken(c->t),
-			"contents", (number)tokend_contents(c->t), "fingerprint",
-			(number)tokend_fingerprint(c->t), "request",
-			(number)tokend_request_number(c->t), "batches", (number)c->batches,
-			"tokens", (number)c->tokens, "lost_wakes", (number)s.lost_wakes,
-			"reattached", (number)s.reattached, "waited_s", (double)s.waited_ns / 1e9,
+		Py_BuildValue("{sIsIsIsIsKsKsKsKsKsdsKsKsIsO&sO&sO&}", "rows", s.rows,
+			"window_tokens", s.window_tokens, "token_bytes", s.token_bytes, "slots",
+			s.slots, "seq_len", (unsigned long long)s.seq_len, "rank",
+			(unsigned long long)s.rank, "world", (unsigned long long)s.world,
+			"lost_wakes", (unsigned long long)s.lost_wakes, "reattached",
+			(unsigned long long)s.reattached, "waited_s", (double)s.waited_ns / 1e9,
+			"batches", (unsigned long long)c->batches, "tokens",
+			(unsigned long long)c->tokens, "annotations", tokend_annotations(c->t),
 			"run", from_path, tokend_run(c->t), "socket", from_path,
 			tokend_socket(c->t), "config", from_path, tokend_config(c->t)));
 }
@@ -253,6 +263,23 @@ static PyObject *client_memory(PyObject *self, PyObject *gone)
 			"KK", (unsigned long long)(uintptr_t)base, (unsigned long long)bytes));
 }
 
+static PyObject *client_slot(PyObject *self, PyObject *none)
+{
+	struct client *c = (struct client *)self;
+	struct tokend_batch b;
+	int r;
+
+	(void)none;
+	if (!enter(c, true))
+		return NULL;
+	WAITING(r = tokend_peek(c->t, &b, 0));
+	if (r != 1) /* the call that takes the batch raises the error */
+		return done(c, true, 0);
+	return leave(c, true,
+		Py_BuildValue("KIIIK", (unsigned long long)(uintptr_t)b.tokens, b.rows,
+			b.window_tokens, b.token_bytes, (unsigned long long)b.handle));
+}
+
 static PyObject *client_release(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
@@ -268,6 +295,13 @@ static PyObject *client_release(PyObject *self, PyObject *args)
 }
 
 /* ---- attach and close ---- */
+
+/* Ends the session. */
+static void client_detach(struct client *c)
+{
+	tokend_detach(c->t);
+	c->t = NULL;
+}
 
 /* An "O&" converter to PyObject *, a path as bytes, which the caller releases. None: NULL. */
 static int to_path(PyObject *object, void *out)
@@ -308,9 +342,28 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	WAITING(r = tokend_attach(&c->t, &o, why, sizeof(why)));
 	Py_XDECREF(config);
 	if (r < 0)
-		raise_error(r, why);
-	/* also: a warning that the user made an error */
-	return PyErr_Occurred() ? -1 : 0;
+		raise_error(self, r, why);
+	else if (PyErr_Occurred())
+		WAITING(client_detach(c)); /* a warning that the user made an error */
+	return c->t ? 0 : -1;
+}
+
+static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+	allocfunc allocate = PyType_GetSlot(type, Py_tp_alloc);
+	struct client *c = (struct client *)allocate(type, 0);
+
+	(void)args, (void)keywords;
+	if (c) {
+		pthread_mutexattr_t checked;
+
+		pthread_mutexattr_init(&checked);
+		pthread_mutexattr_settype(&checked, PTHREAD_MUTEX_ERRORCHECK);
+		pthread_mutex_init(&c->turn, &checked);
+		pthread_mutex_init(&c->state, &checked);
+		pthread_mutexattr_destroy(&checked);
+	}
+	return (PyObject *)c;
 }
 
 static void client_dealloc(PyObject *self)
@@ -319,7 +372,9 @@ static void client_dealloc(PyObject *self)
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc release = PyType_GetSlot(type, Py_tp_free);
 
-	tokend_detach(c->t);
+	client_detach(c);
+	pthread_mutex_destroy(&c->turn);
+	pthread_mutex_destroy(&c->state);
 	release(self);
 	Py_DECREF(type);
 }
@@ -337,63 +392,74 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 		PyErr_Clear();
 		Py_RETURN_NONE;
 	}
-
-	struct tokend *t = c->t;
-
-	c->t = NULL;
 	/* Waits for copies, which may wait for a thread that needs the interpreter's lock. */
-	WAITING(tokend_detach(t));
+	WAITING(client_detach(c));
 	return done(c, true, 0);
 }
 
 /* ---- the class ---- */
 
-/* Without a description: the function of tokend.h with this name, and what it writes to pointers.
- */
+/* Without a description: as the function of tokend.h with this name. */
 static PyMethodDef client_methods[] = {
 	{"look_into", client_look_into, METH_VARARGS,
-		"look_into(rows, width, tokens, token_bytes, labels, label_bytes, position_ids, "
-		"cu_seqlens, fields)\n\n"
+		"look_into(tokens, token_bytes, width, rows, labels, label_bytes, position_ids, "
+		"cu_seqlens, *fields)\n\n"
 		"Waits for the next batch and copies it to these addresses (0: not wanted):\n"
 		"tokens        [rows, width] of token_bytes, 4 or 8\n"
 		"labels        [rows, seq_len] of label_bytes, 4 or 8\n"
 		"position_ids  int64 [rows, seq_len], with\n"
 		"cu_seqlens    int32 [rows * seq_len + 1]\n"
-		"fields        int64 [6, rows]: position, dataset, epoch, window, shard, offset\n\n"
-		"Returns (rows_valid, next, documents, longest, annotations, address of the "
-		"stored tokens, their bytes, handle), or None at the end of the stream. Does not "
-		"take the batch: set `takes` then."},
-	{"status", client_status, METH_NOARGS, "Sizes, positions, counters and names, as a dict."},
+		"fields        int64 [rows] each: position, dataset, epoch, window, shard, "
+		"offset\n\n"
+		"Returns (rows_valid, next, documents, longest, annotations), or None at the end "
+		"of the stream. Does not take the batch: call take() then."},
+	{"shape", client_shape, METH_NOARGS, "Sizes, counters and names, as a dict."},
 	{"commit", client_commit, METH_VARARGS, NULL},
-	/* seek(cursor or None, rank, world, micro_batch, again=False): of a pass */
-	{"seek", client_seek, METH_VARARGS, NULL},
-	{"set_mix", client_set_mix, METH_O, NULL},
-	{"checkpoint", client_checkpoint, METH_VARARGS, NULL},
+	{"seek", client_seek, METH_VARARGS,
+		"seek(cursor or None, rank, world, micro_batch, again=False)\n\n"
+		"Moves to a cursor (None: the last batch taken). again: another pass over a finite "
+		"stream."},
+	{"set_mix", client_set_mix, METH_O,
+		"set_mix(weights by name)\n\nReturns the first position of the new mix."},
+	{"checkpoint", client_checkpoint, METH_VARARGS, "checkpoint(tag)\n\nReturns the path."},
 	{"record", client_record, METH_VARARGS, NULL},
 	{"attend", client_attend, METH_NOARGS, NULL},
-	{"request", client_request, METH_NOARGS, NULL},
-	{"obey", client_obey, METH_VARARGS, NULL},
+	{"request", client_request, METH_NOARGS, "Returns (number, kind, args)."},
+	{"obey", client_obey, METH_VARARGS,
+		"obey(kind, args)\n\nReturns the first position at which the order differs."},
 	{"undo", client_undo, METH_NOARGS, NULL},
-	{"answer", client_answer, METH_VARARGS, NULL},
+	{"answer", client_answer, METH_VARARGS, "answer(number, outcome, text)"},
 	{"memory", client_memory, METH_O,
 		"memory(gone)\n\nAddress and bytes of the ring's slots; None: the same ring as in "
 		"the former call. gone(address, bytes) is called before it is unmapped."},
-	{"release", client_release, METH_VARARGS, NULL},
-	{"close", client_close, METH_NOARGS, NULL},
+	{"slot", client_slot, METH_NOARGS,
+		"(address, rows, window, token_bytes, handle) of the next batch's tokens; None: it "
+		"is not ready."},
+	{"release", client_release, METH_VARARGS,
+		"release(handle)\n\nReleases a batch that was taken with keep."},
+	{"close", client_close, METH_NOARGS, "Ends the session and frees everything."},
 	{0},
 };
 
+/* The same. */
 static PyGetSetDef client_members[] = {
 	{"cursor", get_cursor, NULL, "Bytes.", NULL},
 	{"takes", NULL, client_set_takes,
-		"Set it to (next, keep) to take the batch with the next of look_into(). keep: "
-		"release() releases it. LookupError: another thread was faster.",
+		"Set it to (next, keep) to take the batch with the next of look_into(). "
+		"LookupError: "
+		"another thread was faster. keep: release() releases it.",
 		NULL},
+	{"position", get_number, NULL, NULL, (void *)&numbers[0]},
+	{"taken", get_number, NULL, NULL, (void *)&numbers[1]},
+	{"contents", get_number, NULL, NULL, (void *)&numbers[2]},
+	{"fingerprint", get_number, NULL, NULL, (void *)&numbers[3]},
+	{"request_number", get_number, NULL, NULL, (void *)&numbers[4]},
 	{0},
 };
 
 static PyType_Slot client_slots[] = {
 	{Py_tp_doc, "One session with a daemon. Private: use tokend.Loader."},
+	{Py_tp_new, client_new},
 	{Py_tp_init, client_init},
 	{Py_tp_dealloc, client_dealloc},
 	{Py_tp_methods, client_methods},

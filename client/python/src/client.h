@@ -15,27 +15,35 @@
 
 #include "client/lib/tokend.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 
 struct client {
 	PyObject_HEAD struct tokend *t; /* NULL: closed */
-	/* Threads, 0: none. The one in a call that may wait; the one that uses the handle. */
-	unsigned long turn, user;
+	pthread_mutex_t turn, state;
+	bool yields; /* the call that waits unlocks `state` meanwhile */
 	uint64_t batches, tokens;
+};
+
+enum { ERRORS = 11 };
+
+struct module {
+	PyObject *error;	    /* tokend.Error */
+	PyObject *kind[ERRORS + 1]; /* its subclasses, by -enum tokend_error */
+	PyObject *client;
 };
 
 /* ---- turn.c ---- */
 
 /* Sets the exception for @code, an enum tokend_error, unless one is set. Returns NULL. */
-PyObject *raise_error(int code, const char *why);
+PyObject *raise_error(PyObject *self, int code, const char *why);
 /* The same with tokend_why(). */
 PyObject *raise_last(struct client *c, int code);
 
 /*
- * Reserves the handle before any use, and releases it after. @waits: the call may wait for the
- * daemon. enter() returns false, with the exception set and nothing reserved, if the handle was
- * closed or belongs to the parent process. leave() returns @result, or NULL if a callback has
- * raised.
+ * Locks the handle before any use, and unlocks it after. @waits: the call may wait for the daemon.
+ * enter() returns false, with the exception set and nothing locked, if the handle was closed or
+ * belongs to the parent process. leave() returns @result, or NULL if a callback has raised.
  */
 bool enter(struct client *c, bool waits);
 PyObject *leave(struct client *c, bool waits, PyObject *result);

@@ -2,9 +2,9 @@
  * Exceptions, threads and the interpreter's lock.
  *
  * Python code may save a loader's state in another thread than the one that reads, so calls are
- * serialised by two members of struct client, which the interpreter's lock protects. A call that
- * may wait has `turn`. A call that uses the handle is its `user`. While next() waits, it regularly
- * has no user, to check for signals and so that other threads can read the cursor.
+ * serialised. A call that may wait holds `turn`. A call that uses the handle holds `state`. While
+ * next() waits, it regularly unlocks `state` to check for signals, so that other threads can read
+ * the cursor. No thread waits for either lock while it holds the interpreter's lock.
  */
 #include "client/python/src/client.h"
 
@@ -12,33 +12,20 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PAUSE_US = 1000 };
-
-PyObject *raise_error(int code, const char *why)
+PyObject *raise_error(PyObject *self, int code, const char *why)
 {
-	static const char *const kinds[] = {
-		[-TOKEND_EARGUMENT] = "ArgumentError",
-		[-TOKEND_ECONNECT] = "ConnectError",
-		[-TOKEND_EREFUSED] = "RefusedError",
-		[-TOKEND_EDATA] = "DataError",
-		[-TOKEND_EMEMORY] = "ResourceError",
-		[-TOKEND_EWAIT] = "WaitError",
-	};
-	const char *name = code <= 0 && code >= TOKEND_EWAIT ? kinds[-code] : NULL;
+	struct module *m = PyType_GetModuleState(Py_TYPE(self));
+	PyObject *kind = code < 0 && code >= -ERRORS ? m->kind[-code] : NULL;
 
 	/* If a signal's handler raised, its exception is already set. */
 	if (PyErr_Occurred())
 		return NULL;
 
-	PyObject *errors = PyImport_ImportModule("tokend.errors");
-	PyObject *kind = errors ? PyObject_GetAttrString(errors, name ? name : "Error") : NULL;
 	/* A store chooses some of the words, and long texts are cut. */
 	PyObject *text = PyUnicode_DecodeUTF8(why, (Py_ssize_t)strlen(why), "replace");
 
-	if (kind && text)
-		PyErr_SetObject(kind, text);
-	Py_XDECREF(errors);
-	Py_XDECREF(kind);
+	if (text)
+		PyErr_SetObject(kind ? kind : m->error, text);
 	Py_XDECREF(text);
 	return NULL;
 }
@@ -53,59 +40,60 @@ PyObject *raise_last(struct client *c, int code)
 		snprintf(renamed, sizeof(renamed), "deadline%s", why + 8);
 		why = renamed;
 	}
-	return raise_error(code, why);
+	return raise_error((PyObject *)c, code, why);
 }
 
-/* ---- turns ---- */
+/* ---- locks ---- */
 
-/* Waits until @owner is no other thread, and makes it this one. Returns false, with the exception
- * set, if it is this one already, or a signal's handler has raised. */
-static bool reserve(unsigned long *owner)
+/* Returns false if this thread already holds @mutex. */
+static bool lock(pthread_mutex_t *mutex)
 {
-	unsigned long self = PyThread_get_thread_ident();
+	int error = pthread_mutex_trylock(mutex);
 
-	while (*owner && *owner != self) {
-		WAITING(usleep(PAUSE_US));
-		if (PyErr_CheckSignals() < 0)
-			return false;
-	}
-	if (*owner) {
-		/* Python code (a signal's handler) used the handle in the thread that waits. */
-		raise_error(0,
-			"busy: the loader is waiting in this thread, and a signal's handler "
-			"interrupted it; set a flag in the handler, and act on it when the call "
-			"has returned");
-		return false;
-	}
-	*owner = self;
-	return true;
+	if (error == 0)
+		return true;
+	Py_BEGIN_ALLOW_THREADS error = pthread_mutex_lock(mutex);
+	Py_END_ALLOW_THREADS return error == 0;
+}
+
+/* Python code (a signal's handler) used the handle in the thread that waits in it. */
+static bool busy(struct client *c)
+{
+	raise_error((PyObject *)c, 0,
+		"busy: the loader is waiting in this thread, and a signal's handler interrupted "
+		"it; set a flag in the handler, and act on it when the call has returned");
+	return false;
 }
 
 bool enter(struct client *c, bool waits)
 {
 	if (c->t && tokend_forked(c->t)) {
-		/* fork() copied the owners, which do not exist here */
+		/* fork() copied the locks, which may be locked: do not use them. */
 		raise_last(c, TOKEND_EFORKED);
 		return false;
 	}
-	if (waits && !reserve(&c->turn))
-		return false;
-	if (reserve(&c->user)) {
-		if (c->t)
-			return true;
-		c->user = 0;
-		raise_error(0, "closed: this loader was closed; make a new one");
-	}
+	if (waits && !lock(&c->turn))
+		return busy(c);
+
+	bool locked = lock(&c->state);
+
+	if (locked && c->t)
+		return true;
+	if (locked)
+		pthread_mutex_unlock(&c->state);
 	if (waits)
-		c->turn = 0;
+		pthread_mutex_unlock(&c->turn);
+	if (!locked)
+		return busy(c);
+	raise_error((PyObject *)c, 0, "closed: this loader was closed; make a new one");
 	return false;
 }
 
 PyObject *leave(struct client *c, bool waits, PyObject *result)
 {
-	c->user = 0;
+	pthread_mutex_unlock(&c->state);
 	if (waits)
-		c->turn = 0;
+		pthread_mutex_unlock(&c->turn);
 	if (result && PyErr_Occurred())
 		Py_CLEAR(result);
 	return result;
@@ -114,50 +102,56 @@ PyObject *leave(struct client *c, bool waits, PyObject *result)
 /* ---- callbacks ---- */
 
 /* Warns with @line, at the line of the user's code that called this package; NULL: runs signal
- * handlers. Returns -1 if that raised, now or before in this call. @yields: other threads may use
- * the handle meanwhile. */
-static int ask_python(struct client *c, const char *line, bool yields)
+ * handlers. Returns false if that raised, now or before in this call. */
+static bool ask_python(const char *line)
 {
 	PyGILState_STATE state = PyGILState_Ensure();
-	unsigned long user = c->user;
+	bool raised = PyErr_Occurred();
 
-	if (yields)
-		c->user = 0;
-	if (PyErr_Occurred()) {
-		/* the call ends */
-	} else if (line) {
-		PyObject *module = PyImport_ImportModule("tokend.errors");
+	if (!raised && line) {
+		PyObject *module = PyImport_ImportModule("tokend.phrases");
 		PyObject *done = module ? PyObject_CallMethod(module, "warn", "s", line) : NULL;
 
 		Py_XDECREF(module);
 		Py_XDECREF(done);
-	} else {
-		(void)PyErr_CheckSignals();
-	}
-
-	int result = PyErr_Occurred() ? -1 : 0;
-
-	while (yields && c->user != user) {
-		WAITING(usleep(PAUSE_US));
-		if (!c->user)
-			c->user = user;
+		raised = !done;
+	} else if (!raised) {
+		raised = PyErr_CheckSignals() < 0;
 	}
 	PyGILState_Release(state);
-	return result;
+	return !raised;
+}
+
+/* From a call that waits. */
+static int ask_waiting(struct client *c, const char *line)
+{
+	if (c->yields)
+		pthread_mutex_unlock(&c->state);
+
+	bool goes_on = ask_python(line);
+
+	if (c->yields) {
+		/* Threads that wait for `state` go first: this thread would get the mutex back
+		 * before they woke. */
+		usleep(1000);
+		pthread_mutex_lock(&c->state);
+	}
+	return goes_on ? 0 : -1;
 }
 
 int on_idle(void *context)
 {
-	return ask_python(context, NULL, true);
+	return ask_waiting(context, NULL);
 }
 
 int on_warn(void *context, const char *line)
 {
-	return ask_python(context, line, true);
+	return ask_waiting(context, line);
 }
 
-/* Within any call, in the middle of its work: the handle stays reserved. */
+/* Within any call, in the middle of its work: `state` stays locked. */
 void on_notice(void *context, const char *line)
 {
-	(void)ask_python(context, line, false);
+	(void)context;
+	(void)ask_python(line);
 }

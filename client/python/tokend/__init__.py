@@ -16,22 +16,22 @@ Modules with more: tokend.parallel (ranks and meshes), tokend.transform, tokend.
 tokend.throughput (metrics), tokend.integrations (adapters). Programs: python -m tokend --help.
 """
 
-from ._tokend import version as __version__
-from .batch import Batch
-from .cursor import Cursor
-from .errors import (
+from ._tokend import (
     ArgumentError,
     ConnectError,
     DataError,
-    DisagreementError,
     Error,
     RefusedError,
     ResourceError,
-    TransformError,
     WaitError,
 )
+from ._tokend import version as __version__
+from .batch import Batch
+from .cursor import Cursor
+from .group import DisagreementError
 from .loader import Loader
 from .requests import Request
+from .transform import TransformError
 
 __all__ = [
     "ArgumentError",

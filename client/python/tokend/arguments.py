@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from . import _tokend, phrases
 from .cursor import SEEK, cursor_of, edited, integer, is_cursor
-from .errors import is_not
 
 DEADLINE_S = 300.0
 # how long a first attach without deadline= waits if nobody listens: the daemon may be started
@@ -18,11 +17,13 @@ NOBODY_S = 5.0
 MOST_32 = (1 << 32) - 1
 
 
-def seconds(deadline: Any) -> float:
-    """How long the others of the job are waited for."""
+def micro_batch(value: Any) -> int:
+    return integer("micro_batch", value, _tokend.MICRO_BATCH, 1)
+
+
+def check_seconds(deadline: Any) -> None:
     if deadline is not None and not (isinstance(deadline, (int, float)) and deadline > 0):
-        raise ValueError(is_not("deadline", deadline, "a number of seconds above 0"))
-    return deadline or DEADLINE_S
+        raise ValueError(phrases.is_not("deadline", deadline, "a number of seconds above 0"))
 
 
 def milliseconds(seconds: float) -> int:
@@ -38,7 +39,7 @@ def reach(socket: Any, config: Any, deadline: float | None) -> dict[str, Any]:
     if socket is not None:
         raise ValueError("socket, config: pass one of them")
     if not isinstance(config, (str, bytes, os.PathLike)):
-        raise TypeError(is_not("config", config, "the path of a config file"))
+        raise TypeError(phrases.is_not("config", config, "the path of a config file"))
     return {"config": config, **wait}
 
 
@@ -49,7 +50,10 @@ def where(start: Any) -> dict[str, Any]:
     if is_cursor(start):
         return {"cursor": bytes(start)}
     if isinstance(start, Mapping):
-        return {"cursor": cursor_of(start, "start")}
+        return {"cursor": cursor_of(start, "start", "pass start=SAMPLES IT CONSUMED")}
+    if isinstance(start, bool) or not hasattr(start, "__index__"):
+        what = "'begin', a position, the tag of a checkpoint, a cursor or a state_dict()"
+        raise TypeError(phrases.kind_is_not("start", start, what))
     return {"position": integer("start", start)}
 
 
@@ -61,13 +65,19 @@ def target(now: bytes, cursor: Any, position: int | None) -> bytes | None:
         return edited(SEEK, now, position)
     if cursor is None or is_cursor(cursor):
         return None if cursor is None else bytes(cursor)
-    what = "a Cursor or its bytes; pass a position as seek(position=N), a state to"
-    raise TypeError(is_not("cursor", cursor, f"{what} load_state_dict()"))
+    raise TypeError(
+        f"cursor: a {type(cursor).__name__} is not a Cursor or its bytes; pass a position as "
+        "seek(position=N), a state to load_state_dict()"
+    )
 
 
 def record_path(directory: Any, run: str, rank: int, peer: int) -> str:
-    """The file of this process in record=. The client says why it cannot be written."""
-    with contextlib.suppress(OSError):
+    """The file of this process in record=."""
+    try:
         os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise _tokend.ArgumentError(
+            f"record: {directory}: {error.strerror}; pass a directory that you can write to"
+        ) from None
     name = f"{run}.{rank}-{peer}.{os.getpid()}-{time.time_ns()}.record"
     return os.path.join(directory, name)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
-from ._tokend import DOCUMENTS, LOSS_MASK
+from . import phrases
+from ._tokend import DOCUMENTS, LOSS_MASK, ArgumentError
 from .cursor import Cursor
 from .device import Cuda, Feed
-from .errors import ArgumentError, is_not
 
 IGNORE = -100  # a label that losses ignore
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in the extension's order
 SLICED = ("input_ids", "labels", "shift_labels", "position_ids", "loss_mask")
+TORCH_AT_LEAST = (2, 2)  # public DeviceMesh
 
 
 class Batch(TypedDict):
@@ -96,13 +96,23 @@ class Framework:
         return functools.partial(self.module.empty_like, like, **more)  # faster than empty()
 
 
+def _torch() -> Any:
+    import torch
+
+    parts = str(torch.__version__).split("+")[0].split(".")[:2]
+    if tuple(int(part) for part in parts if part.isdigit()) < TORCH_AT_LEAST:
+        least = ".".join(map(str, TORCH_AT_LEAST))
+        raise ImportError(f"torch: {torch.__version__} is older than {least}; pip install -U torch")
+    return torch
+
+
 def framework(name: str | None) -> Framework:
     """The framework @name; None: torch if it is installed, otherwise NumPy."""
     if name not in (None, "torch", "numpy"):
-        raise ValueError(is_not("framework", name, "'torch' or 'numpy'"))
+        raise ValueError(phrases.is_not("framework", name, "'torch' or 'numpy'"))
     for module in (name,) if name else ("torch", "numpy"):
         try:
-            return Framework(importlib.import_module(module))
+            return Framework(_torch() if module == "torch" else __import__(module))
         except ModuleNotFoundError as error:
             if error.name != module:  # it is installed, but broken: report it
                 raise
@@ -113,13 +123,24 @@ def framework(name: str | None) -> Framework:
 # ---- what a loader was asked for ----
 
 
+class Wanted(NamedTuple):
+    make: Framework
+    types: dict[str, str]  # of input_ids and labels
+    documents: bool
+    loss_mask: bool
+    shift_labels: bool
+    provenance: bool
+    cp: tuple[int, int, str] | None  # rank, size, kind
+    device: Any  # a CUDA device, or None
+
+
 def types(dtype: Any) -> dict[str, str]:
     """dtype=: a type for input_ids, or a mapping from a batch's keys to types."""
     asked = dtype if isinstance(dtype, Mapping) else {"input_ids": dtype}
     made = {"input_ids": "int64", "labels": "int64"}
     for key, kind in asked.items():
         if key not in made:
-            raise ArgumentError(is_not("dtype", key, "a key for input_ids, labels"))
+            raise ArgumentError(phrases.is_not("dtype", key, "a key for input_ids, labels"))
         name = getattr(kind, "__name__", str(kind).split(".")[-1])
         if kind is not None and name not in ("int64", "int32"):
             raise ArgumentError(
@@ -137,7 +158,7 @@ def cp_slice(cp: Any, of_mesh: tuple[int, int] | None) -> tuple[int, int, str] |
     kind = cp[2] if isinstance(cp, (tuple, list)) and len(cp) == 3 else cp
     if kind not in ("zigzag", "contiguous"):
         what = "'zigzag', 'contiguous', or (rank, size, one of these)"
-        raise ArgumentError(is_not("cp", cp, what))
+        raise ArgumentError(phrases.is_not("cp", cp, what))
     if isinstance(cp, str) and of_mesh is None:
         raise ArgumentError(f"cp: {cp!r} needs a dim cp in a mesh; or pass cp=(rank, size, {cp!r})")
     rank, size = of_mesh if isinstance(cp, str) else cp[:2]  # type: ignore[misc]
@@ -166,28 +187,21 @@ def chunks(seq: int, cp: tuple[int, int, str]) -> list[slice]:
 
 
 class Batches:
-    """Makes the batches of a _tokend.Client. @types: of input_ids and labels, "int64" or "int32".
-    @asked: whether keys are wanted, by name. @cp: rank, size and kind. @device: a CUDA device.
-    @transform: transform.Transform, or None. @workers: that run it, or None.
+    """Makes batches.
+
+    A signal's handler may raise wherever Python calls a function. So look() may be called again,
+    and the batch is taken last, before next() returns it.
+
+    The tokens come from the extension; from @source, which transforms them; or from a feed, which
+    copies them to a GPU.
     """
 
-    def __init__(
-        self,
-        client: Any,
-        make: Framework,
-        types: dict[str, str],
-        asked: dict[str, bool],
-        cp: tuple[int, int, str] | None,
-        device: Any,
-        transform: Any,
-        workers: Any,
-    ) -> None:
-        self._client, self._make, self._types, self._asked = client, make, types, asked
-        self._cp, self._device, self._transform, self._workers = cp, device, transform, workers
+    def __init__(self, client: Any, wanted: Wanted, source: Any) -> None:
+        self._client, self.wanted, self._source = client, wanted, source
         self.feed: Feed | None = None
-        if device is not None and transform is None:
-            self.feed = Feed(client, Cuda(make.module, device), types)
-        self._shown = FIELDS if asked["provenance"] else FIELDS[:2]
+        if wanted.device is not None and source is None:
+            self.feed = Feed(client, Cuda(wanted.make.module, wanted.device), wanted.types)
+        self._shown = FIELDS if wanted.provenance else FIELDS[:2]
         self.begin()
 
     def begin(self) -> None:
@@ -195,104 +209,111 @@ class Batches:
         daemon's config differs. If it fails, look() tries again.
         """
         self.stale = True  # the owner sets it, too, to have look() begin again
-        shape = self._client.status()
+        shape, wanted, make = self._client.shape(), self.wanted, self.wanted.make
+        # pinned, if it is copied to a device: otherwise the copy could wait for the step
+        new = functools.partial(make.maker, pinned=wanted.device is not None)
         self.micro, self.seq, window = shape["rows"], shape["seq_len"], shape["window_tokens"]
         self.end = Cursor(self._client.cursor).end  # of the stream
-        self._cut = chunks(self.seq, self._cp) if self._cp else None
+        self._cut = chunks(self.seq, wanted.cp) if wanted.cp else None
         self._annotations = shape["annotations"]
-        for name, bit, keys in (
-            ("documents", DOCUMENTS, "documents: true and eos"),
-            ("loss_mask", LOSS_MASK, "loss_mask: true"),
+        for asked, bit, keys in (
+            (wanted.documents, DOCUMENTS, "documents: true and eos"),
+            (wanted.loss_mask, LOSS_MASK, "loss_mask: true"),
         ):
-            if self._asked[name] and not self._annotations & bit:
+            if asked and not self._annotations & bit:
+                key = keys.partition(":")[0]
                 raise ArgumentError(
-                    f"{name}: the stream has none; set {keys} in the daemon's config, or omit "
-                    f"{name}="
+                    f"{key}: the stream has none; set {keys} in the daemon's config, or omit {key}="
                 )
-        # a transform gets all tokens of a window, as int64
-        ids, labels = self._types["input_ids"], self._types["labels"]
-        kind, width = (ids, self.seq) if self._transform is None else ("int64", window)
-        self._window, self._width = window, width
-        self._bytes = [4 if each == "int32" else 8 for each in (kind, labels)]
-        shapes = {"fields": ((len(FIELDS), self.micro), "int64")}
-        if self.feed is None:
-            shapes["tokens"] = (self.micro, width), kind
+        # a transform gets all tokens of a window, as int64, and the origin of each row
+        ids, labels = wanted.types["input_ids"], wanted.types["labels"]
+        kind, width = (ids, self.seq) if self._source is None else ("int64", window)
+        self._layout = _width(kind), width, _width(labels)
         # On a device labels are the tokens that follow, unless they depend on more: on a loss
         # mask, or on the window's end. Those the extension writes.
-        if self.feed is None or self._annotations & LOSS_MASK or window <= self.seq:
-            shapes["labels"] = (self.micro, self.seq), labels
-        if self._asked["documents"]:
-            shapes["position_ids"] = (self.micro, self.seq), "int64"
-            shapes["cu_seqlens"] = (self.micro * self.seq + 1,), "int32"
-        # pinned, if it is copied to a device: otherwise the copy could wait for the step
-        pinned = self._device is not None
-        self._makers = {
-            name: self._make.maker(*shape, pinned=pinned and name != "fields")
-            for name, shape in shapes.items()
-        }
-        if self._transform is not None:
-            self._new_ids = self._make.maker((self.micro, self.seq), ids, pinned=pinned)
-        if self._workers is not None:
-            self._workers.begin()
+        masked = self._annotations & LOSS_MASK
+        self._writes_labels = self.feed is None or masked or window <= self.seq
+        self._fields = self._shown if self._source is None else FIELDS
+        if self.feed is None:
+            self._new_tokens = new((self.micro, width), kind)
+        if self._writes_labels:
+            self._new_labels = new((self.micro, self.seq), labels)
+        self._new_field = make.maker((self.micro,), "int64")
+        if wanted.documents:
+            self._new_position_ids = new((self.micro, self.seq), "int64")
+            self._new_starts = new((self.micro * self.seq + 1,), "int32")
+        if self._source is not None:
+            self._new_ids = new((self.micro, self.seq), ids)
+            self._source.begin()
         self.stale = False
 
     def look(self) -> tuple[Any, int] | None:
         """The next batch, not yet taken, and the position after it. None at the end."""
         if self.stale:
             self.begin()
-        made = {name: new() for name, new in self._makers.items()}
-        at = {name: self._make.address(array) for name, array in made.items()}
-        tokens, labels = at.get("tokens", 0), at.get("labels", 0)
-        packs = at.get("position_ids", 0), at.get("cu_seqlens", 0), at["fields"]
-        of_tokens, of_labels = self._bytes
-        into = (self.micro, self._width, tokens, of_tokens, labels, of_labels, *packs)
+        wanted, address = self.wanted, self.wanted.make.address
+        tokens = self._new_tokens() if self.feed is None else None
+        labels = self._new_labels() if self._writes_labels else None
+        fields = [self._new_field() for _ in self._fields]
+        ids, starts, packs = None, None, (0, 0)
+        if wanted.documents:
+            ids, starts = self._new_position_ids(), self._new_starts()
+            packs = address(ids), address(starts)
+        token_bytes, width, label_bytes = self._layout
+        into = (
+            0 if tokens is None else address(tokens),
+            token_bytes,
+            width,
+            self.micro,
+            0 if labels is None else address(labels),
+            label_bytes,
+            *packs,
+            *map(address, fields),
+        )
         if self.feed is not None:
-            shape = 1 if labels else 2, self.micro, self.seq
+            parts = 1 if self._writes_labels else 2
             look = functools.partial(self._client.look_into, *into)
-            made["tokens"], found = self.feed.next(look, shape, self._window)
-        elif self._workers is not None:
-            found = self._workers.look(made["tokens"], made["fields"], into)
+            tokens, found = self.feed.next(look, self.seq, parts)
+        elif self._source is not None:
+            found = self._source.look(tokens, fields, into)
         else:
             found = self._client.look_into(*into)
         if found is None:
             return None
-        if self._transform is not None and self._workers is None:
-            self._transform.apply(made["tokens"], made["fields"][0].tolist())
-        valid, after, documents, longest, annotations, *_ = found
+        valid, after, documents, longest, annotations = found
         if annotations != self._annotations:
             self.begin()
             return self.look()
-        batch = self._tokens_and_labels(made["tokens"], made.get("labels"), valid)
-        for i, name in enumerate(self._shown):
-            batch[name] = made["fields"][i]
-        if self._asked["documents"]:
-            batch["position_ids"] = self._there(made["position_ids"])
-            batch["cu_seqlens"] = self._there(made["cu_seqlens"][: documents + 1])
-            batch["max_seqlen"] = longest
+        batch = self._tokens_and_labels(tokens, labels, valid)
+        batch.update(zip(self._shown, fields, strict=False))
+        if wanted.documents:
+            batch["position_ids"], batch["max_seqlen"] = self._there(ids), longest
+            batch["cu_seqlens"] = self._there(starts[: documents + 1])  # type: ignore[index]
         if self._cut is not None:
             self._share(batch)
         return batch, after
 
     def _there(self, array: Any) -> Any:
         """On the device, if there is one. The copy is queued, and not waited for."""
-        return array if self._device is None else array.to(self._device, non_blocking=True)
+        device = self.wanted.device
+        return array if device is None else array.to(device, non_blocking=True)
 
     def _tokens_and_labels(self, tokens: Any, labels: Any, valid: int) -> dict[str, Any]:
         """Contiguous input_ids and labels, of which none is a view of another."""
-        module = self._make.module
-        if self._transform is not None:
+        wanted, module = self.wanted, self.wanted.make.module
+        if self._source is not None:
             tokens = self._transformed(tokens, labels)
         elif self.feed is not None:
             tokens, *following = tokens.unbind()
             if labels is None:
-                labels = following[0].to(getattr(module, self._types["labels"]))
+                labels = following[0].to(getattr(module, wanted.types["labels"]))
                 labels[valid:] = IGNORE
         batch = {"input_ids": self._there(tokens), "labels": self._there(labels)}
-        if self._asked["loss_mask"]:
+        if wanted.loss_mask:
             mask = module.empty_like(batch["labels"], dtype=module.float32)
             mask[:] = batch["labels"] != IGNORE
             batch["loss_mask"] = mask
-        if self._asked["shift_labels"]:
+        if wanted.shift_labels:
             batch["shift_labels"] = batch["labels"]
             batch["labels"] = unshifted(batch["labels"], module)
         return batch
@@ -303,18 +324,22 @@ class Batches:
         """
         following = tokens[:, 1 : self.seq + 1]
         part = labels[:, : following.shape[1]]
-        part[:] = self._make.module.where(part == IGNORE, part, following)
+        part[:] = self.wanted.make.module.where(part == IGNORE, part, following)
         input_ids = self._new_ids()
         input_ids[:] = tokens[:, : self.seq]
         return input_ids
 
     def _share(self, batch: dict[str, Any]) -> None:
         """Leaves the slice of this context-parallel rank."""
-        module = self._make.module
+        make = self.wanted.make
         if "position_ids" not in batch:
-            count = module.arange(self.seq, **self._make.cpu)
-            batch["position_ids"] = self._there(module.tile(count, (self.micro, 1)))
+            count = make.module.arange(self.seq, **make.cpu)
+            batch["position_ids"] = self._there(make.module.tile(count, (self.micro, 1)))
         for name in SLICED:
             if name in batch:
                 parts = [batch[name][:, part] for part in self._cut or ()]
-                batch[name] = module.concatenate(parts, 1)
+                batch[name] = make.module.concatenate(parts, 1)
+
+
+def _width(kind: str) -> int:
+    return 4 if kind == "int32" else 8

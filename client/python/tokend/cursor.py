@@ -7,24 +7,23 @@ from collections.abc import Mapping
 from operator import index
 from typing import Any
 
-from . import _tokend
-from .errors import ArgumentError, is_not
+from . import _tokend, phrases
 
 SEEK, SKIP, REWIND, MIX = range(4)  # enum tokend_edit_kind
 NUMBERS = ("position", "samples", "position", "at")  # what an edit's number is
 MOST = (1 << 64) - 1  # of 64 bits; as the number of a mix: the next possible one
 
 
-def integer(name: str, value: Any, most: int = MOST) -> int:
+def integer(name: str, value: Any, most: int = MOST, least: int = 0) -> int:
     """Any integer, also one of NumPy or a torch tensor. @name: the argument, for errors."""
     try:
         number = index(value)
     except (TypeError, ValueError):
         number = None
     if number is None or isinstance(value, bool):
-        raise TypeError(is_not(name, value, f"an integer from 0 to {most}"))
-    if not 0 <= number <= most:
-        raise ArgumentError(f"{name}: {number}; must be 0 to {most}")
+        raise TypeError(phrases.is_not(name, value, f"an integer from {least} to {most}"))
+    if not least <= number <= most:
+        raise _tokend.ArgumentError(f"{name}: {number}; must be {least} to {most}")
     return number
 
 
@@ -36,9 +35,12 @@ def edited(
 
 
 def named_weights(weights: Any) -> dict[str, float]:
-    """A mix as floats by name. The library checks which names and values are possible."""
+    """A mix as floats by name. The extension checks which names and values are possible."""
     if not isinstance(weights, Mapping):
-        raise TypeError(is_not("mix", weights, "a dict of weights by dataset name"))
+        raise TypeError(phrases.kind_is_not("mix", weights, "a dict of weights by dataset name"))
+    for name, weight in weights.items():
+        if isinstance(weight, str) or not hasattr(weight, "__float__"):
+            raise TypeError(phrases.is_not(f"mix: weight of dataset {name}", weight, "a number"))
     return {str(name): float(weight) for name, weight in weights.items()}
 
 
@@ -46,15 +48,17 @@ def is_cursor(value: Any) -> bool:
     return isinstance(value, (Cursor, bytes, bytearray, memoryview))
 
 
-def cursor_of(state: Any, what: str = "state") -> bytes:
-    """The bytes in a state of Loader.state_dict(). @what: for an error."""
+def cursor_of(
+    state: Any, what: str = "state", instead: str = "seek(position=SAMPLES IT CONSUMED)"
+) -> bytes:
+    """The bytes in a state of Loader.state_dict(). @what, @instead: for an error."""
     cursor = state.get("cursor") if isinstance(state, Mapping) else None
     if is_cursor(cursor):
         return bytes(cursor)  # type: ignore[arg-type]
     keys = sorted(map(str, state)) if isinstance(state, Mapping) else []
-    raise ArgumentError(
+    raise _tokend.ArgumentError(
         f"{what}: not from a tokend.Loader's state_dict(), it has no cursor of bytes, its keys are "
-        f"{keys}; to continue after another loader, begin at the position SAMPLES IT CONSUMED"
+        f"{keys}; to continue after another loader, {instead}"
     )
 
 
@@ -160,8 +164,9 @@ class Cursor:
         shown = self.to_dict()
         now, *pending = self.segments
         end = "" if shown["end"] is None else f" of {shown['end']}"
-        later = "".join(f"; from {segment['start']} on {mix(segment)}" for segment in pending)
+        later = "".join(f"; from {segment['start']} on {mix(segment)}" for segment in pending[:3])
+        more = f"; {len(pending) - 3} more to come" if len(pending) > 3 else ""
         return (
             f"<tokend.Cursor {shown['stream']} at {self.position}{end}, seed {shown['seed']}: "
-            f"{mix(now)}{later}>"
+            f"{mix(now)}{later}{more}>"
         )

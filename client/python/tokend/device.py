@@ -15,7 +15,8 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from .errors import ArgumentError, Error, is_not, warn
+from . import phrases
+from ._tokend import ArgumentError, Error
 
 PORTABLE = 1  # cudaHostRegisterPortable
 DEVICES = "'cpu', 'cuda' or 'cuda:N'"
@@ -30,7 +31,7 @@ def cuda(device: Any, make: Any) -> Any:
     kind, _, number = name.partition(":")  # accelerate's is cpu:0
     if kind not in ("cpu", "cuda") or not (number or "0").isdigit():
         what = f"{DEVICES}; move batches elsewhere with .to()"
-        raise ArgumentError(is_not("device", name, what))
+        raise ArgumentError(phrases.is_not("device", name, what))
     if kind == "cpu":
         return None
     if make.name != "torch":
@@ -117,12 +118,12 @@ class Feed:
         ring = self._client.memory(self._gpu.gone)
         if ring is None:
             return
-        self._slots = self._client.status()["slots"]
+        self._slots = self._client.shape()["slots"]
         why = self._gpu.register(*ring)
         self.pinned_bytes = 0 if why else ring[1]
         if why and not self._warned:
             self._warned = True
-            warn(
+            phrases.warn(
                 f"the ring of {ring[1]} bytes cannot be registered with CUDA: {why}; copies are "
                 "slower; allow this machine or container to pin memory"
             )
@@ -139,15 +140,13 @@ class Feed:
             self._client.release(handle)
             del self._copies[handle]
 
-    def next(
-        self, look: Callable[[], Any], shape: tuple[int, int, int], window: int
-    ) -> tuple[Any, Any]:
+    def next(self, look: Callable[[], Any], seq: int, parts: int) -> tuple[Any, Any]:
         """Returns (tokens, result of look()), or (None, None) at the end. Until the batch is taken,
         it returns the same one.
 
-        tokens: new ones on the device, of this shape [parts, b, s], in order with the caller's
-        current stream: input_ids and, if parts is 2, the tokens that follow. @look calls the
-        client's look_into() without an address for them. @window: stored tokens of a row.
+        tokens: new ones on the device, [parts, b, seq], in order with the caller's current stream:
+        input_ids and, if @parts is 2, the tokens that follow. @look calls the client's
+        look_into(0, …), with addresses for what stays in the CPU's memory.
         """
         torch = self._gpu.torch
         if torch.cuda.is_current_stream_capturing():
@@ -155,23 +154,25 @@ class Feed:
                 "next: this stream is being captured into a graph; take the batch before the "
                 "capture, and copy it to a tensor that the graph reads"
             )
-        self._release()
-        looked = look()
-        if looked is None:
-            return None, None
-        self._register()
-        *_, address, width, handle = looked
+        slot = None
+        while slot is None:  # another thread may take the batch that look() saw
+            self._release()
+            looked = look()
+            if looked is None:
+                return None, None
+            self._register()
+            slot = self._client.slot()
+        address, rows, window, width, handle = slot
         if width == 4 and "int32" in self._types.values():
             raise ArgumentError(
                 "dtype: int32 cannot hold every token of 4 bytes, and tokens are not checked on a "
                 "GPU; pass int64"
             )
-        rows = shape[1]
         memory = (ctypes.c_char * (rows * window * width)).from_address(address)
         kind = torch.int16 if width == 2 else torch.int32
         stored = torch.frombuffer(memory, dtype=kind).view(rows, window)
         dtype, mask = getattr(torch, self._types["input_ids"]), (1 << 8 * width) - 1
         self._copies.pop(handle, None)
-        tokens, copied = self._gpu.fetch(stored, shape, dtype, mask)
+        tokens, copied = self._gpu.fetch(stored, (parts, rows, seq), dtype, mask)
         self._copies[handle] = copied
         return tokens, looked

@@ -12,11 +12,11 @@ import sys
 import time
 import weakref
 import zlib
-from collections import Counter, deque
+from collections import deque
 from typing import Any
 
-from ._tokend import cursor_show
-from .errors import DisagreementError, Error, few, is_not, warn
+from . import phrases
+from ._tokend import Error, cursor_show
 
 PATIENCE_S = 1800.0  # gloo's default
 WARN_S = 5.0
@@ -33,6 +33,10 @@ _own: Any = None
 # lock to free the tensors, and a thread that waits for this lock while the process ends aborts. So
 # we own the newest collectives until Python ends.
 _kept: deque[Any] = deque(maxlen=16)
+
+
+class DisagreementError(Error):
+    """The processes of a job are not at one cursor, or their ranks do not fit together."""
 
 
 def torch_distributed() -> Any:
@@ -69,27 +73,17 @@ def of_all(patience: float = PATIENCE_S) -> Any:
 
 
 def over(group: Any) -> Any:
-    """Returns @group as a Group; None if it is None or False. TypeError if it is not a group that
-    contains this process.
+    """Returns @group as a Group; None if there is no other process in it. TypeError if @group is
+    not a group that contains this process.
     """
-    if group is None or group is False or hasattr(group, "greatest"):  # not torch's
-        return group or None
+    if group is None or group is False:
+        return None
+    if hasattr(group, "greatest"):  # not torch's
+        return group
     if not hasattr(group, "allreduce"):  # new_group() returns a number outside of the group
         what = "a torch.distributed process group that contains this process"
-        raise TypeError(is_not("group", group, what))
-    return Group(group)
-
-
-class Alone:
-    """As a group, a process without one."""
-
-    size, index = 1, 0
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def greatest(self, *numbers: int) -> list[int]:
-        return [*numbers]
+        raise TypeError(phrases.is_not("group", group, what))
+    return None if group.size() == 1 else Group(group)
 
 
 class Group:
@@ -173,10 +167,10 @@ def meet_in(store: Any, ranks: list[int], mine: int, seconds: float) -> None:
             waited = time.monotonic() - begin
             if waited >= (seconds if warned else min(seconds, WARN_S)):
                 late = [rank for rank in ranks if store.add(f"{prefix}/{rank}", 0) < number]
-                who = f"rank {few(late)} of {len(ranks)}"
+                who = f"rank {phrases.few(late)} of {len(ranks)}"
                 if waited >= seconds:
                     raise Error(f"group: {who} did not come within {seconds:g} s; {REMEDY}")
-                warn(f"group: has waited {WARN_S:g} s for {who}; {REMEDY}")
+                phrases.warn(f"group: has waited {WARN_S:g} s for {who}; {REMEDY}")
                 warned = True
             time.sleep(pause)
             pause = min(LONGEST_PAUSE_S, 1.5 * pause)
@@ -200,7 +194,7 @@ def compare(group: Any, place: dict[str, Any], client: Any = None, error: Any = 
     if error is not None:
         row["error"] = str(error)
     elif client is not None:
-        row |= {"contents": client.status()["contents"], "cursor": client.cursor.hex()}
+        row |= {"contents": client.contents, "cursor": client.cursor.hex()}
     rows = group.gather(row)
     found = _fault(rows)
     if found is None:
@@ -231,18 +225,20 @@ def _fault(rows: list[dict[str, Any]]) -> tuple[int, int, str] | None:
             if name == "contents":
                 return i, 0, "shards: names and lengths are those at {}, but the tokens are not"
             return i, 0, f"{name}: {here} differs from {first} at {{}}"
-    places = [(row["rank"], row["peer"]) for row in rows]
-    for i, (rank, peer) in enumerate(places):
-        j = places.index((rank, peer))
-        if i != j:
-            why = f"rank: rank {rank}, peer {peer} is also that of {{}}; pass each process its own"
-            return i, j, f"{why} rank or peer"
-    world, readers = rows[0]["world"], Counter(rank for rank, _ in places)
+    seen: dict[tuple[int, int], int] = {}
+    for i, row in enumerate(rows):
+        place = row["rank"], row["peer"]
+        if place in seen:
+            why = f"rank: rank {place[0]}, peer {place[1]} is also that of {{}}; "
+            return i, seen[place], why + "pass each process its own rank or peer"
+        seen[place] = i
+    world, ranks = rows[0]["world"], [rank for rank, _ in seen]
     for rank in range(min(world, len(rows) + 1)):
-        if not readers[rank] == readers[0] > 0:
+        n = ranks.count(rank)
+        if n != ranks.count(0) or n == 0:
             why = (
-                f"world: is {world}, but {readers[rank]} of the group's {len(rows)} processes read "
-                f"as rank {rank} and {readers[0]} as rank 0; every rank needs the same number of "
+                f"world: is {world}, but {n} of the group's {len(rows)} processes read as rank "
+                f"{rank} and {ranks.count(0)} as rank 0; every rank needs the same number of "
                 "processes"
             )
             return 0, 0, why
@@ -251,9 +247,18 @@ def _fault(rows: list[dict[str, Any]]) -> tuple[int, int, str] | None:
 
 def differences(here: str, there: str) -> str:
     """The fields of two cursors (hexadecimal) that differ, as "field: here | there"."""
-    one, two = (json.loads(cursor_show(bytes.fromhex(cursor))) for cursor in (here, there))
-    for shown in one, two:
-        datasets = shown.pop("datasets")
-        shown |= {f"dataset {dataset.pop('name')}": dataset for dataset in datasets}
-    names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
-    return "; ".join(f"{name}: {one.get(name)} | {two.get(name)}" for name in names[:3])
+    flat = []
+    for cursor in here, there:
+        shown = json.loads(cursor_show(bytes.fromhex(cursor)))
+        for dataset in shown.pop("datasets"):
+            name = dataset.pop("name")
+            shown |= {f"dataset {name}: {field}": value for field, value in dataset.items()}
+        flat.append({name: json.dumps(value) for name, value in shown.items()})
+    one, two = flat
+    lines = [
+        f"{name}: {one.get(name, 'absent')} | {two.get(name, 'absent')}"
+        for name in {**one, **two}
+        if one.get(name) != two.get(name)
+    ]
+    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return "; ".join(lines[:3]) + more

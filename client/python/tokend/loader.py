@@ -11,14 +11,14 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from . import _tokend, arguments, parallel
+from . import _tokend, arguments, parallel, phrases
 from . import batch as batches
 from . import device as devices
 from . import group as groups
 from . import transform as transforms
-from .batch import Batch, Batches
+from ._tokend import ArgumentError, Error
+from .batch import Batch, Batches, Wanted
 from .cursor import SEEK, Cursor, cursor_of, edited, integer, named_weights
-from .errors import ArgumentError, DisagreementError, Error
 from .requests import SAVES, Control, Request
 
 COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes")
@@ -109,19 +109,23 @@ class Loader:
     ) -> None:
         if rank is None:
             parallel.refuse_workers()
-        patience = arguments.seconds(deadline)
         self._stream = stream
         self._client: Any = None
-        self._workers: Any = None  # of transforms
+        self._source: Any = None  # of transformed rows
         # as compared with that of the other processes
         self._place = {"rank": 0, "peer": peer, "world": 1, "micro_batch": 0}
         self._inside = 0.0  # seconds in next()
         self._ended = False  # next() has raised StopIteration
         self._pass: weakref.ref[_Pass] | None = None  # the last one that took a batch
-        meets = group is None and rank is None and world is None
+        # a deadline that is impossible is reported when the others have come
+        usable = isinstance(deadline, (int, float)) and deadline > 0
+        self._patience: Any = deadline if usable else arguments.DEADLINE_S
+        self._may_meet = group is None and rank is None and world is None
+        self._alone = group not in (None, False)  # if it has no other process
         try:
-            together = groups.over(groups.of_all(patience) if meets else group)
-            with self._agreed(together, patience):
+            together = groups.over(groups.of_all(self._patience) if self._may_meet else group)
+            with self._agreed(together, self._patience):
+                arguments.check_seconds(deadline)
                 wait = None if deadline in (None, math.inf) else deadline
                 make, types = batches.framework(framework), batches.types(dtype)
                 there = devices.cuda(device, make)
@@ -131,7 +135,7 @@ class Loader:
                     "rank": at.rank,
                     "peer": integer("peer", at.peer, arguments.MOST_32),
                     "world": at.world,
-                    "micro_batch": integer("micro_batch", micro_batch, arguments.MOST_32),
+                    "micro_batch": arguments.micro_batch(micro_batch),
                 }
                 groups.compare(together, self._place)
                 name = run or parallel.token()
@@ -152,25 +156,25 @@ class Loader:
                     **arguments.where(start),
                     **session,
                 )
-                applied = None
                 if transform is not None:
                     seed = self.cursor.to_dict()["seed"]
-                    applied = transforms.Transform(transform, seed, types)
-                if workers and transform is None:
+                    made = transforms.Transform(transform, seed, types)
+                    self._source = transforms.InProcess(self._client, made)
+                    if workers:
+                        try:
+                            from .workers import Workers  # imports torch
+                        except ImportError:
+                            raise ImportError(
+                                "workers: torch is not installed; pip install torch, or pass "
+                                "workers=0"
+                            ) from None
+                        self._source = Workers(self._client, workers, made, session, wait)
+                elif workers:
                     raise ValueError(f"workers: {workers} without a transform; pass transform=")
-                if workers:
-                    from .workers import Workers  # imports torch
-
-                    self._workers = Workers(self._client, workers, applied, session, wait)
-                asked = {
-                    "documents": documents,
-                    "loss_mask": loss_mask,
-                    "shift_labels": shift_labels,
-                    "provenance": provenance,
-                }
-                self._batches = Batches(
-                    self._client, make, types, asked, part, there, applied, self._workers
+                wanted = Wanted(
+                    make, types, documents, loss_mask, shift_labels, provenance, part, there
                 )
+                self._batches = Batches(self._client, wanted, self._source)
                 if record is not None:
                     path = arguments.record_path(record, self.run, self.rank, at.peer)
                     self._client.record(path)
@@ -179,9 +183,9 @@ class Loader:
             raise
         self._control = Control(self._client, together)
         self._pass_begin = self.taken  # where the last pass began, or the last seek went
-        place = stream, self.run, self.rank, self.world
+        assumed = mesh is None and rank is None
         self._made: parallel.Made | None  # until the first batch
-        self._made = parallel.Made(mesh is None and rank is None, meets, *place)
+        self._made = parallel.Made(assumed, stream, self.run, self.rank, self.world)
 
     # ---- the other processes of the job ----
 
@@ -196,14 +200,23 @@ class Loader:
         together.meet(patience)
         try:
             yield
-        except DisagreementError:  # raised by all
+        except groups.DisagreementError:  # raised by all
             raise
         except Exception as error:
             # the others raise it; here the cause is raised
-            with contextlib.suppress(DisagreementError):
+            with contextlib.suppress(groups.DisagreementError):
                 groups.compare(together, self._place, error=error)
             raise
         groups.compare(together, self._place, self._client)
+
+    def _check_made(self, made: parallel.Made) -> None:
+        """Before the first batch: a group may have been initialised since the loader was made."""
+        if made.check(self.rank, self.world) and self._may_meet and self._control.group is None:
+            together = groups.over(groups.of_all(self._patience))
+            with self._agreed(together, self._patience):
+                pass
+            self._control.begin(together)
+        self._made = None
 
     # ---- batches ----
 
@@ -215,11 +228,10 @@ class Loader:
         """Returns the next batch. Waits if none is ready. Raises StopIteration at the end.
 
         DataError: a shard cannot be read; ConnectError: a lost daemon did not come back;
-        RefusedError: its config no longer fits. Then seek() continues.
+        RefusedError: its config no longer fits; Error: of workers. Then seek() continues.
         WaitError: no batch came within `deadline`; ArgumentError: a token does not fit dtype, the
         record cannot be written, or a torch.distributed or jax.distributed initialised since does
-        not fit; TransformError; Error: of workers. Then the next call tries the same batch again:
-        no batch is lost.
+        not fit; TransformError. Then the next call tries the same batch again: no batch is lost.
         """
         while True:
             batch, after = self._look()
@@ -234,8 +246,7 @@ class Loader:
         """The next batch, not yet taken, and the position after it."""
         begin = time.perf_counter()
         if (made := self._made) is not None:  # another thread may be faster
-            made.check(self.rank, self.world)
-            self._made = None
+            self._check_made(made)
         found = self._batches.look()
         self._inside += time.perf_counter() - begin
         if found is None:
@@ -295,16 +306,18 @@ class Loader:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes to where state_dict() was called, on any rank of any world, as seek() does."""
-        self._go(lambda: (cursor_of(state_dict), {}))
+        with self._moving() as together:
+            self._go(together, cursor_of(state_dict), self._place)
 
     def reset(self, state: Mapping[str, Any] | None = None) -> None:
         """Begins again at a state_dict(); by default another pass at position 0: in a record, the
         batches taken before stay valid. After seek(position=0) they are void.
         """
-        if state is not None:
-            self._go(lambda: (cursor_of(state), {}))
-        else:
-            self._go(lambda: (edited(SEEK, self._client.cursor, 0), {}), again=True)
+        with self._moving() as together:
+            if state is not None:
+                self._go(together, cursor_of(state), self._place)
+            else:
+                self._go(together, edited(SEEK, self._client.cursor, 0), self._place, again=True)
 
     def commit(self, next: int | None = None) -> None:
         """Says that all batches up to a former value of `taken`, by default all, are trained on.
@@ -340,32 +353,36 @@ class Loader:
         belongs to another stream. The loader is then where it was. DisagreementError: another
         process could not move, or goes elsewhere; ConnectError: seek again, in all of them.
         """
-        given = {"rank": rank, "world": world, "micro_batch": micro_batch}
+        with self._moving(world, group) as together:
+            place = dict(self._place)
+            for name, value in (("rank", rank), ("world", world)):
+                if value is not None:
+                    place[name] = integer(name, value)
+            if micro_batch is not None:
+                place["micro_batch"] = arguments.micro_batch(micro_batch)
+            self._go(together, arguments.target(self._client.cursor, cursor, position), place)
 
-        def find() -> tuple[bytes | None, dict[str, int]]:
-            now = self._client.cursor
-            most = arguments.MOST_32
-            changed = {name: integer(name, v, most) for name, v in given.items() if v is not None}
-            return arguments.target(now, cursor, position), changed
-
-        if group is SAME and world is not None and world != self.world:
-            group = None
-        self._go(find, group)
-
-    def _go(self, find: Callable[[], Any], group: Any = SAME, again: bool = False) -> None:
-        """A move of all processes of @group, which then is the loader's. @find gives the cursor,
-        and what changes in the place.
-        """
+    @contextlib.contextmanager
+    def _moving(self, world: int | None = None, group: Any = SAME) -> Iterator[Any]:
+        """A move of all processes of the group that then is the loader's. Gives it as a Group."""
         self._control.finish()  # its answer has the position before the seek
-        together = self._control.group if group is SAME else groups.over(group)
+        together, alone = self._control.group, self._alone
+        if group is not SAME:
+            together, alone = groups.over(group), group not in (None, False)
+        elif world is not None and world != self.world:
+            together, alone = None, False
         with self._agreed(together):
-            cursor, changed = find()
-            place = {**self._place, **changed}
-            groups.compare(together, place)  # the others may be making their loaders
-            # even if the others fail, this process is there
-            self._move(cursor, place, again)
+            yield together
         if together is not self._control.group or self._control.stopping:
             self._control.begin(together)
+        self._alone = alone
+
+    def _go(
+        self, together: Any, cursor: bytes | None, place: dict[str, int], again: bool = False
+    ) -> None:
+        groups.compare(together, place)  # the others may be making their loaders
+        # even if the others fail, this process is there
+        self._move(cursor, place, again)
 
     def _move(self, cursor: bytes | None, place: dict[str, int], again: bool) -> None:
         """Moves this process. @cursor None: it stays, and batches that are taken but not trained on
@@ -389,7 +406,7 @@ class Loader:
     @property
     def run(self) -> str:
         """The run's name, also if the launcher gave it."""
-        return self._client.status()["run"]  # type: ignore[no-any-return]
+        return self._client.shape()["run"]  # type: ignore[no-any-return]
 
     @property
     def stream(self) -> str:
@@ -422,17 +439,17 @@ class Loader:
     @property
     def position(self) -> int:
         """The first sample of the run that no rank has taken yet (committed, after commit())."""
-        return self._client.status()["position"]  # type: ignore[no-any-return]
+        return self._client.position  # type: ignore[no-any-return]
 
     @property
     def taken(self) -> int:
         """The position after the last batch taken, over all ranks: an argument for commit()."""
-        return self._client.status()["taken"]  # type: ignore[no-any-return]
+        return self._client.taken  # type: ignore[no-any-return]
 
     @property
     def fingerprint(self) -> int:
         """A number that is equal on all ranks at the same step of one job."""
-        return self._client.status()["fingerprint"]  # type: ignore[no-any-return]
+        return self._client.fingerprint  # type: ignore[no-any-return]
 
     @property
     def datasets(self) -> list[str]:
@@ -456,7 +473,7 @@ class Loader:
         job has several processes, and the loader has no group of them.
         """
         processes = max(self.world, groups.processes())
-        if self._control.group is None and processes > 1:
+        if self._control.group is None and not self._alone and processes > 1:
             raise ArgumentError(
                 f"control: rank {self.rank} of {self.world} in a job of {processes} processes has "
                 "no group of them; pass group=, a gloo group of all processes that read this "
@@ -478,10 +495,10 @@ class Loader:
         or workers; reattached, how often the daemon was lost and found; lost_wakes, 0 but for bugs
         of tokend; pinned_bytes, of the ring registered with CUDA. See tokend.throughput.
         """
-        status = self._client.status()
-        stats = {name: status[name] for name in COUNTERS}
-        if self._workers is not None:
-            stats["waited_s"] += self._workers.waited_s
+        shape = self._client.shape()
+        stats = {name: shape[name] for name in COUNTERS}
+        if self._source is not None:
+            stats["waited_s"] += self._source.waited_s
         pinned = self._batches.feed.pinned_bytes if self._batches.feed else 0
         return {**stats, "next_s": self._inside, "pinned_bytes": pinned}
 
@@ -491,8 +508,8 @@ class Loader:
         """Detaches from the daemon and ends the workers. Batches stay valid; most calls raise
         Error. A request without its done() is reported as failed.
         """
-        if self._workers is not None:
-            self._workers.close()
+        if self._source is not None:
+            self._source.close()
         if self._client is None:
             return
         if hasattr(self, "_control"):
@@ -513,7 +530,7 @@ class Loader:
 
     def __repr__(self) -> str:
         try:
-            cursor, seq_len = self.cursor, self.seq_len
+            cursor, seq_len = self.cursor, self._client.shape()["seq_len"]
         except (AttributeError, Error):
             return "<tokend.Loader, not attached>"
         place = f"rank {self.rank} of {self.world}"
@@ -530,32 +547,34 @@ class _Pass:
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
-        self._begun = self._ended = False
+        self._begin: int | None = None  # the position, once it has begun
+        self._ended = False
 
     def __iter__(self) -> _Pass:
         return self
 
-    def _look(self) -> tuple[Any, int]:
+    def __next__(self) -> Batch:
         loader = self._loader
         if self._ended:
             raise StopIteration
-        if not self._begun:
+        if self._begin is None:
             if loader._is_over():
                 loader._begin_again()
-            loader._pass_begin, loader._pass = loader.taken, weakref.ref(self)
-            self._begun = True
+            self._begin = loader._pass_begin = loader.taken
+            loader._pass = weakref.ref(self)
         try:
-            return loader._look()
+            while True:  # as Loader.__next__(), whose return a handler could interrupt
+                batch, after = loader._look()
+                try:
+                    loader._client.takes = after, loader._batches.feed is not None
+                except LookupError:
+                    continue
+                return batch  # type: ignore[no-any-return]
         except StopIteration:
             self._ended = True
+            if loader.taken == self._begin:
+                phrases.warn(
+                    "this pass has no batches, because it began at the stream's end, position "
+                    f"{loader.taken}; the next pass begins again at position 0"
+                )
             raise
-
-    def __next__(self) -> Batch:
-        loader = self._loader
-        while True:  # as Loader.__next__(), whose return a handler could interrupt
-            batch, after = self._look()
-            try:
-                loader._client.takes = after, loader._batches.feed is not None
-            except LookupError:
-                continue
-            return batch  # type: ignore[no-any-return]

@@ -28,8 +28,9 @@ import sys
 from typing import Any, NamedTuple
 
 from . import group as groups
+from . import phrases
+from ._tokend import ArgumentError
 from .cursor import integer
-from .errors import ArgumentError, few, is_not
 
 # ---- launchers ----
 
@@ -51,10 +52,10 @@ _RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 def coordinate(rank: int | None, world: int | None) -> tuple[int, int]:
     """Returns (rank, world): as passed, otherwise the launcher's, otherwise (0, 1)."""
-    if rank is not None and world is not None:
-        return integer("rank", rank), integer("world", world)
     if rank is not None or world is not None:
-        raise ValueError("rank, world: pass both or neither")
+        if rank is None or world is None:
+            raise ValueError("rank, world: pass both or neither")
+        return integer("rank", rank), integer("world", world)
     found = launched()
     if found is not None:
         return found.rank, found.world
@@ -99,14 +100,20 @@ def _check_halves() -> None:
     """Called when no launcher has both numbers. Raises if one has half of them: it has started
     several processes, and each would take all rows.
     """
-    # Slurm's batch script has a SLURM_PROCID, and a single program under Open MPI a PMIX_RANK of 0
-    for names in (*list(ENVIRONMENTS.values())[:-1], ("PMIX_RANK",)):
-        found = {name: os.environ[name] for name in names if os.environ.get(name)}
-        if found not in ({}, {"PMIX_RANK": "0"}):
+    for launcher, names in ENVIRONMENTS.items():
+        values = [os.environ.get(name, "") for name in names]
+        # Slurm's batch script has a SLURM_PROCID, and is a single process
+        if any(values) and launcher != "Slurm":
             raise ValueError(
-                f"{found}: one of several processes, but no launcher gives a rank and a world; set "
-                f"{' and '.join(names)}, or pass rank= and world="
+                f"{names[0]}={values[0]!r}, {names[1]}={values[1]!r}: not two numbers; set both, "
+                f"or pass rank= and world="
             )
+    rank = os.environ.get("PMIX_RANK", "")
+    if rank not in ("", "0"):  # a single program under Open MPI is rank 0, too
+        raise ValueError(
+            f"PMIX_RANK={rank!r}: one of several processes, but no launcher says how many; "
+            f"pass rank= and world="
+        )
 
 
 def token() -> str | None:
@@ -121,6 +128,8 @@ def token() -> str | None:
 
 
 # ---- mistakes that would repeat or lose rows without a word ----
+
+_ranks_here: dict[tuple[str, str, int], set[int]] = {}  # that this process's loaders have
 
 
 def refuse_workers() -> None:
@@ -137,37 +146,30 @@ def refuse_workers() -> None:
         )
 
 
-_ranks_here: dict[tuple[str, str, int], set[int]] = {}  # by stream, run and world
-
-
 class Made:
     """How a loader was made, to be checked before its first batch: a loader that is made before
-    torch.distributed or jax.distributed is initialised may read every row, in every process, and
-    is not compared with those of the others. And in JAX a process has several devices, so a world
-    of devices has ranks that no process reads.
-
-    @assumed: nobody passed rank, world or mesh. @meets: nor group=False.
+    torch.distributed or jax.distributed is initialised reads every row, in every process. And in
+    JAX a process has several devices, so a world of devices has ranks that no process reads.
+    @assumed: nobody passed rank, world or mesh.
     """
 
-    def __init__(
-        self, assumed: bool, meets: bool, stream: str, run: str, rank: int, world: int
-    ) -> None:
+    def __init__(self, assumed: bool, stream: str, run: str, rank: int, world: int) -> None:
         self._assumed, self._place = assumed, (rank, world)
-        self._late = assumed and meets and groups.torch_distributed() is None
         self._ranks = _ranks_here.setdefault((stream, run, world), set())
         self._ranks.add(rank)
 
-    def check(self, rank: int, world: int) -> None:
-        """Raises ArgumentError."""
+    def check(self, rank: int, world: int) -> bool:
+        """Returns whether the loader has yet to be compared with a group that was initialised
+        since. Raises ArgumentError.
+        """
         found = launched()
         if found is None or (rank, world) != self._place:  # sought
-            return
-        late = self._late and found.launcher == "torch.distributed"
-        if found.world > 1 and (late or (self._assumed and world == 1)):
+            return False
+        if self._assumed and world == 1 < found.world:
             raise ArgumentError(
-                f"rank, world: the loader was made before {found.launcher} was initialised, as "
-                f"rank {rank} of {world} instead of {found.rank} of {found.world}, and is not "
-                "compared with the other processes; make it after, or pass rank= and world="
+                f"rank, world: the loader was made before {found.launcher} was initialised, so it "
+                f"is rank 0 of 1 instead of {found.rank} of {found.world}; make it after, or pass "
+                "rank=0, world=1 if this process alone reads the stream"
             )
         if found.launcher.startswith("jax") and len(self._ranks) * found.world < world:
             raise ArgumentError(
@@ -175,6 +177,7 @@ class Made:
                 f"{len(self._ranks)} of the ranks, so rows are lost; omit rank= and world=, or "
                 "pass jax.process_index() and jax.process_count()"
             )
+        return self._assumed and world > 1
 
 
 # ---- meshes ----
@@ -199,24 +202,30 @@ def _parts(name: str) -> set[str]:
     return set(re.split("[_.-]", name.lower()))
 
 
-def _data_dims(names: Any, sizes: tuple[int, ...]) -> list[bool]:
-    """Whether each dim is a data dim; otherwise it is one of peers."""
-    names = names or ("dp",) * (len(sizes) == 1)
-    parts = [_parts(name) for name in names]
-    for name, these in zip(names, parts, strict=True):
-        if these & DATA and these & PEER:
-            raise ArgumentError(
-                f"mesh: dim {name!r} of {names} joins data and peer dims; pass the mesh with "
-                "separate dims, or its slice of the data dims, or pass rank= and world="
-            )
-    known = [bool(these & (DATA | PEER)) for these in parts]
-    if not any(known) or not all(k or size == 1 for k, size in zip(known, sizes, strict=False)):
+def _kind(name: str, names: tuple[str, ...]) -> str | None:
+    parts = _parts(name)
+    if parts & DATA and parts & PEER:
+        raise ArgumentError(
+            f"mesh: dim {name!r} of {names} joins data and peer dims; pass the mesh with separate "
+            f"dims, or its slice of the data dims, or pass rank= and world="
+        )
+    return "data" if parts & DATA else "peer" if parts & PEER else None
+
+
+def _kinds(
+    names: tuple[str, ...], sizes: tuple[int, ...]
+) -> tuple[tuple[str, ...], list[str | None]]:
+    if not names and len(sizes) == 1:
+        names = ("dp",)
+    kinds = [_kind(name, names) for name in names]
+    known = [kind or size == 1 for kind, size in zip(kinds, sizes, strict=False)]
+    if not any(kinds) or not all(known):
         raise ArgumentError(
             f"mesh: {names or 'dims without names'}: not all are known; begin the names of those "
             "whose ranks read different rows with dp_, and of those whose ranks read the same rows "
             "with mp_; or pass rank= and world="
         )
-    return [bool(these & DATA) for these in parts]
+    return names, kinds
 
 
 def locate(mesh: Any, rank: int | None, world: int | None, peer: int) -> Place:
@@ -232,19 +241,20 @@ def locate(mesh: Any, rank: int | None, world: int | None, peer: int) -> Place:
     if hasattr(mesh, "axis_names") and hasattr(mesh, "devices"):
         return _in_jax(mesh)
     if not all(hasattr(mesh, name) for name in ("get_coordinate", "mesh_dim_names", "mesh")):
-        raise TypeError(is_not("mesh", mesh, "a torch.distributed DeviceMesh or a JAX Mesh"))
-    names, sizes = tuple(mesh.mesh_dim_names or ()), tuple(mesh.mesh.shape)
-    data = _data_dims(names, sizes)
+        raise TypeError(
+            phrases.is_not("mesh", mesh, "a torch.distributed DeviceMesh or a JAX Mesh")
+        )
+    names, kinds = _kinds(tuple(mesh.mesh_dim_names or ()), tuple(mesh.mesh.shape))
     place = mesh.get_coordinate()
     if place is None:
         distributed: Any = sys.modules["torch.distributed"]
         raise ArgumentError(
             f"mesh: does not contain this process, global rank {distributed.get_rank()} (its "
-            f"ranks: {few(sorted(mesh.mesh.flatten().tolist()))}); pass a mesh that does"
+            f"ranks: {phrases.few(sorted(mesh.mesh.flatten().tolist()))}); pass a mesh that does"
         )
     rank, world, peer, peers, cp = 0, 1, 0, 1, None
-    for name, is_data, at, size in zip(names or ("dp",), data, place, sizes, strict=True):
-        if is_data:
+    for name, kind, at, size in zip(names, kinds, place, mesh.mesh.shape, strict=True):
+        if kind == "data":
             rank, world = rank * size + at, world * size
         else:
             peer, peers = peer * size + at, peers * size
@@ -255,17 +265,16 @@ def locate(mesh: Any, rank: int | None, world: int | None, peer: int) -> Place:
 
 def _in_jax(mesh: Any) -> Place:
     jax: Any = sys.modules["jax"]
-    names = tuple(mesh.axis_names)
-    data = _data_dims(names, mesh.devices.shape)
+    names, kinds = _kinds(tuple(mesh.axis_names), mesh.devices.shape)
     coordinates: dict[int, set[tuple[int, ...]]] = {}  # of each process, in the data dims
     for index in itertools.product(*map(range, mesh.devices.shape)):
-        at = tuple(itertools.compress(index, data))
+        at = tuple(i for i, kind in zip(index, kinds, strict=True) if kind == "data")
         coordinates.setdefault(mesh.devices[index].process_index, set()).add(at)
     mine = jax.process_index()
     if mine not in coordinates:
         raise ArgumentError(
             f"mesh: has no device of this process, {mine} (it has devices of processes "
-            f"{few(sorted(coordinates))}); pass a mesh that does"
+            f"{phrases.few(sorted(coordinates))}); pass a mesh that does"
         )
     shares = sorted({tuple(sorted(part)) for part in coordinates.values()})
     joined = {at for share in shares for at in share}

@@ -12,9 +12,8 @@ import os
 import time
 from typing import Any
 
-from ._tokend import DONE, FAILED, NOTED
-from .errors import Error, warn
-from .group import Alone
+from . import phrases
+from ._tokend import DONE, FAILED, NOTED, Error
 
 NOT_DONE = (
     "not handled: the training loop went on without request.done(), so the model may not be saved; "
@@ -24,7 +23,7 @@ NOT_DONE = (
 EVERY_S = 1.0  # between two rounds; an all-reduce takes 50 to 300 µs of a step
 EVERY_CALLS = 64  # at most, because steps may become slow
 SAVES = ("checkpoint", "drain", "rescale")  # carried out by the trainer
-PLACE = ("position", "taken", "fingerprint")  # of the client; must be equal on all
+PLACE = ("position", "taken", "fingerprint")  # must be equal on all
 
 
 def _parse(args: str) -> dict[str, Any]:
@@ -108,16 +107,16 @@ class Control:
     def __init__(self, client: Any, group: Any) -> None:
         self.client = client
         # names this process's daemon, also before a private one is started again
-        self._daemon = [os.uname().nodename, os.path.realpath(client.status()["socket"])]
+        self._daemon = [os.uname().nodename, os.path.realpath(client.shape()["socket"])]
         self._noted = self._handled = 0  # numbers of requests
         self._open: Request | None = None  # the trainer has not answered it yet
         self._attend = 0.0  # time of the next attend()
         self.begin(group)
 
     def begin(self, group: Any) -> None:
-        """Begins with another group, or anew after a drain. @group: None, or as group.Group."""
-        self.group, self._among = group, group or Alone()
-        self.stopping = False
+        """Begins with another group, or anew after a drain."""
+        self.group = group
+        self.stopping = self._goes_on = False  # although it is stopping
         self._calls = self._next = 0  # equal in all processes; the call of the next round
         self._round = 0, time.monotonic()  # call and time of the last round
         self._apart_before = False  # has warned that positions differ
@@ -128,7 +127,7 @@ class Control:
             line = text.encode(errors="replace").decode().replace("\n", " ").replace("\0", " ")
             self.client.answer(number, outcome, line)
         except Error as error:  # tokctl reports that this rank did not answer
-            warn(f"request {number}: cannot answer: {error}")
+            phrases.warn(f"request {number}: cannot answer: {error}")
 
     def finish(self, exception: BaseException | None = None) -> None:
         """Answers the open request, to which the trainer did not say done(): failed."""
@@ -148,25 +147,35 @@ class Control:
         if now >= self._attend:
             self.client.attend()
             self._attend = now + EVERY_S
-        status = self.client.status()
-        number = status["request"] if status["request"] != self._handled else 0
+        number = self.client.request_number
+        if number == self._handled:
+            number = 0
+        if self.group is None:
+            return self._act_alone(number) if number else None
         if number and number != self._noted:
             self._noted = number
             self.tell(number, NOTED, "")
-        greatest = self._ask(number, status["position"]) if self._calls >= self._next else 0
+        if self.stopping and not self._goes_on:
+            self._goes_on = True
+            phrases.warn(
+                "the loop goes on after a drain or rescale; save, and leave the loop, when "
+                "loader.should_stop is true"
+            )
+        greatest = self._ask(number) if self._calls >= self._next else 0
         self._calls += 1
         return self._act(greatest, number) if greatest else None
 
-    def _ask(self, number: int, here: int) -> int:
+    def _ask(self, number: int) -> int:
         """A round. Returns the greatest number of a request."""
         calls, when = self._round
         self._round = self._calls, time.monotonic()
         fits = int((self._calls - calls) * EVERY_S / max(self._round[1] - when, 1e-6))
+        here = self.client.position
         spacing = max(1, min(EVERY_CALLS, fits))
-        greatest, spacing, last, first = self._among.greatest(number, spacing, here, -here)
+        greatest, spacing, last, first = self.group.greatest(number, spacing, here, -here)
         if last != -first and not self._apart_before:
             self._apart_before = True
-            warn(
+            phrases.warn(
                 f"the ranks are at positions {-first} to {last}, so a resume from one rank's state "
                 "loses or repeats rows of the others; take equally many batches in every process, "
                 "also for evaluation or logging in one of them, and call control() equally often"
@@ -176,6 +185,14 @@ class Control:
 
     # ---- carrying out ----
 
+    def _act_alone(self, number: int) -> Request | None:
+        number, kind, args = self._fetch(number)
+        if not number:
+            return None
+        request = Request(self, number, kind, args, True, True)
+        request.acts_from, request.error = self._obey(kind, args)
+        return self._carried_out(request)
+
     def _fetch(self, number: int) -> tuple[int, str, str]:
         """Fetches the request: (number, kind, args); number 0: it was taken back, or cannot be
         fetched. It is handled then, in any case.
@@ -184,7 +201,7 @@ class Control:
             fetched, kind, args = self.client.request()
         except Error as error:
             self._handled = number
-            warn(f"request {number}: cannot fetch it: {error}")
+            phrases.warn(f"request {number}: cannot fetch it: {error}")
             return 0, "", ""
         self._handled = fetched or number
         return fetched, kind, args
@@ -199,15 +216,15 @@ class Control:
             return None, str(error)
 
     def _act(self, greatest: int, offered: int) -> Request | None:
-        group, status = self._among, self.client.status()
-        place = [status[name] for name in PLACE]
+        client, group = self.client, self.group
+        place = [client.position, client.taken, client.fingerprint]
         row = [offered == greatest, self._daemon, self._handled == greatest, *place]
         table = group.gather(row)
         source = next(i for i, row in enumerate(table) if row[0])
         fetched = group.gather(self._fetch(greatest) if source == group.index else None)[source]
         number, kind, args = fetched
         # the daemon announces it to all its sessions before one can fetch it
-        shown = self.client.status()["request"]
+        shown = client.request_number
         if shown in (greatest, number):
             self._handled = shown
         if not number:
@@ -238,9 +255,9 @@ class Control:
 
     def _together(self, kind: str, args: str) -> tuple[int | None, str | None]:
         """Carries it out on all or on none. Returns (acts_from, error)."""
-        client, group = self.client, self._among
+        client, group = self.client, self.group
         acts_from, error = self._obey(kind, args)
-        table = group.gather([error, client.status()["fingerprint"], acts_from])
+        table = group.gather([error, client.fingerprint, acts_from])
         wrong = [i for i, row in enumerate(table) if row[0] is not None or row != table[0]]
         if not wrong:
             return acts_from, None
@@ -249,7 +266,7 @@ class Control:
         why = table[wrong[0]][0] or (
             "its edited cursor differs from that of process 0; compare the configs of the daemons"
         )
-        return None, why if group.size == 1 else f"process {wrong[0]} of {group.size}: {why}"
+        return None, f"process {wrong[0]} of {group.size}: {why}"
 
     def _carried_out(self, request: Request) -> Request:
         if request.error is not None:

@@ -24,10 +24,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _tokend
-from .errors import TransformError, is_not
+from . import _tokend, phrases
+from .cursor import Cursor
 
 TAG = 7  # of derive()
+
+
+class TransformError(_tokend.Error):
+    """A transform raised an exception, or did not return a row. The cursor is before the batch."""
+
+
+class NotARow(Exception):
+    """The result of a transform is not a row."""
 
 
 class Transform:
@@ -39,45 +47,76 @@ class Transform:
         except ImportError:
             raise ImportError("transform: NumPy is not installed; pip install numpy") from None
         if not callable(function):
-            raise TypeError(is_not("transform", function, "a function of (tokens, position, rng)"))
-        self._numpy: Any = numpy
+            raise TypeError(
+                phrases.is_not("transform", function, "a function of (tokens, position, rng)")
+            )
+        self.numpy: Any = numpy
         self._function, self._seed = function, seed
         self._greatest = (1 << (31 if "int32" in types.values() else 63)) - 1
         self._bits = numpy.random.Philox(key=0)
         self._rng = numpy.random.Generator(self._bits)
         self._state = self._bits.state
 
-    def _made(self, tokens: Any, position: int) -> Any:
-        """The transformed row. Raises what the function raises, or TransformError."""
-        numpy = self._numpy
+    def _apply(self, tokens: Any, position: int) -> None:
+        """Transforms a row in place. Raises what the function raises, or NotARow."""
+        numpy = self.numpy
         self._state["state"]["key"][0] = _tokend.derive(self._seed, TAG, position)
-        self._bits.state = self._state  # a new Philox takes longer than most transforms
+        self._bits.state = self._state
         made = self._function(tokens, position, self._rng)
         if made is None:
-            raise TransformError("returned None instead of the row")
+            raise NotARow("returned None instead of the row")
         made = numpy.asarray(made)
         if made.shape != tokens.shape:
-            here, there = list(made.shape), list(tokens.shape)
-            raise TransformError(f"returned shape {here} instead of {there}")
+            raise NotARow(f"returned shape {list(made.shape)} instead of {list(tokens.shape)}")
         if made.dtype.kind not in "iu":
-            raise TransformError(f"returned {made.dtype} instead of integers")
-        if made.min() < 0 or made.max() > self._greatest:
-            raise TransformError(f"returned a token outside of 0 … {self._greatest}")
-        return made
+            raise NotARow(f"returned {made.dtype} instead of integers")
+        made = made.astype(numpy.int64, copy=False)
+        # as unsigned, numbers below 0 are too great as well
+        if int(numpy.maximum.reduce(made.view(numpy.uint64))) > self._greatest:
+            raise NotARow(f"returned a token outside of 0 … {self._greatest}")
+        if made is not tokens:
+            tokens[:] = made
 
-    def apply(self, tokens: Any, positions: list[int]) -> None:
-        """Transforms each row of @tokens, int64 [b, window], in place. It may be called again with
-        the same rows as they are stored.
-        """
-        for row, position in zip(self._numpy.asarray(tokens), positions, strict=True):
+    def apply(self, tokens: Any, fields: list[list[int]], names: list[str]) -> None:
+        """Transforms each row of @tokens, int64 [b, window], in place. @fields: as batch.FIELDS."""
+        positions, datasets, _, _, shards, offsets = fields
+        for i, position in enumerate(positions):
             if position < 0:
                 continue  # padding
             try:
-                row[:] = self._made(row, position)
+                self._apply(tokens[i], position)
             except (Exception, SystemExit) as error:
-                kind = "" if isinstance(error, TransformError) else f"{type(error).__name__}: "
+                kind = "" if isinstance(error, NotARow) else f"{type(error).__name__}: "
                 why = (kind + " ".join(str(error).split())).removesuffix(": ")
                 raise TransformError(
-                    f"transform: {why} (position {position}); the cursor is before this batch; "
-                    "tokctl plan shows the row"
+                    f"transform: {why} (position {position}, dataset {names[datasets[i]]}, shard "
+                    f"{shards[i]} of its sorted list, offset {offsets[i]}); the cursor is before "
+                    "this batch"
                 ) from error
+
+
+class InProcess:
+    """The source of batches transformed in the trainer's process."""
+
+    waited_s = 0.0
+
+    def __init__(self, client: Any, transform: Transform) -> None:
+        self._client, self._transform = client, transform
+        self._names: list[str] = []
+
+    def begin(self) -> None:
+        """Called after an attach or a seek."""
+        self._names = Cursor(self._client.cursor).datasets
+
+    def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
+        """look_into(*into), with the transformed rows in @tokens, int64 [b, window], and their
+        origin in @fields. It may be called again for the same batch.
+        """
+        found = self._client.look_into(*into)
+        if found is not None:
+            rows = self._transform.numpy.asarray(tokens)
+            self._transform.apply(rows, [field.tolist() for field in fields], self._names)
+        return found
+
+    def close(self) -> None:
+        pass

@@ -24,8 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from . import _tokend
 from .batch import FIELDS
-from .cursor import SEEK, edited
-from .errors import Error, WaitError
+from .cursor import SEEK, Cursor, edited
 from .transform import Transform
 
 AHEAD = 4  # batches of a worker
@@ -49,24 +48,25 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         rank, world = info.id * place["world"] + place["rank"], n * place["world"]
         try:
             client = _tokend.Client(**{**place, "rank": rank, "world": world}, helper=True)
-            while (made := self._next(client)) is not None:
+            names = Cursor(client.cursor).datasets
+            while (made := self._next(client, names)) is not None:
                 yield made
         except Exception as error:
             traceback.print_exception(error, file=sys.stderr)  # pickle drops its cause
             yield None, error
 
-    def _next(self, client: Any) -> tuple[Any, Any] | None:
+    def _next(self, client: Any, names: list[str]) -> tuple[Any, Any] | None:
         rows = self._place["micro_batch"]
         tokens = torch.empty((rows, self._window), dtype=torch.int64)
-        fields = torch.empty((len(FIELDS), rows), dtype=torch.int64)
-        places = tokens.data_ptr(), 8, 0, 8, 0, 0, fields.data_ptr()
-        found = client.look_into(rows, self._window, *places)
+        fields = [torch.empty(rows, dtype=torch.int64) for _ in FIELDS]
+        places = [field.data_ptr() for field in fields]
+        found = client.look_into(tokens.data_ptr(), 8, self._window, rows, 0, 8, 0, 0, *places)
         if found is None:
             return None
         client.takes = found[1], False
-        positions = fields[0].tolist()
-        self._transform.apply(tokens, positions)
-        return positions[0], tokens
+        listed = [field.tolist() for field in fields]
+        self._transform.apply(tokens.numpy(), listed, names)
+        return listed[0][0], tokens
 
 
 def _begin_worker(_: int) -> None:
@@ -88,8 +88,9 @@ def _begin_worker(_: int) -> None:
 
 
 class Workers:
-    """The rows as transformed by @n processes. @arguments: those of their _tokend.Client, without
-    rank, world and start. @patience: seconds that a batch may take, or None.
+    """The source of batches transformed by @n processes, as transform.InProcess. @arguments: those
+    of their _tokend.Client, without rank, world and start. @patience: seconds that a batch may
+    take, or None.
     """
 
     def __init__(
@@ -104,23 +105,27 @@ class Workers:
         self._arguments = {**arguments, "connect_ms": arguments["deadline_ms"]}
         self._ended = torch.zeros(1, dtype=torch.int64)
         self._results: Any = None  # the DataLoader's iterator, which has the processes
-        self._held: tuple[int, int, Any] | None = None  # `taken`, and a result at it
+        self._closed = False
         self.waited_s = 0.0
 
     def begin(self) -> None:
         """Called after an attach or a seek."""
-        self.close()
-        status = self._client.status()
+        client, shape = self._client, self._client.shape()
+        self._end_workers()
+        self._at = client.taken  # when a result was taken from the DataLoader
+        self._held: tuple[Any, Any] | None = None  # that result
+        self._failed: Exception | None = None
+        self._amid = False  # a call was interrupted, and the DataLoader may have lost a result
         place = {
             **self._arguments,
-            **{name: status[name] for name in ("rank", "world", "socket", "config")},
-            "micro_batch": status["rows"],
-            "cursor": edited(SEEK, self._client.cursor, status["taken"]),
+            **{name: shape[name] for name in ("rank", "world", "socket", "config")},
+            "micro_batch": shape["rows"],
+            "cursor": edited(SEEK, client.cursor, self._at),
         }
         self._ended = torch.zeros(1, dtype=torch.int64).share_memory_()
         self._results = iter(
             DataLoader(
-                Rows(place, self._transform, status["window_tokens"], self._ended),
+                Rows(place, self._transform, shape["window_tokens"], self._ended),
                 batch_size=None,
                 num_workers=self._n,
                 prefetch_factor=AHEAD,
@@ -130,55 +135,61 @@ class Workers:
         )
 
     def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
-        """look_into(*into), with the transformed rows in @tokens, int64 [b, window], and their
-        origin in @fields. It may be called again for the same batch.
-        """
-        here = self._client.status()["taken"]  # raises in a forked child, or if it is closed
-        if self._results is None:  # an error, or an interrupted call: a result may be lost
+        """As transform.InProcess.look()."""
+        client = self._client
+        here = client.taken  # raises in a forked child, or if the loader is closed
+        if self._amid:
             self.begin()
-        held = self._held
-        if held is None or here != held[0]:  # that batch was taken
-            results, self._results = self._results, None
-            held = self._held = here, *self._next(results)
-            self._results = results
-        found = self._client.look_into(*into[:2], 0, *into[3:])
+        if self._failed is not None:
+            raise self._failed
+        if self._held is None or here != self._at:  # that batch was taken
+            self._amid = True
+            self._held, self._at = self._next(), here
+            self._amid = False
+        found = client.look_into(0, *into[1:])
         if found is None:
             return None
-        _, position, made = held
+        position, made = self._held
         if position != int(fields[0][0]):
-            raise Error(
+            raise _tokend.Error(
                 f"workers: a worker is at position {position} instead of {int(fields[0][0])}; "
                 "report this, and seek to continue"
             )
-        tokens[:] = made if isinstance(tokens, torch.Tensor) else made.numpy()
+        self._transform.numpy.asarray(tokens)[:] = made.numpy()
         return found
 
-    def _next(self, results: Any) -> tuple[int, Any]:
-        """The next result; (-1, None) at the stream's end."""
+    def _next(self) -> tuple[Any, Any]:
+        """The next result; (None, None) at the stream's end."""
         begin = time.perf_counter()
         try:
-            position, made = next(results, (-1, None))
+            position, made = next(self._results, (None, None))
         except RuntimeError as error:
-            self._client.status()  # raises if another thread has closed the loader
             text = str(error).partition("\n")[0]
-            if "timed out" in text:
-                self._results = results  # none is lost
-                raise WaitError(
+            if self._closed:
+                raise _tokend.Error("closed: this loader was closed; make a new one") from None
+            if "timed out" in text:  # no result is lost
+                self._amid = False
+                raise _tokend.WaitError(
                     f"deadline: the workers made no batch within {self._patience:g} s, so storage "
                     "or the transform is slow; see tokctl status, and call next() again"
                 ) from None
-            self.close()
-            raise Error(
-                f"workers: {text}; call next() again, which starts new ones, or make a new loader "
-                "from its last state"
-            ) from error
+            self._failed = _tokend.Error(
+                f"workers: {text}; make a new loader and load its last state, or seek()"
+            )
+            self._amid = False
+            self._end_workers()
+            raise self._failed from error
         finally:
             self.waited_s += time.perf_counter() - begin
         if isinstance(made, Exception):
+            self._amid, self._failed = False, made
             raise made
         return position, made
 
-    def close(self) -> None:
-        """Ends the processes. Another thread may call it."""
+    def _end_workers(self) -> None:
         self._ended[0] = 1
-        self._results = self._held = None
+        self._results = None
+
+    def close(self) -> None:
+        self._closed = True
+        self._end_workers()
