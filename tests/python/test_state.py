@@ -119,6 +119,7 @@ def test_what_is_refused_changes_nothing(served):
             (loader.set_mix, [1], TypeError, "mix: a list"),
             (finite.set_mix, {"code": 1}, ARGUMENT, "epochs"),
             (loader.checkpoint, "a/b", ARGUMENT, "tag"),
+            (loader.set_mix, {"web\0x": 1}, ValueError, "is not a dataset's name"),
         ):
             with pytest.raises(error, match=text):
                 call(argument)

@@ -18,7 +18,11 @@ bool read_weights(struct weights *w, PyObject *by_name)
 		return false;
 	}
 	for (; PyDict_Next(by_name, &at, &name, &weight); w->n++) {
-		w->name[w->n] = PyUnicode_AsUTF8AndSize(name, NULL);
+		Py_ssize_t bytes;
+
+		w->name[w->n] = PyUnicode_AsUTF8AndSize(name, &bytes);
+		if (w->name[w->n] && strlen(w->name[w->n]) != (size_t)bytes)
+			PyErr_Format(PyExc_ValueError, "mix: %R is not a dataset's name", name);
 		w->weight[w->n] = PyFloat_AsDouble(weight);
 		if (!w->name[w->n] || PyErr_Occurred())
 			return false;
