@@ -278,8 +278,8 @@ static bool refuse_orphan(const struct shard_list *list, uint64_t i, struct faul
 
 	shard_list_path(list, i, path, sizeof(path));
 	return fault_data(fault,
-		"%s: is %s, but its shard (%s) is missing; add the shard, move this file away, or "
-		"set a pattern that matches only the shards",
+		"%s: is %s, but its shard (%s) is not among the files of the path; add the shard "
+		"or name it, move this file away, or set a pattern that matches only shards",
 		path, c->kind, c->shard);
 }
 

@@ -165,8 +165,8 @@ REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
     ("a.bin", [".format: 'parquet' is unknown; must be auto or"], {"format": "parquet"}),
     ("pipe.bin", [PATH, "is not a regular file; a shard must be one"]),
     ("text", ["NOTES.txt: is text, not a shard", "set a pattern that matches only the shards"]),
-    ("lit", ["index.json: is a Mosaic index by its name", "(.mds) is missing", "a pattern"]),
-    ("ds", ["c.ds.index: is a datatrove index, but its shard (.ds) is missing; add the"]),
+    ("lit", ["index.json: is a Mosaic index by its name", "(.mds) is not among", "a pattern"]),
+    ("ds", ["c.ds.index: is a datatrove index, but its shard (.ds) is not among"]),
     ("csv", ["is a table of counts, but its shard"]),
     ("many", ["a.bin.zst: exists uncompressed too, as a.bin"]),
     *(("m/a.bin", [PATH, *words], {"label_mask": f"masks/{mask}"}, LOSSES) for mask, *words in (

@@ -95,10 +95,12 @@ AMONG = [  # two shards, and the remark
     (["x_train_0.bin", "x_val_0.bin"], False, "x_val_0.bin is validation data by its name (1 of 2"),
     (["0.bin", "1.part.bin"], False, "1.part.bin is a file that is being written"),
     (["0.bin", "1.bin"], True, "shard 1.bin has the same tokens as 0.bin"),
-]
+    (["a-00000-of-00002.bin", "b-00001-of-00001.bin"], False,
+     "a-00000-of-00002.bin is one of 2 by its name, but there are 1;"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("names, same, words", AMONG)
-def test_copies_and_validation_data_among_shards_are_named(place, names, same, words):
+def test_copies_gaps_and_validation_data_among_shards_are_named(place, names, same, words):
     code, said = check(place, "d", dict(zip(names, [TOKENS, TOKENS if same else TOKENS[::-1]])))
     assert code == 0 and words in said, said

@@ -287,6 +287,7 @@ def test_errors_leave_no_file(place):
         ("broken.bin.zst", "o.bin", FLAT, "broken.bin.zst: zstd frame"),
         ("a.bin", "o", ["--fit", 64], "a.bin: has no document bounds; give --eos"),
         ("a.bin", "o", ["--fit", 64, "--eos", 5], "--eos 5: does not occur"),
+        ("a.bin", "o", [*MEGATRON, "--eos", 5], "--eos 5: does not occur"),
         ("rows.bin", "o", ["--fit", 64], "packed in rows"),
     ):  # fmt: skip
         assert words in pack(place.file(source), place.file(out), *options, code=1)

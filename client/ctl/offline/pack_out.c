@@ -46,6 +46,7 @@ struct out {
 
 	/* of the inputs */
 	uint64_t taken;	  /* tokens */
+	bool has_eos;	  /* --eos ends one of them */
 	uint32_t *window; /* --fit: all of them */
 
 	uint64_t *end; /* [ends] where documents end; in rows, where parts of them and padding do */
@@ -232,9 +233,11 @@ static bool take(void *context, const uint32_t *tokens, uint64_t n, const uint32
 
 	o->taken += n;
 	ctl_progress_add(&o->p->progress, n);
-	for (uint64_t i = 0; i < ends; i++)
+	for (uint64_t i = 0; i < ends; i++) {
+		o->has_eos |= tokens[end[i] - 1] == o->p->eos;
 		if (!add_document(o, at + end[i], fault))
 			return false;
+	}
 	if (!o->window)
 		return put_tokens(o, tokens, n, fault);
 	memcpy(o->window + at, tokens, n * sizeof(*tokens));
@@ -325,12 +328,10 @@ static bool choose_rows(const struct out *o, struct piece *piece, size_t n)
 static bool check_eos(const struct out *o, struct fault *fault)
 {
 	const struct pack *p = o->p;
-	bool found = !p->has_eos;
+	bool found = !p->has_eos || o->has_eos;
 
 	for (size_t i = 0; i < p->sources && !found; i++)
 		found = !p->source[i].has[PACK_UNINDEXED];
-	for (size_t d = 0; d < o->ends && !found; d++)
-		found = o->window[o->end[d] - 1] == p->eos;
 	return found ||
 	       fault_set(fault, FAULT_ARGUMENT, "eos",
 		       "--eos %" PRIu64 ": does not occur in tokens %" PRIu64 " to %" PRIu64
@@ -449,7 +450,7 @@ static bool put_all(struct out *o, struct fault *fault)
 	if (!prepare(o, fault) ||
 		!pack_read(o->p, o->f->source, o->f->begin, o->f->end, take, o, fault))
 		return false;
-	if (o->window && !(check_eos(o, fault) && put_rows(o, fault)))
+	if ((o->ends > 0 && !check_eos(o, fault)) || (o->window && !put_rows(o, fault)))
 		return false;
 	if (!flush(o, fault) || (o->zstd && !put_seek_table(o, fault)) ||
 		(o->side_file && !o->window && !put_idx(o, fault)))
