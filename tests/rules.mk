@@ -51,7 +51,7 @@ $(O)/fake/%.o: %.c Makefile tests/gpu/include/cuda_runtime.h
 failing = malloc calloc realloc strdup strndup asprintf \
 	open openat fopen opendir fstat read pread preadv2 write fsync renameat linkat mkdirat mmap
 fuzzers: $(patsubst tests/fuzz/fuzz_%.c,$(O)/check/fuzz-%,$(wildcard tests/fuzz/fuzz_*.c))
-$(O)/check/fuzz-record: $(call objects,$(call room,client/ctl/common client/ctl/offline))
+$(O)/check/fuzz-record: $(filter-out %/cmd_verify.o,$(call objects,$(call room,client/ctl/common client/ctl/offline)))
 $(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(O)/tests/fuzz/fail.o $(O)/all.a
 	$(program) -fsanitize=fuzzer $(failing:%=-Wl,--wrap=%)
 

@@ -7,7 +7,7 @@
  * An input is: failures (fail.h), the range, then two files, each a length and parts: a byte, and
  * the fields of a beginning, of rows, or bytes as they are.
  */
-#include "client/ctl/offline/offline.h"
+#include "client/ctl/offline/cmd_verify.c"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/scratch.h"
 
@@ -61,7 +61,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	scratch_put("a.bin", tokens, sizeof(tokens));
 	atexit(leave);
 	if (!ctl_stream_open(&stream, scratch_put("t.yaml", text, strlen(text)), "train", false) ||
-		!ctl_history_open(&history, &stream, NULL, 0, NULL))
+		!cursor_copy(&history.cursor, &stream.stream->begin) ||
+		!ctl_history_map(&history, &stream))
 		exit(2);
 	sum_rows(tokens);
 	cursor_bytes = cursor_encode(&history.cursor, cursor, sizeof(cursor));
@@ -144,21 +145,21 @@ static void put_file(struct input *all, const char *name)
 
 /* ---- the proof ---- */
 
-static void prove(const struct records *r, size_t peer, uint64_t from, uint64_t to)
+static void prove_peer(const struct records *r, size_t peer, uint64_t from, uint64_t to)
 {
 	struct proof p = {.records = r, .peer = &r->peer[peer], .from = from, .to = to};
 	struct emit text = {0}, json = {.json = true};
 
-	if (proof_run(&p)) {
+	if (run_proof(&p)) {
 		assert(p.samples + p.skipped + p.found[LOST] == to - from);
 		assert(p.found[LOST] == 0 || p.shown[LOST] > 0);
 		for (unsigned i = 0; i < p.shown[LOST]; i++)
 			assert(p.finding[LOST][i].position >= from &&
 				p.finding[LOST][i].position + p.finding[LOST][i].count <= to);
-		proof_put(&text, &p);
-		proof_put(&json, &p);
+		put_proof(&text, &p);
+		put_proof(&json, &p);
 	}
-	proof_free(&p);
+	free_proof(&p);
 	emit_end(&text, CTL_OK);
 	emit_end(&json, CTL_OK);
 }
@@ -184,7 +185,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (done && records_read(&r, &stream, kind & 64 ? &history : NULL))
 		for (size_t i = 0; i < r.peers && i < 4; i++)
-			prove(&r, i, from, from + n);
+			prove_peer(&r, i, from, from + n);
 	records_free(&r);
 	assert(!records_add(&r, "/nowhere") && !records_add(&r, "/dev/null"));
 	fail_end();

@@ -80,6 +80,8 @@ static int cat(const struct ctl_arguments *a)
 	struct tokend *t;
 	bool ok;
 
+	if (start && ctl_given(a, CURSOR))
+		return ctl_usage(a->command, "--start and --cursor exclude each other");
 	if (start && (strcmp(start, "begin") == 0 || wire_digits(start, &o.position)))
 		o.start_at_position = 1;
 	else
