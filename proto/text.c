@@ -32,7 +32,7 @@ unsigned text_other_character(const char *text)
 
 /* The bytes of the first line of @text, without the space at which it is broken: as many words as
  * fit @columns, but at least one. "[--count N]" is one word. */
-static size_t wrap_line(const char *text, size_t columns)
+size_t text_line(const char *text, size_t columns)
 {
 	size_t column = 0, at = 0, end = 0;
 	int depth = 0;
@@ -47,18 +47,5 @@ static size_t wrap_line(const char *text, size_t columns)
 		if (!text[at])
 			return end;
 		column += ((unsigned char)text[at] & 0xc0) != 0x80;
-	}
-}
-
-void put_wrapped(FILE *to, const char *text, int indent)
-{
-	for (;;) {
-		size_t n = wrap_line(text, (size_t)(WRAP_COLUMNS - indent));
-
-		fprintf(to, "%.*s\n", (int)n, text);
-		text += n + strspn(text + n, " ");
-		if (!*text)
-			break;
-		fprintf(to, "%*s", indent, "");
 	}
 }

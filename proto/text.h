@@ -2,7 +2,7 @@
 #ifndef TOKEND_TEXT_H
 #define TOKEND_TEXT_H
 
-#include <stdio.h>
+#include <stddef.h>
 
 /* As text_character(), for all but printable ASCII. */
 unsigned text_other_character(const char *text);
@@ -16,7 +16,7 @@ static inline unsigned text_character(const char *text)
 
 enum { WRAP_COLUMNS = 100 };
 
-/* Puts @text from column @indent on, with all its lines there, none longer than WRAP_COLUMNS. */
-void put_wrapped(FILE *to, const char *text, int indent);
+/* Bytes of the first line of @text, of at most @columns, if it is broken at blanks. */
+size_t text_line(const char *text, size_t columns);
 
 #endif

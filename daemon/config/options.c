@@ -31,6 +31,20 @@ const struct option_row option_table[] = {
 };
 const unsigned option_rows = OPTIONS;
 
+/* Puts @text from column @indent on, with all its lines there. */
+static void put_wrapped(FILE *to, const char *text, int indent)
+{
+	for (;;) {
+		size_t n = text_line(text, (size_t)(WRAP_COLUMNS - indent));
+
+		fprintf(to, "%.*s\n", (int)n, text);
+		text += n + strspn(text + n, " ");
+		if (!*text)
+			break;
+		fprintf(to, "%*s", indent, "");
+	}
+}
+
 /* "tokend -c FILE [--check]" */
 static void print_synopsis(void)
 {

@@ -107,7 +107,7 @@ def test_a_full_pipe_does_not_block_the_daemon(place, config):
 def test_a_start_loses_no_line_if_its_reader_is_slow(place):
     """The remarks of 600 datasets wait for it in the queue."""
     place.shard("web/a.bin", 30_000)
-    many = [{"name": f"d{i}", "path": "web", "dtype": "u16", "max_epochs": 1} for i in range(600)]
+    many = [{"name": f"d{i}", "path": "web", "dtype": "u16", "part": [0, 0.5]} for i in range(600)]
     data = [*many, {"name": "rest", "path": "web", "dtype": "u16"}]
     streams = {"train": {"seed": 3, "seq_len": 64, "vocab": 65536, "datasets": data}}
     reader, writer = os.pipe()
@@ -118,7 +118,7 @@ def test_a_start_loses_no_line_if_its_reader_is_slow(place):
     while b"ready at" not in said and select.select([reader], [], [], 10)[0]:
         said += os.read(reader, 1024)
         time.sleep(0.002)
-    assert said.count(b": max_epochs 1: ") == len(many) and b"were lost" not in said
+    assert said.count(b": windows ") == len(many) and b"were lost" not in said
     injected(49)
     daemon.terminate()
     assert daemon.wait(LONG) == 0

@@ -43,7 +43,7 @@ def test_tokctl_survives_it(place):
         threading.Thread(target=serve, daemon=True).start()
         code, out, err = run(TOKCTL, "status", "--socket", path)
         out = out.decode()
-        assert code == 0 and out.count("waits for /data/?]0;title?.bin") == 2, (out, err)
+        assert code == 0 and out.count("waits for /data/?]0;title?.bin") == 1, (out, err)
         for command in (["status"], ["status", "--json"], ["metrics", "--sessions"]):
             code, out, err = run(TOKCTL, *command, "--socket", path)
             controls = [c for c in out.decode() if ord(c) < 32 or 127 <= ord(c) < 160]

@@ -368,6 +368,20 @@ static void write_range(const struct ctl_option *o, char *text, size_t bytes)
 		snprintf(text + n, bytes - (size_t)n, "%sdefault: %s", n ? "; " : "", o->preset);
 }
 
+/* Puts @text from column @indent on, with all its lines there. */
+static void put_wrapped(FILE *to, const char *text, int indent)
+{
+	for (;;) {
+		size_t n = text_line(text, (size_t)(WRAP_COLUMNS - indent));
+
+		fprintf(to, "%.*s\n", (int)n, text);
+		text += n + strspn(text + n, " ");
+		if (!*text)
+			break;
+		fprintf(to, "%*s", indent, "");
+	}
+}
+
 void ctl_help(FILE *to, const struct ctl_command *command)
 {
 	char range[128], text[512], value[64], *synopsis = synopsis_of(command);
