@@ -75,6 +75,8 @@ def command(name, arguments):
         return 1
     except KeyboardInterrupt as interrupt:
         return fail("; ".join(["interrupted", *interrupt.args]), 130, who)
+    except UnicodeEncodeError:
+        return fail("a path is not UTF-8; rename it", 1, who)
     except OSError as error:
         return fail(f"{error.filename or '.'}: {error.strerror or error}", 1, who)
     except ImportError as error:
