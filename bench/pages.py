@@ -109,7 +109,11 @@ def narrow(line):
     """A line of output that is not wider than the pages."""
     if len(line) > COLUMNS:
         line = re.sub(r"(?<=\S) {3,}", "  ", line)
-    return textwrap.fill(line, COLUMNS, subsequent_indent=" " * 6) if line else ""
+    return (
+        textwrap.fill(line, COLUMNS, subsequent_indent=" " * 6, break_on_hyphens=False)
+        if line
+        else ""
+    )
 
 
 def printed(run, names):
