@@ -1,5 +1,6 @@
 #include "proto/text.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -32,7 +33,7 @@ unsigned text_other_character(const char *text)
 
 /* The bytes of the first line of @text, without the space at which it is broken: as many words as
  * fit @columns, but at least one. "[--count N]" is one word. */
-size_t text_line(const char *text, size_t columns)
+static size_t first_line(const char *text, size_t columns)
 {
 	size_t column = 0, at = 0, end = 0;
 	int depth = 0;
@@ -48,4 +49,27 @@ size_t text_line(const char *text, size_t columns)
 			return end;
 		column += ((unsigned char)text[at] & 0xc0) != 0x80;
 	}
+}
+
+const char *text_wrap(const char *text, size_t indent, char to[WRAPPED_BYTES])
+{
+	size_t at = 0;
+
+	assert(indent < WRAP_COLUMNS);
+	for (;;) {
+		size_t n = first_line(text, WRAP_COLUMNS - indent);
+
+		assert(at + n + 1 + indent < WRAPPED_BYTES);
+		memcpy(to + at, text, n);
+		at += n;
+		to[at++] = '\n';
+		for (text += n; *text == ' ';)
+			text++;
+		if (!*text)
+			break;
+		memset(to + at, ' ', indent);
+		at += indent;
+	}
+	to[at] = 0;
+	return to;
 }

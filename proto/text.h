@@ -14,9 +14,10 @@ static inline unsigned text_character(const char *text)
 	return *text >= ' ' && *text < 0x7f ? 1 : text_other_character(text);
 }
 
-enum { WRAP_COLUMNS = 100 };
+enum { WRAP_COLUMNS = 100, WRAPPED_BYTES = 4096 };
 
-/* Bytes of the first line of @text, of at most @columns, if it is broken at blanks. */
-size_t text_line(const char *text, size_t columns);
+/* Breaks @text at blanks, so that it can follow @indent columns of a line. Each line but the first
+ * begins with as many spaces; the last one ends, too. It must fit. Returns @to. */
+const char *text_wrap(const char *text, size_t indent, char to[WRAPPED_BYTES]);
 
 #endif

@@ -31,20 +31,6 @@ const struct option_row option_table[] = {
 };
 const unsigned option_rows = OPTIONS;
 
-/* Puts @text from column @indent on, with all its lines there. */
-static void put_wrapped(FILE *to, const char *text, int indent)
-{
-	for (;;) {
-		size_t n = text_line(text, (size_t)(WRAP_COLUMNS - indent));
-
-		fprintf(to, "%.*s\n", (int)n, text);
-		text += n + strspn(text + n, " ");
-		if (!*text)
-			break;
-		fprintf(to, "%*s", indent, "");
-	}
-}
-
 /* "tokend -c FILE [--check]" */
 static void print_synopsis(void)
 {
@@ -69,7 +55,7 @@ static void print_help(void)
 	fputs("\nServes token shards to trainers on this node.\n\n", stdout);
 	for (int i = 0; i < OPTIONS; i++) {
 		const struct option_row *o = &option_table[i];
-		char left[64], letter[8] = "    ", text[512];
+		char left[64], letter[8] = "    ", text[512], wrapped[WRAPPED_BYTES];
 
 		if (o->letter)
 			snprintf(letter, sizeof(letter), "-%c, ", o->letter);
@@ -80,7 +66,7 @@ static void print_help(void)
 			snprintf(text + strlen(text), sizeof(text) - strlen(text),
 				" (%" PRIu64 " to %" PRIu64 ")", o->least, o->most);
 		printf("%-*s  ", HELP_COLUMN, left);
-		put_wrapped(stdout, text, HELP_COLUMN + 2);
+		fputs(text_wrap(text, HELP_COLUMN + 2, wrapped), stdout);
 	}
 }
 

@@ -368,26 +368,13 @@ static void write_range(const struct ctl_option *o, char *text, size_t bytes)
 		snprintf(text + n, bytes - (size_t)n, "%sdefault: %s", n ? "; " : "", o->preset);
 }
 
-/* Puts @text from column @indent on, with all its lines there. */
-static void put_wrapped(FILE *to, const char *text, int indent)
-{
-	for (;;) {
-		size_t n = text_line(text, (size_t)(WRAP_COLUMNS - indent));
-
-		fprintf(to, "%.*s\n", (int)n, text);
-		text += n + strspn(text + n, " ");
-		if (!*text)
-			break;
-		fprintf(to, "%*s", indent, "");
-	}
-}
-
 void ctl_help(FILE *to, const struct ctl_command *command)
 {
-	char range[128], text[512], value[64], *synopsis = synopsis_of(command);
+	char range[128], text[512], value[64], wrapped[WRAPPED_BYTES];
+	char *synopsis = synopsis_of(command);
 
 	fputs("usage: ", to);
-	put_wrapped(to, synopsis ? synopsis : "", (int)strlen("usage: "));
+	fputs(text_wrap(synopsis ? synopsis : "", strlen("usage: "), wrapped), to);
 	free(synopsis);
 	fprintf(to, "%s\n\n", command->help);
 	for (unsigned i = 0; command->subcommands && command->subcommands[i]; i++) {
@@ -421,7 +408,7 @@ void ctl_help(FILE *to, const struct ctl_command *command)
 			n = 0;
 		}
 		fprintf(to, "%*s", HELP_COLUMN - n, "");
-		put_wrapped(to, text, HELP_COLUMN);
+		fputs(text_wrap(text, HELP_COLUMN, wrapped), to);
 	}
 	fprintf(to, "%-*sprint this text\n", HELP_COLUMN, "  -h, --help");
 }
