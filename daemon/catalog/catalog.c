@@ -272,7 +272,7 @@ struct catalog *catalog_open(const struct config *config, struct stores *stores,
 		if (!only || strcmp(only, config->stream[i].name) == 0)
 			fine = open_stream(&catalog->stream[i], saved, fault);
 	if (fine && !only) {
-		fine = check_parts(catalog, fault);
+		fine = saved || check_parts(catalog, fault);
 		plan_fetch(catalog);
 	}
 	if (fine)
