@@ -49,7 +49,9 @@ def near(*places):
         directory = os.path.normpath(os.path.join(PACKAGE, place))
         if os.path.isdir(directory):
             return directory
-    raise Error(f"{PACKAGE}: has none near it; `make install` has put them below PREFIX")
+    raise Error(
+        f"{PACKAGE}: has no such directory near it; `make install` has put them below PREFIX"
+    )
 
 
 PRINTED = {
