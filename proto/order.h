@@ -167,11 +167,8 @@ static inline uint64_t order_runs(uint64_t windows)
  * part. Shares that do not overlap have no window in common. False: not one run is in it.
  */
 bool order_part(struct order_dataset *d, uint64_t of, uint64_t lo, uint64_t hi);
-/* Writes the shortest decimal that becomes @share / ORDER_UNITS, rounded down. Returns @text. */
-enum { ORDER_SHARE_BYTES = 16 };
-char *order_share_text(uint64_t share, char text[ORDER_SHARE_BYTES]);
 /* Writes a part as a config has it, "[0, 0.9]". Returns @text. */
-enum { ORDER_PART_BYTES = 2 * ORDER_SHARE_BYTES + 8 };
+enum { ORDER_PART_BYTES = 40 };
 char *order_part_text(uint64_t lo, uint64_t hi, char text[ORDER_PART_BYTES]);
 
 /* The windows of the path: windows are numbered in [0, A). */

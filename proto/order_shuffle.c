@@ -253,7 +253,10 @@ static uint64_t from_path(const struct order_dataset *d, uint64_t window)
 	return y < p->gap ? y : y - missing(p->of);
 }
 
-char *order_share_text(uint64_t share, char text[ORDER_SHARE_BYTES])
+enum { SHARE_BYTES = 16 };
+
+/* Writes the shortest decimal that becomes @share / ORDER_UNITS, rounded down. Returns @text. */
+static char *share_text(uint64_t share, char text[SHARE_BYTES])
 {
 	double middle = ((double)share + 0.5) / (double)ORDER_UNITS, power = 1;
 	int digits = 0;
@@ -265,17 +268,16 @@ char *order_share_text(uint64_t share, char text[ORDER_SHARE_BYTES])
 		digits++;
 		power *= 10;
 	}
-	snprintf(text, ORDER_SHARE_BYTES, "%.*f", digits, middle);
+	snprintf(text, SHARE_BYTES, "%.*f", digits, middle);
 	return text;
 }
 
 char *order_part_text(uint64_t lo, uint64_t hi, char text[ORDER_PART_BYTES])
 {
-	char from[ORDER_SHARE_BYTES], to[ORDER_SHARE_BYTES];
+	char from[SHARE_BYTES], to[SHARE_BYTES];
 
 	assert(lo < hi);
-	snprintf(text, ORDER_PART_BYTES, "[%s, %s]", order_share_text(lo, from),
-		order_share_text(hi, to));
+	snprintf(text, ORDER_PART_BYTES, "[%s, %s]", share_text(lo, from), share_text(hi, to));
 	return text;
 }
 

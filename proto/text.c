@@ -31,45 +31,33 @@ unsigned text_other_character(const char *text)
 	return 0;
 }
 
-/* The bytes of the first line of @text, without the space at which it is broken: as many words as
- * fit @columns, but at least one. "[--count N]" is one word. */
-static size_t first_line(const char *text, size_t columns)
-{
-	size_t column = 0, at = 0, end = 0;
-	int depth = 0;
-
-	for (;; at++) {
-		depth += (text[at] == '[') - (text[at] == ']');
-		if (!text[at] || (text[at] == ' ' && depth == 0)) {
-			if (end > 0 && column > columns)
-				return end;
-			end = at;
-		}
-		if (!text[at])
-			return end;
-		column += ((unsigned char)text[at] & 0xc0) != 0x80;
-	}
-}
-
+/* As many words as fit a line, but at least one. "[--count N]" is one word. */
 const char *text_wrap(const char *text, size_t indent, char to[WRAPPED_BYTES])
 {
-	size_t at = 0;
+	size_t column = indent, since = 0; /* since: columns after the last blank */
+	char *out = to, *blank = NULL;
+	int depth = 0;
 
-	assert(indent < WRAP_COLUMNS);
-	for (;;) {
-		size_t n = first_line(text, WRAP_COLUMNS - indent);
+	for (; *text; text++) {
+		assert(out + indent + 2 < to + WRAPPED_BYTES);
+		depth += (*text == '[') - (*text == ']');
+		bool ends = *text == ' ' && depth == 0,
+		     counts = ((unsigned char)*text & 0xc0) != 0x80;
 
-		assert(at + n + 1 + indent < WRAPPED_BYTES);
-		memcpy(to + at, text, n);
-		at += n;
-		to[at++] = '\n';
-		for (text += n; *text == ' ';)
-			text++;
-		if (!*text)
-			break;
-		memset(to + at, ' ', indent);
-		at += indent;
+		blank = ends ? out : blank;
+		since = ends ? 0 : since + counts;
+		column += counts;
+		*out++ = *text;
+		if (column <= WRAP_COLUMNS || !blank)
+			continue;
+		memmove(blank + 1 + indent, blank + 1, (size_t)(out - blank - 1));
+		*blank = '\n';
+		memset(blank + 1, ' ', indent);
+		out += indent;
+		column = indent + since;
+		blank = NULL;
 	}
-	to[at] = 0;
+	*out++ = '\n';
+	*out = 0;
 	return to;
 }
