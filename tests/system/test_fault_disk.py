@@ -29,8 +29,8 @@ class Disk:
         self.image, self.at = f"{self.host}/image", place.file("disk")
         with open(self.image, "wb") as f:
             f.truncate(64 << 20)
-        make = ["mkfs.ext4", "-q", "-O", "^has_journal", "-m", "0", "-N", "128", self.image]
-        if subprocess.run(make, capture_output=True).returncode:
+        make = ["mkfs.ext4", "-q", "-b", "4096", "-O", "^has_journal", "-m", "0", "-N", "128"]
+        if subprocess.run([*make, self.image], capture_output=True).returncode:
             pytest.skip("needs mkfs.ext4")
         self.mount()
 
@@ -38,7 +38,11 @@ class Disk:
         mounted("-o", "loop,errors=continue", self.image, at=self.at)
 
     def fill(self):
+        """After it no block that a file needs anew can be written: the blocks of removed files are
+        gone from the image, and a block is a page of the tmpfs, which none shares with another.
+        """
         subprocess.run(["sync", "-f", self.at], check=True)
+        subprocess.run(["fstrim", self.at], check=True)
         fill(f"{self.host}/filler")
 
     def empty(self):
