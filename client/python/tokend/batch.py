@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypedDict
@@ -15,6 +16,7 @@ IGNORE = -100  # a label that losses ignore
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in the extension's order
 SLICED = ("input_ids", "labels", "shift_labels", "position_ids", "loss_mask")
 TORCH_AT_LEAST = (2, 2)  # public DeviceMesh
+AHEAD = 1 << 16  # inputs of the batches whose arrays are made together
 
 
 class Batch(TypedDict):
@@ -85,8 +87,11 @@ class Framework:
         self.module, self.name = module, module.__name__
         self.address: Callable[[Any], int] = lambda array: array.__array_interface__["data"][0]
         self.cpu = {}
+        self.normal: Callable[[], Any] = contextlib.nullcontext
         if self.name == "torch":
             self.address = module.Tensor.data_ptr
+            # a later batch may not be for inference
+            self.normal = functools.partial(module.inference_mode, False)
             self.cpu = {"device": module.device("cpu")}  # whatever the program's default device
 
     def maker(self, shape: tuple[int, ...], dtype: str, pinned: bool = False) -> Callable[[], Any]:
@@ -245,31 +250,37 @@ class Batches:
         if self._source is not None:
             self._new_ids = new((self.micro, self.seq), ids)
             self._source.begin()
+        self._ahead: list[tuple[Any, ...]] = []
         self.stale = False
+
+    def _arrays(self) -> tuple[Any, ...]:
+        """New arrays of one batch: tokens, labels, position_ids, cu_seqlens and fields, and their
+        places as arguments of look_into().
+        """
+        address = self.wanted.make.address
+        tokens = self._new_tokens() if self.feed is None else None
+        labels = self._new_labels() if self._writes_labels else None
+        ids = self._new_position_ids() if self.wanted.documents else None
+        starts = self._new_starts() if self.wanted.documents else None
+        fields = [self._new_field() for _ in self._fields]
+        rows = [0 if a is None else address(a) for a in (tokens, labels, ids, starts)]
+        token_bytes, width, label_bytes = self._layout
+        into = rows[0], token_bytes, width, self.micro, rows[1], label_bytes, *rows[2:]
+        return tokens, labels, ids, starts, fields, (*into, *map(address, fields))
 
     def look(self) -> tuple[Any, int] | None:
         """The next batch, not yet taken, and the position after it. None at the end."""
         if self.stale:
             self.begin()
-        wanted, address = self.wanted, self.wanted.make.address
-        tokens = self._new_tokens() if self.feed is None else None
-        labels = self._new_labels() if self._writes_labels else None
-        fields = [self._new_field() for _ in self._fields]
-        ids, starts, packs = None, None, (0, 0)
-        if wanted.documents:
-            ids, starts = self._new_position_ids(), self._new_starts()
-            packs = address(ids), address(starts)
-        token_bytes, width, label_bytes = self._layout
-        into = (
-            0 if tokens is None else address(tokens),
-            token_bytes,
-            width,
-            self.micro,
-            0 if labels is None else address(labels),
-            label_bytes,
-            *packs,
-            *map(address, fields),
-        )
+        wanted = self.wanted
+        try:
+            arrays = self._ahead.pop()
+        except IndexError:  # after a training step the first calls into torch take 100 µs
+            more = min(3, AHEAD // (self.micro * self.seq))
+            with wanted.make.normal():
+                arrays, *ahead = [self._arrays() for _ in range(1 + more)]
+            self._ahead += ahead
+        tokens, labels, ids, starts, fields, into = arrays
         if self.feed is not None:
             parts = 1 if self._writes_labels else 2
             look = functools.partial(self._client.look_into, *into)
