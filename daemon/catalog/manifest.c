@@ -36,10 +36,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { LINE_BYTES = 8 * PATH_MAX /* a path may be escaped as \uXXXX */ };
+enum {
+	LINE_BYTES = 8 * PATH_MAX, /* a path may be escaped as \uXXXX */
+	NUMBER_BITS = 60,	   /* times the widest token it still fits an offset */
+};
 
-#define NUMBER_MOST (UINT64_C(1) << 60) /* times the widest token it still fits an offset */
-#define TEXT_MOST   (UINT64_C(4) << 30) /* bytes of an object */
+#define TEXT_MOST (UINT64_C(4) << 30) /* bytes of an object */
 
 struct reading {
 	struct dataset *d;
@@ -61,47 +63,37 @@ struct line {
 	json_t *side; /* borrowed; NULL: absent */
 };
 
-static const struct {
-	const char *key;
-	size_t at; /* of a string or number in struct line */
-	bool is_text, required;
-} members[] = {
-	{"path", offsetof(struct line, path), true, true},
-	{"format", offsetof(struct line, format), true, true},
-	{"dtype", offsetof(struct line, dtype), true, true},
-	{"tokens", offsetof(struct line, facts.tokens), false, true},
-	{"size", offsetof(struct line, size), false, true},
-	{"digest", offsetof(struct line, digest), true, false},
-	{"sample_tokens", offsetof(struct line, facts.sample_tokens), false, false},
-	{"row_tokens", offsetof(struct line, facts.row_tokens), false, false},
-	{"frame_bytes", offsetof(struct line, facts.frame_bytes), false, false},
-	{"etag", offsetof(struct line, etag), true, false},
-	{"data_at", offsetof(struct line, facts.data_at), false, false},
-};
-
 /* Takes the known members; rejects others. */
-static bool take_members(const struct reading *r, const json_t *object, struct line *l)
+static bool take_members(const struct reading *r, json_t *object, struct line *l)
 {
-	size_t known = 0;
+	json_int_t tokens, size, sample = 0, row = 0, frame = 0, data_at = 0;
+	json_error_t error;
+	char shown[80];
 
-	for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
-		const char *key = members[i].key;
-		void *to = (char *)l + members[i].at;
-
-		if (!members[i].required && !json_object_get(object, key))
-			continue;
-		known++;
-		if (members[i].is_text
-				? !(*(const char **)to = json_string_in(object, "", key, r->fault))
-				: !json_number_in(object, "", key, NUMBER_MOST, to, r->fault))
-			return false;
-	}
+	errno = 0;
+	if (json_unpack_ex(object, &error, 0,
+		    "{s:s, s:s, s:s, s:I, s:I, s?s, s?s, s?I, s?I, s?I, s?I, s?o!}", "path",
+		    &l->path, "format", &l->format, "dtype", &l->dtype, "tokens", &tokens, "size",
+		    &size, "digest", &l->digest, "etag", &l->etag, "sample_tokens", &sample,
+		    "row_tokens", &row, "frame_bytes", &frame, "data_at", &data_at, "side",
+		    &l->side) != 0)
+		return errno == ENOMEM
+			       ? fault_memory(r->fault)
+			       : WRONG(r,
+					 "%s; must have path, format, dtype, tokens and size, and "
+					 "may have digest, sample_tokens, row_tokens, frame_bytes, "
+					 "etag, data_at and side",
+					 json_shown(error.text, shown, sizeof(shown)));
+	if ((uint64_t)(tokens | size | sample | row | frame | data_at) >> NUMBER_BITS)
+		return WRONG(
+			r, "has a number that is not an integer of 0 to 2^%d - 1", NUMBER_BITS);
+	l->facts = (struct shard_facts){.tokens = (uint64_t)tokens,
+		.sample_tokens = (uint64_t)sample,
+		.row_tokens = (uint64_t)row,
+		.frame_bytes = (uint64_t)frame,
+		.data_at = (uint64_t)data_at};
+	l->size = (uint64_t)size;
 	l->has_data_at = json_object_get(object, "data_at");
-	l->side = json_object_get(object, "side");
-	if (known + (l->side != NULL) != json_object_size(object))
-		return WRONG(r,
-			"has unknown members; must have only path, format, dtype, tokens, size, "
-			"digest, sample_tokens, row_tokens, frame_bytes, etag, data_at and side");
 	/* The ETag is the identity of an object; without it, the digest is. */
 	if (r->key && !l->etag)
 		return WRONG(r, "etag is missing; must be the ETag of the object: write the "

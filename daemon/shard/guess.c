@@ -18,35 +18,7 @@ enum {
 	HIGHEST_ID = 1 << 24,
 };
 
-struct sample *sample_read(const struct shard *shard, struct fault *fault)
-{
-	const struct shard_facts *facts = &shard->facts;
-	uint32_t width = shard_type_bytes(facts->type);
-	struct sample *s = calloc(1, sizeof(*s));
-	uint16_t narrow[SAMPLE_PLACE_TOKENS];
-	bool fine = s || fault_memory(fault), wide = facts->token_bytes == 4;
-
-	if (!fine)
-		return NULL;
-	s->each = 2 * SAMPLE_PLACE_TOKENS / (width < 2 ? 2 : width);
-	s->step = s->each;
-	if (facts->tokens > SAMPLE_PLACES * s->each && facts->frame_bytes <= LARGE_FRAME)
-		s->step = (facts->tokens - s->each) / (SAMPLE_PLACES - 1) / ALIGN * ALIGN;
-	for (uint64_t p = 0; fine && p < SAMPLE_PLACES && p * s->step < facts->tokens; p++) {
-		uint64_t at = p * s->step, left = facts->tokens - at,
-			 n = left < s->each ? left : s->each;
-		void *to = s->value + s->n;
-
-		fine = shard_read(shard, at, n, wide ? to : narrow, fault);
-		if (fine && !wide)
-			convert_tokens(SHARD_U16, 4, narrow, n, to);
-		s->n += (unsigned)n;
-	}
-	if (fine)
-		return s;
-	free(s);
-	return NULL;
-}
+#define SAY(s, ...) snprintf((s)->text, sizeof((s)->text), __VA_ARGS__)
 
 uint64_t sample_token(const struct sample *s, unsigned i)
 {
@@ -160,9 +132,9 @@ static const char *foreign_u16(const struct sample *s)
 /* ---- doubts ---- */
 
 /* Describes a place that has one value only, as where nothing was written. */
-static void doubt_place(const struct sample *s, uint32_t ones, char *text, size_t n)
+static void doubt_place(struct sample *s, uint32_t ones)
 {
-	for (unsigned from = 0; from < s->n && !*text; from += s->each) {
+	for (unsigned from = 0; from < s->n && !*s->text; from += s->each) {
 		unsigned end = s->n - from < s->each ? s->n : from + s->each, i = from;
 		uint32_t value = s->value[from];
 
@@ -170,7 +142,7 @@ static void doubt_place(const struct sample *s, uint32_t ones, char *text, size_
 			i++;
 		if (i == end && (value == 0 || value == ones) && end - from >= CONSTANT &&
 			(from == 0 || end - from == s->each))
-			snprintf(text, n,
+			SAY(s,
 				"tokens %" PRIu64 " to %" PRIu64 " are all %" PRIu32
 				", as in space that was never written",
 				sample_token(s, from), sample_token(s, end - 1), value);
@@ -189,10 +161,9 @@ static bool all_differ(const struct sample *s)
 	return differ;
 }
 
-/* Describes what is odd about tokens; @text stays empty if there is nothing. */
-static void doubt(const struct sample *s, const struct shard_facts *facts, char *text, size_t n)
+/* Describes what is odd about tokens, if something is. */
+static void doubt(struct sample *s, const struct shard_facts *facts)
 {
-	uint32_t ones = facts->token_bytes == 2 ? UINT16_MAX : UINT32_MAX;
 	unsigned even = 0; /* tokens with an even index that are not 0 */
 	uint32_t most = 0;
 	bool zero = true; /* those with an odd one are */
@@ -202,22 +173,21 @@ static void doubt(const struct sample *s, const struct shard_facts *facts, char 
 		zero &= i % 2 == 0 || s->value[i] == 0;
 		even += i % 2 == 0 && s->value[i] > 0;
 	}
-	doubt_place(s, ones, text, n);
-	if (!*text && s->n >= CONSTANT && zero && even > s->n / 4) /* too few to say more */
-		snprintf(text, n, "every second token is 0, perhaps of a wider type");
-	if (!*text && s->n >= ENOUGH && most == 1)
-		snprintf(text, n, "has only the numbers 0 and 1, perhaps a mask");
-	if (!*text && facts->row_tokens > 1 && facts->row_tokens < NARROW_ROW)
-		snprintf(text, n, "is a table of %" PRIu64 " columns, perhaps an index",
-			facts->row_tokens);
-	if (!*text && s->n >= ENOUGH && all_differ(s))
-		snprintf(text, n, "no token occurs twice in a sample of %u; perhaps it is an index",
-			s->n);
+	doubt_place(s, facts->token_bytes == 2 ? UINT16_MAX : UINT32_MAX);
+	if (*s->text)
+		return;
+	if (s->n >= CONSTANT && zero && even > s->n / 4) /* too few to say more */
+		SAY(s, "every second token is 0, perhaps of a wider type");
+	else if (s->n >= ENOUGH && most == 1)
+		SAY(s, "has only the numbers 0 and 1, perhaps a mask");
+	else if (facts->row_tokens > 1 && facts->row_tokens < NARROW_ROW)
+		SAY(s, "is a table of %" PRIu64 " columns, perhaps an index", facts->row_tokens);
+	else if (s->n >= ENOUGH && all_differ(s))
+		SAY(s, "no token occurs twice in a sample of %u; perhaps it is an index", s->n);
 }
 
-struct sample_verdict sample_judge(const struct sample *s, const struct shard *shard)
+static void judge(struct sample *s, const struct shard *shard)
 {
-	struct sample_verdict v = {.kind = SAMPLE_FINE};
 	enum shard_type type = shard->facts.type;
 	bool narrow = shard->format->raw && type == SHARD_U16,
 	     raw = narrow || (shard->format->raw && type == SHARD_U32);
@@ -227,25 +197,48 @@ struct sample_verdict sample_judge(const struct sample *s, const struct shard *s
 	for (unsigned i = 0; raw && !narrow && i < s->n; i++)
 		if (s->value[i] >= HIGHEST_ID)
 			foreign = "it has ids of 2^24 and more";
-	if (wide || foreign) {
-		v.kind = wide ? SAMPLE_WIDE : SAMPLE_FOREIGN;
-		snprintf(v.text, sizeof(v.text), "%s%s",
-			wide ? "" : "does not look like tokens: ", wide ? wide : foreign);
-		return v;
-	}
-	doubt(s, &shard->facts, v.text, sizeof(v.text));
-	v.kind = *v.text ? SAMPLE_DOUBT : SAMPLE_FINE;
-	return v;
+	if (wide)
+		SAY(s, "%s", wide);
+	else if (foreign)
+		SAY(s, "does not look like tokens: %s", foreign);
+	else
+		doubt(s, &shard->facts);
+	s->kind = wide	     ? SAMPLE_WIDE
+		  : foreign  ? SAMPLE_FOREIGN
+		  : *s->text ? SAMPLE_DOUBT
+			     : SAMPLE_FINE;
 }
 
-struct sample_verdict sample_shard(const struct shard *shard)
-{
-	struct sample_verdict v = {.kind = SAMPLE_FINE};
-	struct fault fault;
-	struct sample *s = sample_read(shard, &fault);
+/* ---- the sample ---- */
 
-	if (s)
-		v = sample_judge(s, shard);
+struct sample *sample_read(const struct shard *shard, struct fault *fault)
+{
+	const struct shard_facts *facts = &shard->facts;
+	uint32_t width = shard_type_bytes(facts->type);
+	struct sample *s = calloc(1, sizeof(*s));
+	uint16_t narrow[SAMPLE_PLACE_TOKENS];
+	bool fine = s || fault_memory(fault), wide = facts->token_bytes == 4;
+
+	if (!fine)
+		return NULL;
+	s->each = 2 * SAMPLE_PLACE_TOKENS / (width < 2 ? 2 : width);
+	s->step = s->each;
+	if (facts->tokens > SAMPLE_PLACES * s->each && facts->frame_bytes <= LARGE_FRAME)
+		s->step = (facts->tokens - s->each) / (SAMPLE_PLACES - 1) / ALIGN * ALIGN;
+	for (uint64_t p = 0; fine && p < SAMPLE_PLACES && p * s->step < facts->tokens; p++) {
+		uint64_t at = p * s->step, left = facts->tokens - at,
+			 n = left < s->each ? left : s->each;
+		void *to = s->value + s->n;
+
+		fine = shard_read(shard, at, n, wide ? to : narrow, fault);
+		if (fine && !wide)
+			convert_tokens(SHARD_U16, 4, narrow, n, to);
+		s->n += (unsigned)n;
+	}
+	if (fine) {
+		judge(s, shard);
+		return s;
+	}
 	free(s);
-	return v;
+	return NULL;
 }

@@ -3,7 +3,6 @@
 #include "daemon/shard/bytes.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 const char *json_shown(const char *text, char *to, size_t to_bytes)
@@ -48,28 +47,4 @@ json_t *json_object_of(const char *text, size_t n, struct fault *fault)
 		return value;
 	json_decref(value);
 	return NULL;
-}
-
-bool json_number_in(const json_t *object, const char *where, const char *key, uint64_t most,
-	uint64_t *value, struct fault *fault)
-{
-	const json_t *number = json_object_get(object, key);
-
-	if (!json_is_integer(number))
-		return fault_data(
-			fault, "%s%s is %s; must be an integer", where, key, json_kind(number));
-	*value = (uint64_t)json_integer_value(number);
-	return (json_integer_value(number) >= 0 && *value <= most) ||
-	       fault_data(fault, "%s%s is %" JSON_INTEGER_FORMAT "; must be 0 to %" PRIu64, where,
-		       key, json_integer_value(number), most);
-}
-
-const char *json_string_in(
-	const json_t *object, const char *where, const char *key, struct fault *fault)
-{
-	const json_t *value = json_object_get(object, key);
-
-	if (!json_is_string(value))
-		fault_data(fault, "%s%s is %s; must be a string", where, key, json_kind(value));
-	return json_string_value(value);
 }

@@ -10,17 +10,10 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 /* Parses one object, which must end with the text. The caller frees it. NULL: @fault. */
 json_t *json_object_of(const char *text, size_t n, struct fault *fault);
 
-/* Gets the integer @key, 0 to @most. False: @fault, which names @where and @key. */
-bool json_number_in(const json_t *object, const char *where, const char *key, uint64_t most,
-	uint64_t *value, struct fault *fault);
-/* Gets the string @key, which belongs to @object. NULL: @fault. */
-const char *json_string_in(
-	const json_t *object, const char *where, const char *key, struct fault *fault);
 /* The type of a value, for messages: "null", "a string", … NULL: "missing". */
 const char *json_kind(const json_t *value);
 /* Copies @text, truncated to fit, with '?' for unprintable characters. Returns @to. */

@@ -77,18 +77,6 @@ bool shard_loss_mask(
  */
 enum { SAMPLE_PLACES = 8, SAMPLE_PLACE_TOKENS = 4096 };
 
-struct sample {
-	unsigned each; /* tokens of a place; the last one may have fewer */
-	uint64_t step; /* from the beginning of one place to the next; a multiple of 4 */
-	unsigned n;
-	uint32_t value[SAMPLE_PLACES * SAMPLE_PLACE_TOKENS]; /* of all places, one after another */
-};
-
-/* NULL: @fault, as shard_read(). Free it with free(). */
-struct sample *sample_read(const struct shard *shard, struct fault *fault);
-/* The number of its token @i in the shard. */
-uint64_t sample_token(const struct sample *sample, unsigned i);
-
 enum sample_kind {
 	SAMPLE_FINE,
 	SAMPLE_DOUBT,	/* perhaps not meant to be served */
@@ -96,14 +84,19 @@ enum sample_kind {
 	SAMPLE_WIDE,	/* likewise: tokens of another type */
 };
 
-struct sample_verdict {
+struct sample {
+	unsigned each; /* tokens of a place; the last one may have fewer */
+	uint64_t step; /* from the beginning of one place to the next; a multiple of 4 */
+	unsigned n;
+	uint32_t value[SAMPLE_PLACES * SAMPLE_PLACE_TOKENS]; /* of all places, one after another */
 	enum sample_kind kind;
-	char text[224]; /* "looks like u32 (…); set dtype: u32" */
+	char text[224]; /* unless it is fine: "looks like u32 (…); set dtype: u32" */
 };
 
-struct sample_verdict sample_judge(const struct sample *sample, const struct shard *shard);
-/* Both. SAMPLE_FINE also for shards that cannot be read: a later read reports that. */
-struct sample_verdict sample_shard(const struct shard *shard);
+/* NULL: @fault, as shard_read(). Free it with free(). */
+struct sample *sample_read(const struct shard *shard, struct fault *fault);
+/* The number of its token @i in the shard. */
+uint64_t sample_token(const struct sample *sample, unsigned i);
 
 /* ---- lists of shards (list.c) ---- */
 

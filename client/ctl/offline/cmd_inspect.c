@@ -321,13 +321,14 @@ static void check_looks(const struct inspect *in, struct inspected *f, const str
 	 * Shards of a manifest were sampled when it was written. */
 	if (in->from || (!in->deep && f->i >= SAMPLED_MOST))
 		return;
-	struct sample_verdict v = sample_shard(shard);
+	struct sample *s = sample_read(shard, &(struct fault){0}); /* NULL: a scan says why */
 
-	if (v.kind > SAMPLE_DOUBT && !f->input.hint.has_type)
-		problem(f, "%s", v.text);
-	else if (v.kind != SAMPLE_FINE)
-		snprintf(f->facts.note, sizeof(f->facts.note), "%.*s", (int)strcspn(v.text, ";"),
-			v.text);
+	if (s && s->kind > SAMPLE_DOUBT && !f->input.hint.has_type)
+		problem(f, "%s", s->text);
+	else if (s && s->kind != SAMPLE_FINE)
+		snprintf(f->facts.note, sizeof(f->facts.note), "%.*s", (int)strcspn(s->text, ";"),
+			s->text);
+	free(s);
 }
 
 static void read_open(struct inspect *in, struct inspected *f, const struct shard *shard)
