@@ -216,7 +216,7 @@ static bool find_sides(struct dataset *d, struct fault *fault)
 
 	d->hint.column = d->config->column;
 	d->hint.label_mask = NULL;
-	d->hint.indexes = mds_indexes_new(d->list.root);
+	d->hint.indexes = mds_indexes_new();
 	if (!d->hint.indexes)
 		return fault_memory(fault);
 	if (!d->config->label_mask)

@@ -76,7 +76,7 @@ struct shard_hint {
 	const struct objects *objects; /* shards are objects in a store; NULL: files */
 	struct frames *frames;	       /* cache of decoded frames, or NULL */
 	uint64_t budget_bytes;	       /* largest size of a decoded frame; 0: 256 MiB */
-	struct mds_indexes *indexes;   /* the dataset's; NULL: of this shard alone */
+	struct mds_indexes *indexes;   /* the dataset's; NULL: shards are not compared with them */
 	bool documents, loss_mask;     /* are requested: look for their side files */
 	const char *label_mask;	       /* directory of masks, each with its shard's name; or NULL */
 	size_t root_bytes; /* with label_mask: length of the path before the shard's name */
@@ -117,7 +117,6 @@ struct shard_companion {
 	const char *ending, *shard;
 	const char *kind; /* "a Megatron index" */
 	enum side_kind side;
-	bool alone;  /* a shard itself if its uncompressed shard is absent */
 	bool unread; /* no format reads it; any shard with that ending will do */
 };
 
@@ -244,7 +243,7 @@ void map_mask(const struct map *map, uint64_t token, uint64_t n, uint8_t *to);
 
 /* Whether the file at @path is of this kind, by its name. */
 bool side_is(const struct shard_companion *c, const char *path);
-/* The first kind that it is of and that is never a shard; NULL: none. */
+/* The first kind that it is of; NULL: none. */
 const struct shard_companion *side_kind(const char *path);
 /* Writes a name that the side file of the shard called @shard may have. Start with *@next =
  * strlen(shard) + 1, and call again for the next one. False: there are no more. */
@@ -265,8 +264,8 @@ bool mask_open(const struct shard_format *format, const struct shard_scan *s, st
 
 /* ---- Mosaic's index.json (mds.c) ---- */
 
-/* Those of a dataset, in or below the directory @root. Each is read once. NULL: out of memory. */
-struct mds_indexes *mds_indexes_new(const char *root);
+/* Those of a dataset. Each is read once. NULL: out of memory. */
+struct mds_indexes *mds_indexes_new(void);
 void mds_indexes_free(struct mds_indexes *indexes); /* NULL: does nothing */
 
 #endif

@@ -114,13 +114,6 @@ int64_t shard_list_find(const struct shard_list *list, const char *name)
 
 /* ---- the walk ---- */
 
-/* The directories from the root to the current one, to reject a link back to one of them. */
-struct inside {
-	const struct inside *up;
-	dev_t device;
-	ino_t inode;
-};
-
 struct walk {
 	struct shard_list *list;
 	char path[PATH_MAX]; /* where the walk is */
@@ -130,6 +123,11 @@ struct walk {
 
 static bool refuse(struct walk *w, int error)
 {
+	if (error == ELOOP)
+		return fault_data(w->fault,
+			"%.250s…: a link in it leads to a directory that contains it; remove the "
+			"link",
+			w->path);
 	return fault_errno(w->fault, error, "", "%s: %s", w->path, strerror(error));
 }
 
@@ -145,10 +143,10 @@ static bool matches(const char *name, const char *pattern, size_t n)
 	return n == 0 ? name[0] != '.' : fnmatch(part, name, FNM_PERIOD | FNM_NOESCAPE) == 0;
 }
 
-static bool walk(struct walk *w, const char *pattern, const struct inside *up);
+static bool walk(struct walk *w, const char *pattern);
 
 /* Adds the entry at w->path, which matched: a file, or what matches @rest below a directory. */
-static bool take(struct walk *w, unsigned char type, const char *rest, const struct inside *here)
+static bool take(struct walk *w, unsigned char type, const char *rest)
 {
 	struct stat st;
 
@@ -159,50 +157,34 @@ static bool take(struct walk *w, unsigned char type, const char *rest, const str
 		type = S_ISDIR(st.st_mode) ? DT_DIR : DT_REG;
 	}
 	if (type == DT_DIR)
-		return walk(w, rest, here);
+		return walk(w, rest);
 	return *rest || shard_list_add(w->list, w->path + w->root_bytes, w->fault) ||
 	       fault_prefix(w->fault, "%s: ", w->path);
 }
 
-/* Adds the files below the open directory at w->path that match @pattern; "": all. */
-static bool walk_entries(struct walk *w, DIR *dir, const char *pattern, const struct inside *here)
+/* Adds the files below the directory at w->path that match @pattern; "": all. */
+static bool walk(struct walk *w, const char *pattern)
 {
 	size_t length = strlen(w->path), part = strcspn(pattern, "/");
 	const char *rest = pattern + part + strspn(pattern + part, "/");
 	const char *slash = w->path[length - 1] == '/' ? "" : "/";
+	DIR *dir = opendir(w->path);
 	struct dirent *entry;
 	bool fine = true;
 
+	if (!dir)
+		return refuse(w, errno);
 	while (fine && (errno = 0, entry = readdir(dir))) {
 		if (!matches(entry->d_name, pattern, part))
 			continue;
 		int n = snprintf(
 			w->path + length, sizeof(w->path) - length, "%s%s", slash, entry->d_name);
 
-		fine = n < (int)(sizeof(w->path) - length) ? take(w, entry->d_type, rest, here)
+		fine = n < (int)(sizeof(w->path) - length) ? take(w, entry->d_type, rest)
 							   : refuse(w, ENAMETOOLONG);
 		w->path[length] = 0;
 	}
-	return fine && (errno == 0 || refuse(w, errno));
-}
-
-static bool walk(struct walk *w, const char *pattern, const struct inside *up)
-{
-	DIR *dir = opendir(w->path);
-	struct stat st = {0};
-
-	if (!dir)
-		return refuse(w, errno);
-	bool fine = fstat(dirfd(dir), &st) == 0 || refuse(w, errno);
-	const struct inside here = {up, st.st_dev, st.st_ino};
-
-	while (up && (up->device != st.st_dev || up->inode != st.st_ino))
-		up = up->up;
-	fine = fine &&
-	       (!up || fault_data(w->fault,
-			       "%s: is a link to a directory that contains it; remove the link",
-			       w->path)) &&
-	       walk_entries(w, dir, pattern, &here);
+	fine = fine && (errno == 0 || refuse(w, errno));
 	closedir(dir);
 	return fine;
 }
@@ -227,9 +209,9 @@ static bool walk_path(struct walk *w, const char *path)
 		return fault_memory(w->fault);
 	w->root_bytes = there && !directory ? begin : n + (path[n - 1] != '/');
 	if (there && !directory)
-		return take(w, DT_REG, "", NULL);
+		return take(w, DT_REG, "");
 	w->path[n] = 0;
-	return walk(w, path + begin, NULL);
+	return walk(w, path + begin);
 }
 
 /* ---- side files ---- */
@@ -243,7 +225,7 @@ static void mark_kind(const struct shard_list *list, const struct shard_companio
 	for (uint64_t i = 0; i < list->count; i++)
 		if (side_is(c, shard_list_name(list, i))) {
 			any = true;
-			is[i] = is[i] == LIST_SIDE || c->alone ? is[i] : LIST_ORPHAN;
+			is[i] = is[i] == LIST_SIDE ? LIST_SIDE : LIST_ORPHAN;
 		}
 	for (uint64_t i = 0; any && i < list->count; i++) {
 		const char *name = shard_list_name(list, i);

@@ -15,14 +15,12 @@
 #include "daemon/shard/format.h"
 #include "daemon/shard/json.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum {
 	COLUMNS_MOST = 256,
@@ -67,21 +65,16 @@ struct sample {
 struct mds_indexes {
 	pthread_mutex_t lock;
 	json_t *read;
-	size_t root_bytes; /* without a slash at the end */
-	char root[];
 };
 
-struct mds_indexes *mds_indexes_new(const char *root)
+struct mds_indexes *mds_indexes_new(void)
 {
-	size_t n = strlen(root);
-	struct mds_indexes *indexes = calloc(1, sizeof(*indexes) + n + 1);
+	struct mds_indexes *indexes = calloc(1, sizeof(*indexes));
 
-	if (!indexes)
-		return NULL;
-	pthread_mutex_init(&indexes->lock, NULL);
-	indexes->read = json_object();
-	memcpy(indexes->root, root, n);
-	indexes->root_bytes = n - (n > 0 && root[n - 1] == '/');
+	if (indexes) {
+		pthread_mutex_init(&indexes->lock, NULL);
+		indexes->read = json_object();
+	}
 	return indexes;
 }
 
@@ -181,23 +174,9 @@ static const json_t *index_at(struct mds_indexes *indexes, const struct bytes *s
 	return x;
 }
 
-/* Writes the absolute path of the raw shard, whose directory's name is needed, to @to[PATH_MAX]. */
-static bool raw_path(const struct bytes *b, char *to, struct fault *fault)
-{
-	const char *end = bytes_ending(b->path, ".mds");
-	bool whole = b->objects || b->path[0] == '/';
-	char here[PATH_MAX] = "";
-
-	if (!whole && !getcwd(here, sizeof(here)))
-		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	return snprintf(to, PATH_MAX, "%s%s%.*s", here, whole ? "" : "/",
-		       end ? (int)(end - b->path) + 4 : PATH_MAX, b->path) < PATH_MAX ||
-	       fault_errno(fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG));
-}
-
-/* Checks the shard by the index that calls it @name, the end of @raw. *@absent: there is none. */
-static bool check_index(const struct mds *m, struct mds_indexes *indexes, const char *raw,
-	const char *name, bool *absent)
+/* Checks the shard by the index, if there is one, that calls it @name, the end of @raw. */
+static bool check_index(
+	const struct mds *m, struct mds_indexes *indexes, const char *raw, const char *name)
 {
 	char path[PATH_MAX];
 	json_int_t samples, bytes;
@@ -205,8 +184,7 @@ static bool check_index(const struct mds *m, struct mds_indexes *indexes, const 
 	snprintf(path, sizeof(path), "%.*sindex.json", (int)(name - raw), raw);
 	const json_t *x = index_at(indexes, m->b, path, m->fault);
 
-	*absent = json_is_null(x);
-	if (!x || *absent)
+	if (!x || json_is_null(x))
 		return x;
 	if (json_unpack(json_object_get(x, name), "[II]", &samples, &bytes) != 0)
 		return refuse(m,
@@ -219,36 +197,23 @@ static bool check_index(const struct mds *m, struct mds_indexes *indexes, const 
 		       m->samples, m->b->size, path, samples, bytes);
 }
 
-/* Whether the directory of @end characters is below the dataset's. */
-static bool is_below(const struct mds_indexes *indexes, const char *directory, size_t end)
-{
-	size_t root = indexes->root_bytes;
-
-	return root > 0 && end > root && directory[root] == '/' &&
-	       memcmp(directory, indexes->root, root) == 0;
-}
-
 /*
  * Checks that the indexes list the shard, with its size and number of samples, and that all shards
- * that they list exist. The index of the parent, a merged one, which calls the shard
- * DIRECTORY/NAME, is checked if it belongs to the dataset or is the only one.
+ * that they list exist: the index in its directory, and the one above, which is a merged one, and
+ * calls the shard DIRECTORY/NAME.
  */
 static bool check_listed(const struct mds *m, struct mds_indexes *indexes)
 {
-	char raw[PATH_MAX];
-	bool absent;
+	const char *path = m->b->path, *end = bytes_ending(path, ".mds");
+	char raw[PATH_MAX]; /* its path without .zst */
 
-	if (!indexes)
-		return fault_memory(m->fault);
-	if (!raw_path(m->b, raw, m->fault))
-		return false;
-	const char *name = bytes_name(raw), *up = name - 1;
+	snprintf(raw, sizeof(raw), "%.*s", end ? (int)(end - path) + 4 : PATH_MAX, path);
+	const char *name = bytes_name(raw), *up = name;
 
-	while (up > raw && up[-1] != '/')
+	while (up > raw && (up == name || up[-1] != '/'))
 		up--;
-	return check_index(m, indexes, raw, name, &absent) &&
-	       (up <= raw || (!absent && !is_below(indexes, raw, (size_t)(up - raw))) ||
-		       check_index(m, indexes, raw, up, &absent));
+	return check_index(m, indexes, raw, name) &&
+	       (up == name || *up == '/' || check_index(m, indexes, raw, up));
 }
 
 /* ---- columns ---- */
@@ -556,13 +521,10 @@ static bool mds_scan(const struct shard_scan *s)
 	const struct bytes *b = s->b;
 	struct shard_facts *facts = s->facts;
 	struct mds m = {.b = b, .fault = s->fault};
-	struct mds_indexes *own = s->hint->indexes ? NULL : mds_indexes_new("");
-
+	struct mds_indexes *indexes = s->hint->indexes;
 	bool fine = read_front(&m) && read_config(&m, s->hint) &&
-		    check_listed(&m, own ? own : s->hint->indexes) &&
-		    scan_samples(&m, facts, s->map);
+		    (!indexes || check_listed(&m, indexes)) && scan_samples(&m, facts, s->map);
 
-	mds_indexes_free(own);
 	free(m.front);
 	if (!fine)
 		return false;
@@ -572,11 +534,8 @@ static bool mds_scan(const struct shard_scan *s)
 	return true;
 }
 
-/* If a shard is there both raw and compressed, the raw file is served. */
 static const struct shard_companion companions[] = {
-	{"/index.json", ".mds", "a Mosaic index by its name", .alone = false},
-	{".mds.zstd", ".mds", "a compressed shard", .alone = true},
-	{".mds.zst", ".mds", "a compressed shard", .alone = true},
+	{"/index.json", ".mds", "a Mosaic index by its name", .side = SIDE_OTHER},
 	{0},
 };
 

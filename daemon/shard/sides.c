@@ -24,7 +24,7 @@ const struct shard_companion *side_kind(const char *path)
 {
 	for (const struct shard_format *const *f = shard_formats; *f; f++)
 		for (const struct shard_companion *c = (*f)->companions; c && c->ending; c++)
-			if (side_is(c, path) && !c->alone)
+			if (side_is(c, path))
 				return c;
 	return NULL;
 }
@@ -33,9 +33,7 @@ bool side_name(const struct shard_companion *c, const char *shard, size_t *next,
 {
 	size_t n = *next;
 
-	if (n == 0 || c->unread ||
-		!(c->alone ? bytes_ends_in(shard, c->shard)
-			   : bytes_ending(shard, c->shard) != NULL))
+	if (n == 0 || c->unread || !bytes_ending(shard, c->shard))
 		return false;
 	*next = 0;
 	if (c->ending[0] != '/')

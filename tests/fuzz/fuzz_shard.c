@@ -217,7 +217,7 @@ static void set_hint(struct shard_hint *hint, uint8_t one, uint8_t two)
 	}
 	frames = one & 64 ? frames_new(hint->budget_bytes) : NULL;
 	hint->frames = frames && (two & 32) ? frames_share(frames) : frames;
-	hint->indexes = two & 8 ? mds_indexes_new(scratch) : NULL;
+	hint->indexes = two & 8 ? mds_indexes_new() : NULL;
 }
 
 static void describe_and_open(const char *path, int fd, const struct shard_hint *hint,

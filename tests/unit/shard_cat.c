@@ -106,7 +106,8 @@ static bool cat(const struct shard_format *format, const struct shard_hint *hint
 
 int main(int argc, char **argv)
 {
-	struct shard_hint hint = {.type = SHARD_U16, .documents = true};
+	struct shard_hint hint = {
+		.type = SHARD_U16, .documents = true, .indexes = mds_indexes_new()};
 	const struct shard_format *format = NULL;
 	bool show = false, fine = true;
 
@@ -136,5 +137,6 @@ int main(int argc, char **argv)
 		}
 	for (int i = optind; i < argc; i++)
 		fine &= cat(format, &hint, argv[i], show);
+	mds_indexes_free(hint.indexes);
 	return fine ? 0 : 1;
 }

@@ -139,8 +139,7 @@ static bool each_side(
 
 	for (const struct shard_format *const *f = shard_formats; *f; f++)
 		for (const struct shard_companion *c = (*f)->companions; c && c->ending; c++)
-			for (size_t n = strlen(shard) + 1;
-				fine && !c->alone && side_name(c, shard, &n, side);)
+			for (size_t n = strlen(shard) + 1; fine && side_name(c, shard, &n, side);)
 				fine = each(context, side);
 	return fine;
 }
@@ -255,7 +254,7 @@ bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path
 						 (!masks || list_masks(d, masks, fault));
 
 	if (fine) {
-		d->hint.indexes = mds_indexes_new(d->list.root);
+		d->hint.indexes = mds_indexes_new();
 		fine = d->hint.indexes || fault_memory(fault);
 	}
 	if (!fine)
