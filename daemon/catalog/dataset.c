@@ -4,7 +4,6 @@
 
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/format.h"
-#include "daemon/shard/json.h"
 #include "proto/phrases.h"
 
 #include <assert.h>
@@ -64,7 +63,7 @@ static bool fits_first(const struct dataset *d, const struct shard_format *forma
 	const struct shard_facts *f, struct fault *fault)
 {
 	bool flat = format == &shard_flat || d->format == &shard_flat;
-	char is[24], first[24], shown[80];
+	char is[24], first[24];
 	const struct {
 		const char *field, *is, *first;
 		bool same;
@@ -82,10 +81,9 @@ static bool fits_first(const struct dataset *d, const struct shard_format *forma
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++)
 		if (!facts[i].same)
 			return fault_set(fault, FAULT_DATA, facts[i].field,
-				"%s is %s, but that of the first shard, %s, is %s; must be the "
+				"%s is %s, but that of the first shard, %.79s, is %s; must be the "
 				"same in all shards of a dataset%s",
-				facts[i].field, facts[i].is,
-				json_shown(shard_list_name(&d->list, 0), shown, sizeof(shown)),
+				facts[i].field, facts[i].is, shard_list_name(&d->list, 0),
 				facts[i].first,
 				i == 0 && flat ? "; perhaps the index of one is lost, or its "
 						 "header is damaged"
@@ -342,7 +340,7 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 			d, shard, d->format, &(struct shard_facts){0}, (uint64_t)st.st_size, fault);
 		return NULL;
 	}
-	struct shard *opened = shard_open(format, path, fd, &hint, fault);
+	struct shard *opened = shard_open(format, path, fd, &hint, true, fault);
 
 	if (!opened)
 		return NULL;

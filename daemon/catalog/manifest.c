@@ -68,7 +68,6 @@ static bool take_members(const struct reading *r, json_t *object, struct line *l
 {
 	json_int_t tokens, size, sample = 0, row = 0, frame = 0, data_at = 0;
 	json_error_t error;
-	char shown[80];
 
 	errno = 0;
 	if (json_unpack_ex(object, &error, 0,
@@ -83,7 +82,7 @@ static bool take_members(const struct reading *r, json_t *object, struct line *l
 					 "%s; must have path, format, dtype, tokens and size, and "
 					 "may have digest, sample_tokens, row_tokens, frame_bytes, "
 					 "etag, data_at and side",
-					 json_shown(error.text, shown, sizeof(shown)));
+					 error.text);
 	if ((uint64_t)(tokens | size | sample | row | frame | data_at) >> NUMBER_BITS)
 		return WRONG(
 			r, "has a number that is not an integer of 0 to 2^%d - 1", NUMBER_BITS);
@@ -117,51 +116,45 @@ bool manifest_name_ok(const char *name)
 /* Whether the path @name, of a shard or as @what says, is below the dataset's directory. */
 static bool check_path(const struct reading *r, const char *what, const char *name)
 {
-	char shown[80];
-
 	return (manifest_name_ok(name) && strlen(r->d->list.root) + 1 + strlen(name) < PATH_MAX) ||
 	       WRONG(r,
-		       "%s '%s' is too long, or has a part that is empty, . or ..; must be a file "
+		       "%s '%.79s' is too long, or has a part that is empty, . or ..; must be a "
+		       "file "
 		       "below the dataset's directory",
-		       what, json_shown(name, shown, sizeof(shown)));
+		       what, name);
 }
 
 static bool check_order(const struct reading *r, const char *path)
 {
 	const struct shard_list *list = &r->d->list;
-	char shown[80];
 
 	return list->count == 0 || strcmp(shard_list_name(list, list->count - 1), path) < 0 ||
 	       WRONG(r,
-		       "path '%s' does not come after that of the line before; paths must be "
+		       "path '%.79s' does not come after that of the line before; paths must be "
 		       "unique, and lines sorted by them, byte by byte (LC_ALL=C sort)",
-		       json_shown(path, shown, sizeof(shown)));
+		       path);
 }
 
 /* Looks up the format and the type. */
 static bool take_names(const struct reading *r, struct line *l, const struct shard_format **format)
 {
-	char shown[40], names[SHARD_NAMES_BYTES];
-
 	*format = shard_format(l->format);
 	if (!*format)
-		return WRONG(r, "format '%s' is unknown; must be one of: %s",
-			json_shown(l->format, shown, sizeof(shown)),
-			shard_format_names(names, sizeof(names)));
+		return WRONG(
+			r, "format '%.39s' is unknown; must be one of: " SHARD_FORMATS, l->format);
 	if (r->format && *format != r->format)
 		return WRONG(r, "format is %s, but the config sets %s; must be the same", l->format,
 			r->format->name);
 	if (!shard_type(l->dtype, &l->facts.type))
 		return WRONG(r,
-			"dtype '%s' is unknown; must be u8, i8, u16, i16, u32, i32, u64 or i64",
-			json_shown(l->dtype, shown, sizeof(shown)));
+			"dtype '%.39s' is unknown; must be u8, i8, u16, i16, u32, i32, u64 or i64",
+			l->dtype);
 	if (*format == &shard_flat && r->d->hint.has_type && l->facts.type != r->d->hint.type)
 		return WRONG(r, "dtype is %s, but the config sets %s; must be the same", l->dtype,
 			shard_type_name(r->d->hint.type));
 	return !l->digest ||
 	       (strlen(l->digest) == 16 && strspn(l->digest, "0123456789abcdef") == 16) ||
-	       WRONG(r, "digest is '%s'; must be 16 hexadecimal digits",
-		       json_shown(l->digest, shown, sizeof(shown)));
+	       WRONG(r, "digest is '%.39s'; must be 16 hexadecimal digits", l->digest);
 }
 
 static bool check_numbers(const struct reading *r, const struct line *l)
@@ -203,13 +196,11 @@ bool manifest_etag_ok(const char *etag)
 /* @of: the shard or side file. */
 static bool check_etag(const struct reading *r, const char *etag, const char *of)
 {
-	char shown[STORE_ETAG_BYTES];
-
-	return manifest_etag_ok(etag) ||
-	       WRONG(r,
-		       "%s: etag is '%s'; must be a strong ETag (without W/) of up to %d printable "
-		       "characters, without spaces and quotes",
-		       of, json_shown(etag, shown, sizeof(shown)), STORE_ETAG_BYTES - 1);
+	return manifest_etag_ok(etag) || WRONG(r,
+						 "%.79s: etag is '%.127s'; must be a strong ETag "
+						 "(without W/) of up to %d printable "
+						 "characters, without spaces and quotes",
+						 of, etag, STORE_ETAG_BYTES - 1);
 }
 
 /* If lines list a side file differently, the store refuses to read it, as it compares both. */
@@ -217,20 +208,20 @@ static bool take_side(const struct reading *r, const char *name, json_t *value)
 {
 	bool url = url_text_is(name);
 	const char *etag = NULL;
-	char shown[80], key[LINE_BYTES];
+	char key[LINE_BYTES];
 	json_int_t size = -1;
 
 	if (!url && !check_path(r, "side", name))
 		return false;
-	json_shown(name, shown, sizeof(shown));
 	if ((json_unpack(value, "[Is!]", &size, &etag) != 0 &&
 		    (r->key || json_unpack(value, "[I!]", &size) != 0)) ||
 		size < 0)
 		return WRONG(r,
-			"side '%s' is %s; must be [SIZE, \"ETAG\"], the bytes and the ETag of the "
+			"side '%.79s' is %s; must be [SIZE, \"ETAG\"], the bytes and the ETag of "
+			"the "
 			"side file",
-			shown, json_is_array(value) ? "another array" : json_kind(value));
-	if (etag && !check_etag(r, etag, shown))
+			name, json_is_array(value) ? "another array" : json_kind(value));
+	if (etag && !check_etag(r, etag, name))
 		return false;
 	if (!r->key)
 		return true;

@@ -40,7 +40,6 @@ bool dataset_refuse(const struct dataset *d, struct fault *fault, int line, cons
 static bool begin(struct dataset *d, struct fault *fault)
 {
 	const struct config_dataset *source = d->config;
-	char names[SHARD_NAMES_BYTES];
 
 	d->hint = (struct shard_hint){
 		.type = source->token_bytes == 4 ? SHARD_U32 : SHARD_U16,
@@ -51,8 +50,9 @@ static bool begin(struct dataset *d, struct fault *fault)
 		.loss_mask = d->stream->loss_mask,
 	};
 	return shard_format(source->format) || strcmp(source->format, "auto") == 0 ||
-	       REFUSE(d, fault, format, "'%.40s' is unknown; must be auto or one of: %s",
-		       source->format, shard_format_names(names, sizeof(names)));
+	       REFUSE(d, fault, format,
+		       "'%.40s' is unknown; must be auto or one of: " SHARD_FORMATS,
+		       source->format);
 }
 
 /* Writes the absolute path, or the URL, that a key of the config has. */
@@ -130,17 +130,18 @@ static bool refuse_shard(
 	return false;
 }
 
-/* Keeps the facts of a shard. Call it with the lock. */
-static bool keep(struct dataset *d, uint64_t s, const struct shard_format *format,
-	const struct shard_facts *facts, const char *path, struct fault *fault)
+/* Keeps the facts of shard @s at @path. Call it with the lock. */
+static bool keep(struct dataset *d, uint64_t s, const char *path, const struct shard *shard,
+	struct fault *fault)
 {
+	const struct shard_facts *facts = &shard->facts;
 	struct fault cause;
 	/* Are the starts of documents known? Samples count as documents. */
 	bool indexed =
 		facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
 	bool first = !d->format;
 
-	if (!dataset_keep(d, s, format, facts, &cause))
+	if (!dataset_keep(d, s, shard->format, facts, &cause))
 		return refuse_shard(d, path, &cause, fault);
 	if (first) {
 		d->plain = true;
@@ -164,9 +165,8 @@ static bool keep(struct dataset *d, uint64_t s, const struct shard_format *forma
 static bool describe(struct dataset *d, uint64_t s, struct fault *fault)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over datasets */
-	const struct shard_format *format = NULL;
+	struct shard *shard = NULL;
 	char path[PATH_MAX + 1];
-	struct shard_facts facts;
 	struct fault cause;
 	struct stat st;
 
@@ -175,20 +175,19 @@ static bool describe(struct dataset *d, uint64_t s, struct fault *fault)
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
 	if (fd < 0 || fstat(fd, &st) != 0)
-		fault_errno(&cause, errno, "", "%s; must be readable", bytes_open_fault(errno));
+		fault_errno(&cause, errno, "", "%s; must be readable", strerror(errno));
 	else
-		format = shard_describe(
-			shard_format(d->config->format), path, fd, &d->hint, &facts, &cause);
-	if (fd >= 0)
-		close(fd);
-	if (!format)
-		return refuse_shard(d, path, &cause, fault);
+		shard = shard_open(
+			shard_format(d->config->format), path, fd, &d->hint, false, &cause);
 	pthread_mutex_lock(&lock);
-	bool fine = keep(d, s, format, &facts, path, fault);
+	bool fine = shard ? keep(d, s, path, shard, fault) : refuse_shard(d, path, &cause, fault);
 
 	if (fine)
 		d->entry[s].file = dataset_identify(&st);
 	pthread_mutex_unlock(&lock);
+	shard_close(shard);
+	if (fd >= 0)
+		close(fd);
 	return fine;
 }
 

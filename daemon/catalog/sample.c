@@ -27,7 +27,7 @@ static struct sample *look(const struct dataset *d, const char *path, struct fau
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
 	hint.documents = hint.loss_mask = false;
-	struct shard *shard = fd >= 0 ? shard_open(d->format, path, fd, &hint, token) : NULL;
+	struct shard *shard = fd >= 0 ? shard_open(d->format, path, fd, &hint, true, token) : NULL;
 
 	token->code = FAULT_NONE;
 	struct sample *s = shard ? sample_read(shard, token) : NULL;

@@ -217,7 +217,9 @@ static bool read_column(
 		.of = of,
 		.fields = a->fields,
 		.buffers = a->buffers};
-	bytes_shown(a->metadata + c->name.at, c->name.count, c->shown, sizeof(c->shown));
+	snprintf(c->shown, sizeof(c->shown), "%.*s", (int)c->name.count,
+		(const char *)a->metadata + c->name.at);
+	fault_line(c->shown);
 	if (fb_table(a, table, FIELD_DICTIONARY) > 0) {
 		c->of = TYPE_DICTIONARY;
 		children.count = 0;

@@ -19,8 +19,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define NOT_REGULAR PHRASE_NOT_FILE "; a shard must be one"
-
 bool bytes_check(
 	struct fault *fault, int64_t value, uint64_t least, uint64_t most, const char *what, ...)
 {
@@ -36,17 +34,6 @@ bool bytes_check(
 		return fault_data(fault, "%s is %" PRId64 "; must be %" PRIu64, name, value, least);
 	return fault_data(fault, "%s is %" PRId64 "; must be %" PRIu64 " to %" PRIu64, name, value,
 		least, most);
-}
-
-const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes)
-{
-	const uint8_t *in = from;
-
-	n = n < to_bytes ? n : to_bytes - 1;
-	for (size_t i = 0; i < n; i++)
-		to[i] = in[i] >= ' ' && in[i] <= '~' ? (char)in[i] : '?';
-	to[n] = 0;
-	return to;
 }
 
 /* ---- files ---- */
@@ -126,7 +113,7 @@ static struct bytes *open_file(int fd, const char *path, struct fault *fault)
 	else if (fstat(fd, &st) != 0)
 		fault_errno(fault, errno, "", "%s", strerror(errno));
 	else if (!S_ISREG(st.st_mode))
-		fault_data(fault, NOT_REGULAR);
+		fault_data(fault, PHRASE_NOT_FILE "; a shard must be one");
 	else {
 		*b = (struct bytes){.path = path,
 			.size = (uint64_t)st.st_size,
@@ -137,11 +124,6 @@ static struct bytes *open_file(int fd, const char *path, struct fault *fault)
 	}
 	free(b);
 	return NULL;
-}
-
-const char *bytes_open_fault(int error)
-{
-	return error == ENXIO ? NOT_REGULAR : strerror(error);
 }
 
 static bool open_side_file(const char *path, struct bytes **b, struct fault *fault)
@@ -160,7 +142,7 @@ static bool open_side_file(const char *path, struct bytes **b, struct fault *fau
 			"link",
 			name);
 	if (fd < 0)
-		return fault_errno(fault, error, "", "%.200s: %s", name, bytes_open_fault(error));
+		return fault_errno(fault, error, "", "%.200s: %s", name, strerror(error));
 	*b = open_file(fd, path, fault);
 	if (!*b) {
 		close(fd);
@@ -178,11 +160,6 @@ static bool open_side_file(const char *path, struct bytes **b, struct fault *fau
  */
 enum { BLOCKS = 256, BLOCK_MOST = 1 << 20 };
 
-struct object_source {
-	struct bytes bytes;
-	struct object object;
-};
-
 void bytes_opened(const struct bytes *b)
 {
 	if (b && b->object)
@@ -194,26 +171,23 @@ static bool open_object(
 	const struct objects *objects, const char *path, struct bytes **b, struct fault *fault)
 {
 	struct object object;
-	struct object_source *s;
 
 	*b = NULL;
 	if (!objects->find(objects->context, path, &object))
 		return true;
-	s = calloc(1, sizeof(*s));
-	if (!s)
+	*b = malloc(sizeof(**b) + sizeof(object));
+	if (!*b)
 		return fault_memory(fault);
 	object.block = STORE_BLOCK_BYTES;
 	while (object.block < BLOCK_MOST && (uint64_t)object.block * BLOCKS < object.size)
 		object.block *= 2;
-	s->object = object;
-	s->bytes = (struct bytes){.path = path,
+	**b = (struct bytes){.path = path,
 		.size = object.size,
 		.plain = true,
 		.fd = -1,
 		.id = object_id(&object),
 		.objects = objects,
-		.object = &s->object};
-	*b = &s->bytes;
+		.object = memcpy(*b + 1, &object, sizeof(object))};
 	return true;
 }
 

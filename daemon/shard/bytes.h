@@ -69,8 +69,6 @@ bool bytes_settled(const struct bytes *b, struct fault *fault);
 uint32_t bytes_id(const struct stat *st);
 /* The same of the file or object at @path; 0: there is none, and no link to a lost one. */
 uint32_t bytes_id_at(const struct objects *objects, const char *path);
-/* The message for an open() that failed with @error. */
-const char *bytes_open_fault(int error);
 
 /*
  * Reads exactly @n bytes from offset @at. False: @fault. FAULT_IO with errno (EIO also if the file
@@ -86,7 +84,7 @@ bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault)
 /* ---- zstd-compressed files (zstd.c) ---- */
 
 /* Whether the file is compressed, by its first bytes or its name (*.zst, *.zstd). */
-bool zstd_recognise(struct bytes *file);
+bool zstd_recognise(const struct bytes *file);
 /* Opens the contents of @file, which it takes over, and closes on failure too. @frames: the cache
  * of decoded frames; NULL: the source has its own, of one frame. @budget_bytes: the largest decoded
  * size of a frame; 0: 256 MiB. NULL: @fault. */
@@ -137,9 +135,6 @@ bool bytes_side_path(
  * text: "length of sequence 7". False: @fault. */
 __attribute__((format(printf, 5, 6))) bool bytes_check(
 	struct fault *fault, int64_t value, uint64_t least, uint64_t most, const char *what, ...);
-
-/* Copies up to @n bytes of a file to @to for a message; what is not printable becomes '?'. */
-const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes);
 
 /* An array in a source, for reading all items in order, many at a time. */
 struct bytes_array {

@@ -6,7 +6,7 @@
  * and allocate memory in proportion to the file, never to a number read from it. Shards are read,
  * never mapped. All functions block.
  *
- * A new format is one file with recognise() and scan(), a line below, one in the table of
+ * A new format is one file with recognise() and scan(), two lines below, one in the table of
  * formats.c, its name in pages and help texts, and its tests: `git grep llmc`. Compression, widths,
  * the config, `inspect` and the input of `pack` then work.
  */
@@ -95,7 +95,7 @@ struct shard_facts {
 	bool plain;
 	uint64_t data_at;     /* of plain shards */
 	uint64_t frame_bytes; /* > 0: compressed; the most bytes to decode for one token */
-	uint64_t index_bytes; /* memory of an open shard; set by shard_open() */
+	uint64_t index_bytes; /* memory of an open shard */
 	/* bytes_id() of each side file, 0: none. */
 	uint32_t index;	 /* the format's own */
 	uint32_t bounds; /* the list of document bounds, if the hint asks for it */
@@ -159,9 +159,7 @@ extern const struct shard_format shard_flat, shard_npy, shard_llmc, shard_megatr
 extern const struct shard_format *const shard_formats[];
 /* The format called @name, or NULL. "auto" is not a format. */
 const struct shard_format *shard_format(const char *name);
-/* Writes the names of all formats, "megatron, …, flat", to @to and returns it. */
-enum { SHARD_NAMES_BYTES = 128 };
-const char *shard_format_names(char *to, size_t to_bytes);
+#define SHARD_FORMATS "megatron, npy, llmc, arrow, datatrove, mds, flat"
 /* The format of an open file, or @format, unless it is foreign as tokens of @type. NULL: @fault. */
 const struct shard_format *shard_recognise(const struct bytes *b, const struct shard_format *format,
 	enum shard_type type, struct fault *fault);

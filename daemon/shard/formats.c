@@ -1,6 +1,5 @@
 #include "daemon/shard/format.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* Flat comes last: it accepts any content. */
@@ -22,16 +21,6 @@ const struct shard_format *shard_format(const char *name)
 	while (*f && strcmp((*f)->name, name) != 0)
 		f++;
 	return *f;
-}
-
-const char *shard_format_names(char *to, size_t to_bytes)
-{
-	size_t n = 0;
-
-	for (int i = 0; shard_formats[i] && n < to_bytes; i++)
-		n += (size_t)snprintf(
-			to + n, to_bytes - n, "%s%s", i ? ", " : "", shard_formats[i]->name);
-	return to;
 }
 
 bool shard_is_unknown(const struct fault *fault)
@@ -61,7 +50,6 @@ const struct shard_format *shard_recognise(const struct bytes *b, const struct s
 {
 	const struct shard_companion *companion = side_kind(b->path);
 	const char *kind = foreign_kind(b);
-	char names[SHARD_NAMES_BYTES];
 
 	if (!kind && !format)
 		format = find(b);
@@ -79,7 +67,7 @@ const struct shard_format *shard_recognise(const struct bytes *b, const struct s
 			companion->kind, companion->shard);
 	else
 		fault_set(fault, FAULT_DATA, SHARD_FORMAT_FIELD,
-			"has no known format (%s; a flat file's name ends in .bin or .npy)",
-			shard_format_names(names, sizeof(names)));
+			"has no known format (" SHARD_FORMATS
+			"; a flat file's name ends in .bin or .npy)");
 	return NULL;
 }

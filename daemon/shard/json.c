@@ -5,11 +5,6 @@
 #include <errno.h>
 #include <string.h>
 
-const char *json_shown(const char *text, char *to, size_t to_bytes)
-{
-	return bytes_shown(text, strlen(text), to, to_bytes);
-}
-
 const char *json_kind(const json_t *value)
 {
 	static const char *const kinds[] = {/* in the order of json_type */
@@ -27,7 +22,6 @@ json_t *json_object_of(const char *text, size_t n, struct fault *fault)
 {
 	json_error_t error;
 	json_t *value = NULL;
-	char shown[96];
 
 	for (int tries = 0; tries < 2; tries++) {
 		json_decref(value);
@@ -39,8 +33,7 @@ json_t *json_object_of(const char *text, size_t n, struct fault *fault)
 	if (errno == ENOMEM)
 		fault_memory(fault);
 	else if (!value)
-		fault_data(fault, "invalid JSON at byte %d: %s", error.position,
-			json_shown(error.text, shown, sizeof(shown)));
+		fault_data(fault, "invalid JSON at byte %d: %s", error.position, error.text);
 	else if (!json_is_object(value))
 		fault_data(fault, "is %s; must be a JSON object", json_kind(value));
 	else

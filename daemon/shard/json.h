@@ -16,7 +16,5 @@ json_t *json_object_of(const char *text, size_t n, struct fault *fault);
 
 /* The type of a value, for messages: "null", "a string", … NULL: "missing". */
 const char *json_kind(const json_t *value);
-/* Copies @text, truncated to fit, with '?' for unprintable characters. Returns @to. */
-const char *json_shown(const char *text, char *to, size_t to_bytes);
 
 #endif

@@ -114,7 +114,6 @@ static bool take_shards(
 	json_int_t samples, bytes;
 	json_error_t error;
 	const char *name;
-	char shown[80];
 
 	if (!json_is_array(shards))
 		return fault_data(fault, "shards is %s; must be an array", json_kind(shards));
@@ -122,13 +121,12 @@ static bool take_shards(
 		if (json_unpack_ex(json_array_get(shards, i), &error, 0, "{s:I, s:{s:s, s:I}}",
 			    "samples", &samples, "raw_data", "basename", &name, "bytes",
 			    &bytes) != 0)
-			return fault_data(fault, "shards[%zu]: %s", i,
-				json_shown(error.text, shown, sizeof(shown)));
+			return fault_data(fault, "shards[%zu]: %s", i, error.text);
 		if (!is_there(index, name))
 			return fault_data(fault,
-				"shards[%zu] is '%s', but there is no such file; add it, or "
+				"shards[%zu] is '%.79s', but there is no such file; add it, or "
 				"rewrite the index",
-				i, json_shown(name, shown, sizeof(shown)));
+				i, name);
 		if (json_object_set_new(to, name, json_pack("[II]", samples, bytes)) != 0)
 			return fault_memory(fault);
 	}
@@ -262,12 +260,11 @@ static bool lay_out(struct mds *m, json_t *config, const struct shard_hint *hint
 	json_t *names, *encodings, *sizes;
 	json_int_t version, bytes;
 	json_error_t error;
-	char shown[SHOWN];
 
 	if (json_unpack_ex(config, &error, 0, "{s:I, s:o, s:o, s:o}", "version", &version,
 		    "column_names", &names, "column_encodings", &encodings, "column_sizes",
 		    &sizes) != 0)
-		return refuse(m, "%s", json_shown(error.text, shown, sizeof(shown)));
+		return refuse(m, "%s", error.text);
 	size_t columns = json_array_size(names), ours = choose(names, hint->column);
 	bool fine = columns <= COLUMNS_MOST && json_array_size(encodings) == columns &&
 		    json_array_size(sizes) == columns;
@@ -301,12 +298,14 @@ static bool lay_out(struct mds *m, json_t *config, const struct shard_hint *hint
 	const char *name = json_string_value(json_array_get(names, ours)),
 		   *text = json_string_value(json_array_get(encodings, ours));
 
-	json_shown(name ? name : "", m->name, sizeof(m->name));
+	snprintf(m->name, sizeof(m->name), "%s", name ? name : "");
+	fault_line(m->name);
 	return (text && encoding(text, hint, m)) ||
 	       refuse(m,
-		       "column `%s` is encoded as `%s`; must be bytes, or ndarray[:DTYPE[:SHAPE]] "
+		       "column `%s` is encoded as `%.47s`; must be bytes, or "
+		       "ndarray[:DTYPE[:SHAPE]] "
 		       "with an integer type",
-		       m->name, json_shown(text ? text : "", shown, sizeof(shown)));
+		       m->name, text ? text : "");
 }
 
 /* ---- the front ---- */

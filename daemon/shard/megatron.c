@@ -62,7 +62,6 @@ static bool check_counts(struct megatron *m)
 static bool read_header(struct megatron *m)
 {
 	uint8_t head[HEADER_BYTES];
-	char text[sizeof(magic) + 1];
 
 	if (m->idx->size < sizeof(head))
 		return refuse(m, "is truncated: the header alone has %zu bytes", sizeof(head));
@@ -70,9 +69,9 @@ static bool read_header(struct megatron *m)
 		return false;
 	if (memcmp(head, magic, sizeof(magic)) != 0)
 		return refuse(m,
-			"magic is '%s'; must be MMIDIDX: it is damaged, or it is not a Megatron "
+			"magic is '%.9s'; must be MMIDIDX: it is damaged, or it is not a Megatron "
 			"index; then move it away, and set `format: flat`",
-			bytes_shown(head, sizeof(magic), text, sizeof(text)));
+			(const char *)head);
 	unsigned type = head[TYPE_AT];
 
 	if (!check(m, bytes_u64(head + VERSION_AT), 1, 1, "version"))

@@ -60,9 +60,9 @@ static const char *value_of(const char *text, const char *key, struct fault *fau
 /* "'<u2'", "'|i1'", …: the byte order, u or i, and the number of bytes. */
 static bool take_type(const char *text, struct header *h, struct fault *fault)
 {
-	char order = 0, kind = 0, shown[32];
+	char order = 0, kind = 0;
 	unsigned bytes = 0;
-	int end = 0;
+	int end = 0, n = (int)strcspn(text, ",");
 
 	sscanf(text, "%*['\"]%c%c%1u%*['\"]%n", &order, &kind, &bytes, &end);
 	if (end > 0 && __builtin_popcount(bytes) == 1 && (kind == 'u' || kind == 'i') &&
@@ -71,16 +71,14 @@ static bool take_type(const char *text, struct header *h, struct fault *fault)
 		return true;
 	}
 	return refuse(fault,
-		"descr is %s, which is %s; must be <u2, <u4, <i4, <i8, |u1, |i1, <i2 "
+		"descr is %.*s, which is %s; must be <u2, <u4, <i4, <i8, |u1, |i1, <i2 "
 		"or <u8",
-		bytes_shown(text, strcspn(text, ","), shown, sizeof(shown)),
-		order == '>' ? "big-endian" : "not an integer type");
+		n < 32 ? n : 32, text, order == '>' ? "big-endian" : "not an integer type");
 }
 
 /* "(5,)" or "(3, 4)". A number below 0 becomes one that does not fit the size of the file. */
 static bool take_shape(const char *text, struct header *h, struct fault *fault)
 {
-	char shown[32];
 	int end = 0;
 
 	if (sscanf(text, "(%" SCNu64 " , %" SCNu64 " %n", &h->rows, &h->columns, &end) == 2 &&
@@ -90,8 +88,9 @@ static bool take_shape(const char *text, struct header *h, struct fault *fault)
 	}
 	h->columns = 0;
 	return (sscanf(text, "(%" SCNu64 " , %n", &h->rows, &end) == 1 && text[end] == ')') ||
-	       refuse(fault, "shape is \"%s\"; must be one dimension, as (5,), or two, as (3, 4)",
-		       bytes_shown(text, strlen(text), shown, sizeof(shown)));
+	       refuse(fault,
+		       "shape is \"%.31s\"; must be one dimension, as (5,), or two, as (3, 4)",
+		       text);
 }
 
 static bool parse(const char *text, struct header *h, struct fault *fault)

@@ -54,7 +54,7 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 			b->frames, facts->frame_bytes >> 20);
 }
 
-/* ---- describing and opening ---- */
+/* ---- opening ---- */
 
 /* The whole index was read: what it says about where tokens are. */
 static bool take_map(struct shard *shard, struct fault *fault)
@@ -91,69 +91,52 @@ static bool scan(
 	       (!hint->loss_mask || mask_open(format, &s, &shard->mask));
 }
 
-/* Fills @shard, whose format may be NULL. */
+/* Reads the first bytes, for all formats, so that none takes an error for "not mine". */
+static bool read_head(struct bytes *b, uint8_t head[BYTES_HEAD], struct fault *fault)
+{
+	b->head = memset(head, 0, BYTES_HEAD);
+	return bytes_begin(b, head, b->size < BYTES_HEAD ? b->size : BYTES_HEAD, fault);
+}
+
+/* Fills @shard, whose format may be NULL, and which has the file as it is stored. */
 static bool load(
 	struct shard *shard, const struct shard_hint *hint, bool whole, struct fault *fault)
 {
 	struct bytes *b = shard->bytes;
-	uint8_t head[BYTES_HEAD] = {0};
+	uint8_t head[BYTES_HEAD];
 	char path[PATH_MAX];
 
-	b->head = head; /* for all formats, so that none takes an error for "not mine" */
-	bool fine = bytes_begin(b, head, b->size < sizeof(head) ? b->size : sizeof(head), fault) &&
-		    (shard->format = shard_recognise(b, shard->format, hint->type, fault)) &&
-		    side_open(SIDE_INDEX, shard->format, b, hint, path, &shard->index, fault) &&
-		    scan(shard, hint, whole, fault);
-	if (fine)
-		finish(b, hint, &shard->facts);
-	if (shard->index)
-		shard->index->path = NULL;
-	b->head = NULL;
-	b->path = NULL; /* all three were borrowed */
-	return fine;
+	if (!read_head(b, head, fault))
+		return false;
+	if (zstd_recognise(b)) {
+		b = shard->bytes = zstd_open(b, hint->frames, hint->budget_bytes, fault);
+		if (!b || !read_head(b, head, fault))
+			return false;
+	}
+	shard->format = shard_recognise(b, shard->format, hint->type, fault);
+	if (!shard->format ||
+		!side_open(SIDE_INDEX, shard->format, b, hint, path, &shard->index, fault) ||
+		!scan(shard, hint, whole, fault))
+		return false;
+	finish(b, hint, &shard->facts);
+	return true;
 }
 
-/* Opens a shard, or only describes it unless @whole. NULL: @fault. */
-static struct shard *open_shard(const struct shard_format *format, const char *path, int fd,
+struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
 	const struct shard_hint *hint, bool whole, struct fault *fault)
 {
 	struct shard *shard = calloc(1, sizeof(*shard));
-	struct bytes *file;
 
 	if (!shard) {
 		fault_memory(fault);
 		return NULL;
 	}
 	shard->format = format;
-	file = bytes_open(fd, path, hint->objects, fault);
-	shard->bytes = file && zstd_recognise(file)
-			       ? zstd_open(file, hint->frames, hint->budget_bytes, fault)
-			       : file;
-	if (shard->bytes && load(shard, hint, whole, fault))
-		return shard;
-	shard_close(shard);
-	return NULL;
-}
-
-const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
-	int fd, const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
-{
-	struct shard *shard = open_shard(format, path, fd, hint, false, fault);
-
-	format = shard ? shard->format : NULL;
-	if (shard)
-		*facts = shard->facts;
-	shard_close(shard);
-	return format;
-}
-
-struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
-	const struct shard_hint *hint, struct fault *fault)
-{
-	struct shard *shard = open_shard(format, path, fd, hint, true, fault);
-
-	if (!shard)
+	shard->bytes = bytes_open(fd, path, hint->objects, fault);
+	if (!shard->bytes || !load(shard, hint, whole, fault)) {
+		shard_close(shard);
 		return NULL;
+	}
 	shard->facts.index_bytes =
 		sizeof(*shard) + shard->bytes->index_bytes + map_bytes(&shard->map);
 	bytes_opened(shard->bytes);
@@ -185,15 +168,15 @@ static bool refuse_token(
 	for (; convert_tokens(facts->type, facts->token_bytes, from, 1, &served); from += width)
 		token++;
 	memcpy(&value, from, width);
-	value <<= 64 - 8 * width;
-	if (shard_type_signed(facts->type) && (int64_t)value < 0)
-		return fault_set(fault, FAULT_TOKEN, "",
-			"token %" PRIu64 " is %" PRId64 "; must be 0 to %" PRIu64
-			"; tokenize the shard again",
-			token, (int64_t)value >> (64 - 8 * width), most);
+	bool negative = shard_type_signed(facts->type) && value >> (8 * width - 1);
+
 	return fault_set(fault, FAULT_TOKEN, "",
-		"token %" PRIu64 " is %" PRIu64 "; must be 0 to %" PRIu64 "%s", token,
-		value >> (64 - 8 * width), most, most == UINT16_MAX ? ", or set dtype: u32" : "");
+		"token %" PRIu64 " is %s%" PRIu64 "; must be 0 to %" PRIu64 "%s", token,
+		negative ? "-" : "",
+		negative ? -value << (64 - 8 * width) >> (64 - 8 * width) : value, most,
+		negative	     ? "; tokenize the shard again"
+		: most == UINT16_MAX ? ", or set dtype: u32"
+				     : "");
 }
 
 /* As map_extent(), and at most @n. */

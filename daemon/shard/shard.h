@@ -1,5 +1,5 @@
 /*
- * Describes a file of any format, opens it, and reads its tokens.
+ * Opens a file of any format, and reads its tokens.
  *
  * Most shards are *plain*: their tokens are contiguous, in a width that can be served. The daemon
  * reads them straight into the ring, and also windows of other shards that shard_try() finds to be
@@ -14,11 +14,11 @@
 /* An open shard. */
 struct shard {
 	const struct shard_format *format;
-	struct shard_facts facts; /* as of shard_describe() */
-	struct bytes *bytes;	  /* owned */
-	struct bytes *index;	  /* owned; its index, or NULL */
-	struct map map;		  /* of formats with an index, or of a list of document bounds */
-	struct bytes *mask;	  /* owned; loss mask, or NULL */
+	struct shard_facts facts;
+	struct bytes *bytes; /* owned */
+	struct bytes *index; /* owned; its index, or NULL */
+	struct map map;	     /* of formats with an index, or of a list of document bounds */
+	struct bytes *mask;  /* owned; loss mask, or NULL */
 };
 
 /*
@@ -30,15 +30,13 @@ uint32_t shard_served(enum shard_type type, const struct shard_hint *hint);
 uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *hint);
 
 /*
- * Describes an open file, or with hint->objects the object at the URL @path, where @fd is -1. Fills
- * @facts and returns its format, which is recognised if @format is NULL. NULL: @fault, without the
- * path; FAULT_DATA: the file is wrong.
+ * Opens the shard in an open file, which the caller closes after it, or with hint->objects the
+ * object at the URL @path, where @fd is -1. Its format is recognised if @format is NULL. Unless
+ * @whole, it takes only a few reads, and the shard is good for its facts only. NULL: @fault,
+ * without the path; FAULT_DATA: the file is wrong.
  */
-const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
-	int fd, const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault);
-/* The same, and opens the shard. The caller closes @fd after it. */
 struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
-	const struct shard_hint *hint, struct fault *fault);
+	const struct shard_hint *hint, bool whole, struct fault *fault);
 void shard_close(struct shard *shard);
 
 /*

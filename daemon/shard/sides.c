@@ -94,7 +94,6 @@ bool mask_open(const struct shard_format *format, const struct shard_scan *s, st
 			       "has no loss mask: %.300s does not exist; label_mask must have one "
 			       "for each shard of the dataset",
 			       path);
-	(*mask)->path = NULL; /* it is here only */
 	s->facts->mask = (*mask)->id;
 	s->facts->index_bytes += sizeof(**mask);
 	return (*mask)->size == tokens ||

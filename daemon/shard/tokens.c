@@ -62,9 +62,6 @@ bool convert_tokens(
 
 /* ---- searches ---- */
 
-/* Few enough to stay in the L1 cache for the second pass, which looks for the first one above. */
-enum { BLOCK_TOKENS = 4096 };
-
 /* Keeps several independent maxima: a single chain of dependent ones takes twice as long. */
 #define MOST(name, type, how)                                                                      \
 	how static uint32_t name(const type *token, size_t n)                                      \
@@ -108,14 +105,9 @@ uint32_t tokens_value(const void *tokens, uint64_t i, uint32_t token_bytes)
 
 uint64_t tokens_first_above(const void *tokens, uint64_t n, uint32_t token_bytes, uint32_t most)
 {
-	for (uint64_t at = 0, end; at < n; at = end) {
-		end = n - at < BLOCK_TOKENS ? n : at + BLOCK_TOKENS;
-		if (tokens_most((const char *)tokens + at * token_bytes, end - at, token_bytes) <=
-			most)
-			continue;
-		for (uint64_t i = at; i < end; i++)
-			if (tokens_value(tokens, i, token_bytes) > most)
-				return i;
-	}
-	return n;
+	uint64_t i = tokens_most(tokens, n, token_bytes) > most ? 0 : n;
+
+	while (i < n && tokens_value(tokens, i, token_bytes) <= most)
+		i++;
+	return i;
 }

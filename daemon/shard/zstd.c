@@ -504,20 +504,12 @@ static bool decode_small(const struct source *s, struct fault *fault)
 	return true;
 }
 
-bool zstd_recognise(struct bytes *file)
+bool zstd_recognise(const struct bytes *file)
 {
 	bool named = bytes_ending(file->path, ".zst") || bytes_ending(file->path, ".zstd");
-	uint8_t head[BYTES_HEAD] = {0};
-	struct fault fault;
 
-	if (!bytes_begin(file, head, file->size < BYTES_HEAD ? file->size : BYTES_HEAD, &fault))
-		return named;
 	/* A pointer of Git LFS has the name of what it points to. */
-	file->head = head;
-	bool foreign = foreign_kind(file);
-
-	file->head = NULL;
-	return bytes_u32(head) == frame_magic || (named && !foreign);
+	return bytes_u32(file->head) == frame_magic || (named && !foreign_kind(file));
 }
 
 struct bytes *zstd_open(

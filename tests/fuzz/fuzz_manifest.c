@@ -59,8 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	} else {
 		assert(strncmp(fault.text, path, strlen(path)) == 0);
 		assert(strlen(fault.text) > strlen(path) + 2);
-		for (const char *c = fault.text; *c; c++)
-			assert(*c >= ' ' && *c <= '~');
+		check_fault(&fault);
 	}
 	dataset_close(&m);
 	close(fd);

@@ -225,17 +225,20 @@ static void describe_and_open(const char *path, int fd, const struct shard_hint 
 {
 	bool named = target->format && !(two & 16);
 	const struct shard_format *format = named ? shard_format(target->format) : NULL;
-	struct shard_facts facts;
 	struct fault fault = {0};
+	struct shard *described = shard_open(format, path, fd, hint, false, &fault);
 
-	format = shard_describe(format, path, fd, hint, &facts, &fault);
-	if (!format) {
+	if (!described) {
 		check_failure(&fault);
 		return;
 	}
+	struct shard_facts facts = described->facts;
+
+	format = described->format;
+	shard_close(described);
 	assert(facts.token_bytes == 2 || facts.token_bytes == 4);
 	assert(!facts.plain || facts.data_at + facts.tokens * facts.token_bytes <= size);
-	struct shard *shard = shard_open(format, path, fd, hint, &fault);
+	struct shard *shard = shard_open(format, path, fd, hint, true, &fault);
 
 	if (!shard) {
 		check_failure(&fault);

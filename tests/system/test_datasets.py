@@ -137,13 +137,14 @@ def test_directories_that_hugging_face_saved(place):
 PATH, LABELS = "streams.train.datasets[0].path: ", "streams.train.datasets[0].label_mask: "
 FILES = {
     "a.bin": 40, "d.bin": 42, "x.tokens": 40, "gone/a.bin": 40, "loop/in/a.bin": 40,
-    "raw/a.mds": 9, "raw/a.mds.zstd": 9, "short/a.bin": 14, "short/b.bin": 16, "short/c.bin": 0, "text/x/1.bin.zst": 40,
+    "short/a.bin": 14, "short/b.bin": 16, "short/c.bin": 0, "text/x/1.bin.zst": 40,
     "text/NOTES.txt": TEXT, "lit/1.bin": 40, "lit/index.json": CODE, "i/a.ds": 40, "i/b.ds": 40,
     "i/a.ds.loss": 20, "i/a.ds.index": (7).to_bytes(8, "little") + (20).to_bytes(8, "little"),
     "k/a.npy": 40, "k/b.npy": 40, "k/b.csv.gz": 0, "ds/c.ds.index": 8, "ds/b.bin": 40,
     "csv/meta/combined_counts.csv": b"x", "csv/b.bin": 40, "masks/short/a.bin": 19,
     "masks/npy/a.bin": 148, "m/a.bin": 40, "lower/a.bin": 40,
-    "lower/m/a.bin": 20, "many/a.bin": 40, "many/a.bin.zst": 40,
+    "lower/m/a.bin": 20, "many/a.bin": 40, "many/a.bin.zst": 40, "raw/a.mds": 9,
+    "raw/a.mds.zstd": 9,
 }  # fmt: skip
 REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
     ("nix", [PATH, "nix: No such file or directory; must be a readable file, a directory or"]),

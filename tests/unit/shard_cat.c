@@ -68,7 +68,7 @@ static bool cat(const struct shard_format *format, const struct shard_hint *hint
 {
 	struct fault fault;
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	struct shard *shard = fd < 0 ? NULL : shard_open(format, path, fd, hint, &fault);
+	struct shard *shard = fd < 0 ? NULL : shard_open(format, path, fd, hint, true, &fault);
 
 	printf("{");
 	put_string("path", path);

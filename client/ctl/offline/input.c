@@ -117,9 +117,9 @@ struct shard *ctl_input_open(
 	/* O_NONBLOCK: a FIFO must be rejected, not waited for */
 	*fd = remote ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (!remote && *fd < 0)
-		fault_errno(fault, errno, "", "%s", bytes_open_fault(errno));
+		fault_errno(fault, errno, "", "%s", strerror(errno));
 	else
-		shard = shard_open(input->format, path, *fd, &input->hint, fault);
+		shard = shard_open(input->format, path, *fd, &input->hint, true, fault);
 	if (!shard && shard_is_unknown(fault) && !shard_is_foreign(fault))
 		strncat(fault->text, "; " PHRASE_NOT_SHARD,
 			sizeof(fault->text) - strlen(fault->text) - 1);
