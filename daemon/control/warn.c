@@ -71,9 +71,9 @@ static void describe_twins(
 
 	snprintf(text, LIMIT_TEXT_BYTES,
 		"stream %s: rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
-		", is read by %s and by %s: both take the same samples; end one, or give each its "
-		"own rank and world, its own run, or, if they are tensor- or pipeline-parallel "
-		"peers, its own peer",
+		", is read twice, by %s and by %s: both take the same samples; end one, or give "
+		"each its own rank and world, its own run, or, if they are tensor- or "
+		"pipeline-parallel peers, its own peer",
 		s->stream->config->name, s->rank, s->world, s->run, s->peer,
 		name_process(one, other->connection), name_process(two, s->connection));
 }

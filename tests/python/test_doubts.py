@@ -1,13 +1,14 @@
-"""Warnings in the trainer: tokens that are never served, and weights that have no effect. Refusals
-of a run under an edited config say what to do.
+"""Warnings in the trainer: tokens that are never served, weights that have no effect, loops that
+lose rows. Refusals of a run under an edited config say what to do.
 """
 
 import contextlib
 
 import pytest
 import tokend
+import torch
 from lib import Daemon
-from loading import make, warned
+from loading import WINDOWS, make, positions, warned
 
 WEB = {"name": "web", "path": "web", "weight": 0.7}
 CODE = {"name": "code", "path": "code", "weight": 0.3}
@@ -104,3 +105,73 @@ def test_a_refusal_says_what_to_do(shards):
         with serving(shards, dataset, epochs=epochs) as daemon:
             with pytest.raises(tokend.RefusedError, match=text):
                 make(daemon, start=state)
+
+
+# ---- loops that train on wrong rows, or lose some ----
+
+LOST = "the run loses the rows of the evaluation"
+
+
+def test_an_evaluation_with_the_training_loader_is_named(served):
+    with make(served) as loader:
+
+        def steps(n):
+            for _ in range(n):
+                with torch.no_grad():
+                    next(loader)
+                next(loader)
+
+        (text,) = warned(lambda: steps(3))
+        assert LOST in text
+    for how in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with make(served) as loader, how():
+            assert warned(lambda: [next(loader) for _ in range(3)]) == []
+
+
+def test_an_evaluation_that_was_left_begins_again(served):
+    """As Lightning's sanity check leaves it."""
+    with make(served, "finite", 5) as loader, torch.no_grad():
+        whole = len(loader)
+        for _ in zip(range(2), loader):
+            pass
+        assert len(loader) == whole
+        (text,) = warned(lambda: positions(loader))
+        assert "left at position 10" in text and "begins again at position 0" in text
+        assert len(loader) == whole
+        next(iter(loader))
+        assert warned(lambda: positions(loader)) == [], "once"
+        assert loader.taken == WINDOWS
+
+
+def test_another_pass_with_gradients_is_named(served):
+    with make(served, "finite", 5) as loader:
+        assert warned(lambda: positions(loader)) == []
+        (text,) = warned(lambda: [positions(loader) for _ in range(2)])
+        assert "in the same order" in text and "set epochs:" in text
+    with make(served, "finite", 5) as loader, torch.no_grad():
+        assert warned(lambda: [positions(loader) for _ in range(2)]) == []
+
+
+def test_a_batch_of_padding_under_gradients_is_named(served):
+    whole = WINDOWS // 5
+    assert WINDOWS % 5 in range(1, 5), "two ranks, of which the second has padding only"
+    with make(served, "finite", 5, rank=1, world=2, start=whole * 5) as loader:
+        (text,) = warned(lambda: next(loader))
+        assert "padding only" in text and f"samples: {whole // 2 * 10} in the config" in text
+
+
+def test_a_state_saved_while_an_exception_is_handled(served):
+    """Its step may not be complete: unless commits say which are."""
+    for commits in (False, True):
+        with make(served) as loader:
+            for _ in range(2):
+                next(loader)
+                if commits:
+                    loader.commit()
+            assert warned(loader.state_dict) == []
+            try:
+                raise KeyError("a step")
+            except KeyError:
+                texts = warned(lambda: [loader.state_dict() for _ in range(2)])
+            assert len(texts) == (not commits)
+            assert commits or "a resume loses these rows" in texts[0]

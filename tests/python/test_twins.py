@@ -158,7 +158,7 @@ def test_two_plain_processes_are_both_warned_once(daemon, trainers):
     three.says("attached")
     three.says("warned")
     assert one.line(SILENT_S) is None and two.line(0) is None
-    assert len(daemon.said("is read by pid")) == 1
+    assert len(daemon.said("is read twice, by pid")) == 1
 
 
 @pytest.mark.parametrize("control", [False, True])
@@ -217,7 +217,7 @@ def test_other_processes_of_the_job_are_not_twins(daemon, trainers):
             for _ in range(100):
                 next(loader)
     assert [trainer.line(0) for trainer in started] == [None] * 5
-    assert "is read by" not in daemon.log()
+    assert "is read twice, by" not in daemon.log()
 
 
 def test_the_second_of_a_named_run_under_a_launcher_waits_for_the_first(trainers):
@@ -234,7 +234,7 @@ def test_the_second_of_a_named_run_under_a_launcher_waits_for_the_first(trainers
     began = time.monotonic()
     late = trainers(env=launcher, deadline=3.0)
     for text in (late.says("warned"), late.says("refused")):
-        assert f"is read by pid {one.pid} on" in text and f"by pid {late.pid} on" in text
+        assert f"is read twice, by pid {one.pid} on" in text and f"by pid {late.pid} on" in text
     assert time.monotonic() - began > 3 and one.line(0) is None
     one.process.send_signal(signal.SIGSTOP)
     two = trainers(env=launcher)

@@ -66,7 +66,9 @@ def test_processes_that_another_mpi_started_do_not_read_the_same_rows():
         first = job.launch(1, command=alone, hold=[3])
         assert wait_for(lambda: first.noted_any(held=3))
         second = job.launch(1, command=alone)
-        assert wait_for(lambda: f"is read by pid {first.child.pid} " in open(second.log).read())
+        assert wait_for(
+            lambda: f"is read twice, by pid {first.child.pid} " in open(second.log).read()
+        )
         assert not second.noted_any(loader="train") and not second.ended()
         first.release(3)
         assert wait_for(second.ended) and second.child.returncode == 0

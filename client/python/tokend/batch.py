@@ -87,9 +87,11 @@ class Framework:
         self.module, self.name = module, module.__name__
         self.address: Callable[[Any], int] = lambda array: array.__array_interface__["data"][0]
         self.cpu = {}
+        self.gradients: Callable[[], bool | None] = lambda: None
         self.normal: Callable[[], Any] = contextlib.nullcontext
         if self.name == "torch":
             self.address = module.Tensor.data_ptr
+            self.gradients = module.is_grad_enabled
             # a later batch may not be for inference
             self.normal = functools.partial(module.inference_mode, False)
             self.cpu = {"device": module.device("cpu")}  # whatever the program's default device
@@ -268,8 +270,10 @@ class Batches:
         into = rows[0], token_bytes, width, self.micro, rows[1], label_bytes, *rows[2:]
         return tokens, labels, ids, starts, fields, (*into, *map(address, fields))
 
-    def look(self) -> tuple[Any, int] | None:
-        """The next batch, not yet taken, and the position after it. None at the end."""
+    def look(self) -> tuple[Any, int, int] | None:
+        """The next batch, not yet taken, the position after it, and its rows without padding.
+        None at the end.
+        """
         if self.stale:
             self.begin()
         wanted = self.wanted
@@ -302,7 +306,7 @@ class Batches:
             batch["cu_seqlens"] = self._there(starts[: documents + 1])  # type: ignore[index]
         if self._cut is not None:
             self._share(batch)
-        return batch, after
+        return batch, after, valid
 
     def _there(self, array: Any) -> Any:
         """On the device, if there is one. The copy is queued, and not waited for."""

@@ -19,6 +19,7 @@ from . import transform as transforms
 from ._tokend import ArgumentError, Error
 from .batch import Batch, Batches, Wanted
 from .cursor import SEEK, Cursor, cursor_of, edited, integer, named_weights
+from .doubts import Doubts
 from .requests import SAVES, Control, Request
 
 COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes")
@@ -70,8 +71,9 @@ class Loader:
       slots        batches to read ahead. 0 (default): the daemon chooses
 
     `for batch in loader` ends where a finite stream ends, and the next `for` begins again at
-    position 0, in the same order. A `for` that was left is continued by the next: call reset() to
-    begin again. One thread takes batches; others may call state_dict() meanwhile.
+    position 0, in the same order. A `for` that was left is continued by the next, but begins again
+    under torch.no_grad(): call reset() before. One thread takes batches; others may call
+    state_dict() meanwhile.
 
     The constructor raises ValueError (mostly ArgumentError), TypeError or ImportError: an argument
     is impossible; ConnectError: no daemon answers; RefusedError: the daemon refuses; ResourceError:
@@ -116,6 +118,8 @@ class Loader:
         self._place = {"rank": 0, "peer": peer, "world": 1, "micro_batch": 0}
         self._inside = 0.0  # seconds in next()
         self._ended = False  # next() has raised StopIteration
+        self._commits = False  # commit() was called
+        self._doubts = Doubts()
         self._pass: weakref.ref[_Pass] | None = None  # the last one that took a batch
         # a deadline that is impossible is reported when the others have come
         usable = isinstance(deadline, (int, float)) and deadline > 0
@@ -247,17 +251,26 @@ class Loader:
         begin = time.perf_counter()
         if (made := self._made) is not None:  # another thread may be faster
             self._check_made(made)
+        gradients = self._batches.wanted.make.gradients()
+        self._doubts.look(self._stream, gradients)
         found = self._batches.look()
         self._inside += time.perf_counter() - begin
         if found is None:
             self._ended = True
             raise StopIteration
-        return found
+        batch, after, valid = found
+        self._doubts.found(self, gradients, valid)
+        return batch, after
 
     def _is_over(self) -> bool:
         """Whether the next `for` begins at position 0, because every batch was taken."""
         end = self._batches.end
         return self._ended or (end is not None and self._pass_begin < end <= self.taken)
+
+    def _is_left(self) -> bool:
+        """Whether it does because an evaluation has left its pass."""
+        gradients = self._batches.wanted.make.gradients()
+        return self._batches.end is not None and self._doubts.is_left(gradients)
 
     def _begin_again(self) -> None:
         """Begins another pass, for its first batch. No other process is asked, because all of them
@@ -277,7 +290,7 @@ class Loader:
                 "replaces a DataLoader, and is not a dataset for one"
             )
         if begin is None:
-            begin = 0 if self._is_over() else self.taken
+            begin = 0 if self._is_over() or self._is_left() else self.taken
         return -(-(end - begin) // (self.world * self.micro_batch))
 
     def __len__(self) -> int:
@@ -302,6 +315,8 @@ class Loader:
         taken last, or up to the last commit(): call it after a step, not where a step has raised,
         and not in a signal's handler.
         """
+        if not self._commits:
+            self._doubts.saved(self.taken)
         return {"cursor": self._client.cursor}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -324,6 +339,7 @@ class Loader:
         From the first call on, the state is that of the committed position: for loops that take
         batches ahead of their step. They call it before the first batch, too.
         """
+        self._commits = True
         self._client.commit(self.taken if next is None else integer("next", next))
 
     def checkpoint(self, tag: str) -> str:
@@ -392,6 +408,7 @@ class Loader:
         self._client.seek(cursor, place["rank"], place["world"], place["micro_batch"], again)
         self._place = place
         self._ended, self._pass_begin = False, self.taken
+        self._doubts.sought(again)
 
     def set_mix(self, weights: Mapping[str, float]) -> int:
         """Sets new weights by dataset name, otherwise 0; returns the position from which they act,
@@ -559,6 +576,14 @@ class _Pass:
             raise StopIteration
         if self._begin is None:
             if loader._is_over():
+                loader._begin_again()
+            elif loader._is_left():
+                loader._doubts.warn(
+                    "left",
+                    f"a pass over stream {loader.stream!r} was left at position {loader.taken}; "
+                    "under no_grad() the next `for` begins again at position 0; call reset() "
+                    "before it, or go on with next(loader)",
+                )
                 loader._begin_again()
             self._begin = loader._pass_begin = loader.taken
             loader._pass = weakref.ref(self)
