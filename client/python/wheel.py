@@ -113,10 +113,6 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
     return pack(ROOT / "build/gcc", directory)
 
 
-def build_sdist(directory, config_settings=None):
-    sys.exit("tokend: a source archive of client/python cannot be built; use a git clone")
-
-
 def main():
     build, directory = (Path(name).resolve() for name in sys.argv[1:])
     for older in directory.glob("tokend-*.whl"):

@@ -74,8 +74,6 @@ def _source(path, kinds, any_text):
         kind = "txt"
     if any_text and kind not in TABLES and not _is_text(path):
         return "is not UTF-8 text"
-    if path.endswith(".zst") or kind in TABLES:
-        importlib.import_module("pyarrow")  # before an output is begun
     return Source(path, kind, status.st_size, status.st_mtime_ns)
 
 
@@ -136,11 +134,11 @@ def _jsonl(source, stream, field):
         where = f"{source.path}:{number}"
         try:
             content = json.loads(line)[field]
-        except (KeyError, TypeError):
-            what = "write one object a line, or pass another --field"
-            raise Error(f'{where}: no field "{field}"; {what}') from None
-        except (ValueError, RecursionError) as error:
-            raise Error(f"{where}: invalid JSON: {error}; write one object a line") from None
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise Error(
+                f"{where}: not a JSON object with the field {field!r} ({error}); write one a line, "
+                "or pass another --field"
+            ) from None
         yield Part(where, content)
 
 
@@ -156,11 +154,10 @@ def _batches(source, file, column):
 
 
 def _table(source, file, column):
-    row = 0
-    for batch in _batches(source, file, column):
-        for value in batch.column(column).to_pylist():
-            row += 1
-            yield Part(f"{source.path}: row {row}", value)
+    columns = (batch.column(column) for batch in _batches(source, file, column))
+    values = (value for one in columns for value in one.to_pylist())
+    for row, value in enumerate(values, 1):
+        yield Part(f"{source.path}: row {row}", value)
 
 
 def _parts(source, file, field):
@@ -186,15 +183,12 @@ def read(sources, field, tokens=False):
                         wanted = "a list of tokens" if tokens else "a string"
                         raise Error(f'{part.where}: "{field}" is {kind}; must be {wanted}')
                     yield part, before + min(file.tell(), source.size)
-            except UnicodeDecodeError as error:
-                why = f"is not UTF-8 ({error}); convert it (iconv -t UTF-8)"
-                raise Error(f"{source.path}: {why}") from None
             except KeyError as error:  # no such column, or two
                 why = f"{error.args[0]}; pass another --field, or --column"
                 raise Error(f"{source.path}: {why}") from None
             except DAMAGED as error:
-                why = f"is damaged: {' '.join(str(error).split())}; fetch it again"
-                raise Error(f"{source.path}: {why}") from None
+                why = f"is damaged, or its text is not UTF-8: {' '.join(str(error).split())}"
+                raise Error(f"{source.path}: {why}; fetch or convert it again") from None
         before += source.size
         status = os.stat(source.path)
         if (status.st_size, status.st_mtime_ns) != (source.size, source.changed):
