@@ -179,7 +179,7 @@ BAD = {  # files, arguments, words of the message
         [D],
         "b.npy: format is npy, but that of the first shard, a.bin",
     ),
-    "no such path": ({}, ["../none"], "../none: No such file or directory"),
+    "no such path": ({}, ["../none"], "../none: has no documents; name other files"),
     "Latin-1": ({f"{D}/a.txt": "é".encode("latin-1") * 900}, [D], "../data: has no documents"),
     "too few tokens": ({f"{D}/a.bin": flat(5)}, [D], "fewer than 1025 tokens"),
     "int64 in a flat file": ({f"{D}/a.bin": flat(9000, "<i8")}, [D], "../data/a.bin: "),

@@ -221,13 +221,15 @@ def test_columns_of_tokens(directory):
     source.mkdir()
     lists = pa.table({"x": range(11), "input_ids": pa.array(documents, pa.list_(pa.int32()))})
     large = pa.table({"input_ids": pa.array(documents, pa.large_list(pa.int64()))})
-    nulls = pa.table({"input_ids": pa.array([None, [1, 2]], pa.list_(pa.int32()))})
+    few = pa.table({"input_ids": pa.array([[], [1, 2]], pa.list_(pa.int32()))})
+    nulls = pa.table({"input_ids": pa.array([None], pa.list_(pa.int32()))})
+    parquet.write_table(nulls, directory / "nulls.parquet")
     parquet.write_table(lists, source / "a.parquet", row_group_size=4)
     lz4 = pa.ipc.IpcWriteOptions(compression="lz4")
     for name, table, new, options in (
         ("b.arrow", lists, pa.ipc.new_stream, None),
         ("c.arrow", large, pa.ipc.new_file, None),
-        ("d.arrow", nulls, pa.ipc.new_stream, lz4),
+        ("d.arrow", few, pa.ipc.new_stream, lz4),
     ):
         with new(str(source / name), table.schema, options=options) as writer:
             writer.write(table)
@@ -255,5 +257,7 @@ def test_columns_of_tokens(directory):
         (["--tokenizer", "bytes"], 'Field "text" does not exist in schema'),
     ):
         assert text in refused(named, "-o", directory / "none" / "-".join(more), *more)
+    said = refused(directory / "nulls.parquet", "-o", directory / "n", "--column", "input_ids")
+    assert '"input_ids" is null; must be a list of tokens' in said
     said = tokenize(named, "-o", "none", code=2)[1]
     assert "pass --tokenizer for text, or --column" in said

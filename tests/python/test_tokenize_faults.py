@@ -72,7 +72,7 @@ def test_resume_refuses_other_options_and_inputs(directory, made):
     assert "no run of tokend tokenize" in refused(*ask, "--resume", "-o", directory)
     bad = write_jsonl(directory / "bad", ["no tokenizer"])
     for more, text in (
-        ([directory / "none.txt"], "none.txt: No such file or directory"),
+        ([directory / "none.txt"], "none.txt: has no documents; name other files"),
         (["--tokenizer", bad], "bad: "),
         (["-o", bad], f"{bad}: File exists"),
     ):

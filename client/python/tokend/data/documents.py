@@ -1,6 +1,5 @@
 """Reads documents from .txt, .jsonl (both also .gz, .zst), .parquet and .arrow files."""
 
-import codecs
 import glob
 import gzip
 import importlib
@@ -13,7 +12,7 @@ import zlib
 
 from .._tokend import Error
 
-LOOKED_AT_BYTES = 512 << 10
+LOOKED_AT = 512 << 10  # characters
 PART = 32 << 20  # characters of a text; tokenizers need up to a hundred times that
 ROWS = 256  # of a table, in memory
 TEXTS, TABLES = ("txt", "jsonl", "parquet"), ("parquet", "arrow")
@@ -45,14 +44,10 @@ def _raise(error):
     raise error
 
 
-def is_pattern(path):
-    return bool(set(path) & set("*?[")) and not os.path.exists(path)
-
-
 def _files(path):
     """The files that a path stands for, sorted, without hidden ones and Python's caches."""
     if not os.path.isdir(path):
-        return sorted(filter(os.path.isfile, glob.glob(path))) if is_pattern(path) else [path]
+        return [path] if os.path.exists(path) else sorted(filter(os.path.isfile, glob.glob(path)))
     files = []
     for at, directories, names in os.walk(path, onerror=_raise):
         directories[:] = [d for d in directories if d[0] != "." and d != "__pycache__"]
@@ -81,9 +76,7 @@ def _is_text(path):
     """Does it begin with UTF-8 without NULs?"""
     with open(path, "rb") as file:
         try:
-            block = _unpacked(path, file).read(LOOKED_AT_BYTES)
-            decode = codecs.getincrementaldecoder("utf-8")().decode
-            return "\0" not in decode(block, len(block) < LOOKED_AT_BYTES)
+            return "\0" not in _decoded(path, file).read(LOOKED_AT)
         except DAMAGED:
             return False
 
@@ -95,6 +88,7 @@ def sources_of(paths, kinds, any_text, say):
     """
     sources = []
     for path in paths:
+        before = len(sources)
         for file in _files(path):
             source = _source(file, kinds, any_text)
             if isinstance(source, Source):
@@ -103,20 +97,20 @@ def sources_of(paths, kinds, any_text, say):
                 raise Error(f"{path}: {source}; leave it out")
             else:
                 say(f"left out: {file}: {source}")
-    if not sources:
-        raise Error(f"{', '.join(paths)}: has no documents; name other files")
+        if len(sources) == before:
+            raise Error(f"{path}: has no documents; name other files")
     return sources
 
 
 # ---- documents ----
 
 
-def _unpacked(path, file):
+def _decoded(path, file):
     if path.endswith(".gz"):
-        return gzip.GzipFile(fileobj=file)
+        file = gzip.GzipFile(fileobj=file)
     if path.endswith(".zst"):
-        return importlib.import_module("pyarrow").CompressedInputStream(file, "zstd")
-    return file
+        file = importlib.import_module("pyarrow").CompressedInputStream(file, "zstd")
+    return io.TextIOWrapper(file, "utf-8-sig", newline="\n")
 
 
 def _text(source, stream):
@@ -163,21 +157,19 @@ def _table(source, file, column):
 def _parts(source, file, field):
     if source.kind in TABLES:
         return _table(source, file, field)
-    stream = io.TextIOWrapper(_unpacked(source.path, file), "utf-8-sig", newline="\n")
+    stream = _decoded(source.path, file)
     return _text(source, stream) if source.kind == "txt" else _jsonl(source, stream, field)
 
 
 def read(sources, field, tokens=False):
     """Yields all documents as pairs of a Part and the bytes of sources up to its end. @field: of a
-    line of JSONL, or a column. @tokens: documents are lists; null is an empty one.
+    line of JSONL, or a column. @tokens: documents are lists.
     """
     before = 0
     for source in sources:
         with open(source.path, "rb") as file:
             try:
                 for part in _parts(source, file, field):
-                    if tokens and part.content is None:
-                        part = part._replace(content=[])
                     if not isinstance(part.content, list if tokens else str):
                         kind = "null" if part.content is None else type(part.content).__name__
                         wanted = "a list of tokens" if tokens else "a string"

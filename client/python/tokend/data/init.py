@@ -96,7 +96,7 @@ def _names(paths):
     """Unlike names of datasets, by path."""
     names = {}
     for path in paths:
-        whole = os.path.realpath(_directory(path) if documents.is_pattern(path) else path)
+        whole = os.path.realpath(path if os.path.exists(path) else _directory(path))
         name = tokenize.label(whole if os.path.isdir(whole) else os.path.splitext(whole)[0])
         names[path] = f"{name}-{len(names) + 1}" if name in names.values() else name
     return names

@@ -136,13 +136,11 @@ class Output:
     def config(self):
         """A config that serves the shards."""
         path, run = os.path.realpath(self.path), self.run
-        vocab = f"vocab: {run['vocab']}"
-        if not run["file"]:
-            vocab = "# vocab: 50257  # set your tokenizer's: another token stops the stream"
         return (
             "streams:\n  train:\n    seed: 42\n    seq_len: 2048\n"
             + ("" if run["eos"] is None else f"    eos: {run['eos']}\n")
-            + f"    {vocab}\n    datasets:\n"
+            + (f"    vocab: {run['vocab']}\n" if run["file"] else "    # vocab: 50257\n")
+            + "    datasets:\n"
             f"      - {quoted({'name': label(path), 'path': path, 'dtype': run['dtype']})}\n"
         )
 
@@ -246,9 +244,8 @@ def make(given, most=sys.maxsize):
         "eos": eos,
         "vocab": vocab,
         "dtype": dtype,
-        "tokenizer": encoder.digest,
-        "made_by": f"tokend {version}, {encoder.made_by}",
-        "pattern": encoder.pattern,
+        "tokenizer": encoder.made_by,
+        "made_by": f"tokend {version}",
         "shard_tokens": given.shard_tokens,
         "inputs": [[os.path.realpath(s.path), s.size, s.changed] for s in sources],
         "file": encoder.file,

@@ -26,8 +26,7 @@ class Tokenizer:
 
     vocab = shown = 0  # all tokens are below; all with a text are
     file = None  # from anywhere
-    made_by = digest = "column"  # name and version of the package that encodes; of the file
-    pattern = None  # of a .tiktoken file, which does not contain it
+    made_by = "column"  # what decides the tokens: file, pattern, and version of the package
     note = None  # a line for the user about this file
     begin, end = (), None  # tokens that the file puts before each text; after it
 
@@ -86,11 +85,11 @@ class Tiktoken(Tokenizer):
         if not every <= ranks.keys() or len(self._tokens) != len(ranks):
             raise ValueError("has a rank twice, or no token for some byte")
         self.vocab = self.shown = max(self._tokens) + 1
-        self.pattern = pattern or GPT2_PATTERN
+        self._pattern = pattern or GPT2_PATTERN
         self._encoding = importlib.import_module("tiktoken").Encoding(
-            "user", pat_str=self.pattern, mergeable_ranks=ranks, special_tokens={}
+            "user", pat_str=self._pattern, mergeable_ranks=ranks, special_tokens={}
         )
-        self.made_by = "tiktoken " + importlib.metadata.version("tiktoken")
+        self.made_by = f"tiktoken {importlib.metadata.version('tiktoken')}, {self._pattern}"
         if pattern is None and len(ranks) != GPT2_RANKS:
             self.note = (
                 f"{path}: does not contain its pattern, and is not GPT-2's; GPT-2's pattern is "
@@ -100,7 +99,7 @@ class Tiktoken(Tokenizer):
     def encode(self, texts):
         made = [self._encoding.encode_ordinary(text) for text in texts]
         if list(map(self._encoding.decode_bytes, made)) != [text.encode() for text in texts]:
-            raise ValueError(f"--pattern {self.pattern}: does not match all; pass one that does")
+            raise ValueError(f"--pattern {self._pattern}: does not match all; pass one that does")
         return made
 
     def decode(self, tokens):
@@ -109,7 +108,7 @@ class Tiktoken(Tokenizer):
 
 class Bytes(Tokenizer):
     vocab, shown, end = 257, 256, 256
-    file = made_by = digest = BYTES
+    file = made_by = BYTES
 
     def encode(self, texts):
         return [text.encode() for text in texts]
@@ -139,5 +138,6 @@ def load(path, pattern=None):
             f"--tokenizer {path}: not a tokenizer: {line}; name a tokenizer.json or a .tiktoken "
             "file, and --pattern must be a regex"
         ) from None
-    tokenizer.file, tokenizer.digest = os.path.realpath(path), hashlib.sha256(data).hexdigest()
+    tokenizer.file = os.path.realpath(path)
+    tokenizer.made_by += f", sha256 {hashlib.sha256(data).hexdigest()}"
     return tokenizer
