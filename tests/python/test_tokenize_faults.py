@@ -58,7 +58,7 @@ def test_resume_refuses_other_options_and_inputs(directory, made):
     ask = (source, "-o", out, "--tokenizer", made, "--eos", SPECIAL, "--shard-tokens", 50_000)
     tokenize(*ask)
     before = shards(out)
-    assert "is not empty; name another directory, or continue with --resume" in refused(*ask)
+    assert "is not empty; name another directory, or pass --resume" in refused(*ask)
     done, _ = tokenize(*ask, "--resume")
     assert "datasets:" in done and shards(out) == before
     tokenizer = directory / "tokenizer.json"
@@ -106,7 +106,7 @@ def test_disk_full(directory):
         documents = corpus() * 3
         source = write_jsonl(directory / "a.jsonl", documents)
         ask = (source, "-o", full / "out", "--tokenizer", "bytes", "--shard-tokens", 200_000)
-        assert "No space left on device; continue with --resume" in refused(*ask)
+        assert "output: No space left on device" in refused(*ask)
         assert list(shards(full / "out")) == ["00000.bin", "00001.bin"]
         subprocess.run(["mount", "-o", "remount,size=50m", full], check=True)
         tokenize(*ask, "--resume")

@@ -66,7 +66,7 @@ def command(name, arguments):
     except KeyboardInterrupt:
         return fail("interrupted", 130, who)
     except OSError as error:
-        return fail(f"{error.filename or '.'}: {error.strerror or error}", 1, who)
+        return fail(f"{error.filename or 'output'}: {error.strerror or error}", 1, who)
     except ImportError as error:
         return fail(f"{error}; pip install {(error.name or '').partition('.')[0]}", 1, who)
     except Error as error:

@@ -162,10 +162,7 @@ def _parts(source, file, field):
 
 
 def read(sources, field, tokens=False):
-    """Yields all documents as pairs of a Part and the bytes of sources up to its end. @field: of a
-    line of JSONL, or a column. @tokens: documents are lists.
-    """
-    before = 0
+    """Yields all documents. @field: of a line of JSONL, or a column. @tokens: they are lists."""
     for source in sources:
         with open(source.path, "rb") as file:
             try:
@@ -174,14 +171,13 @@ def read(sources, field, tokens=False):
                         kind = "null" if part.content is None else type(part.content).__name__
                         wanted = "a list of tokens" if tokens else "a string"
                         raise Error(f'{part.where}: "{field}" is {kind}; must be {wanted}')
-                    yield part, before + min(file.tell(), source.size)
+                    yield part
             except KeyError as error:  # no such column, or two
                 why = f"{error.args[0]}; pass another --field, or --column"
                 raise Error(f"{source.path}: {why}") from None
             except DAMAGED as error:
                 why = f"is damaged, or its text is not UTF-8: {' '.join(str(error).split())}"
                 raise Error(f"{source.path}: {why}; fetch or convert it again") from None
-        before += source.size
         status = os.stat(source.path)
         if (status.st_size, status.st_mtime_ns) != (source.size, source.changed):
             raise Error(f"{source.path}: was changed while it was read; start again")

@@ -31,7 +31,6 @@ TYPECODES = {"u16": "H", "u32": "I"}  # of arrays; tokens and these machines are
 LABEL_BYTES = 64
 TOGETHER = 1 << 18  # characters or tokens that are encoded together
 NONE = "none"
-RESUME = "continue with --resume"
 START_OVER = "start again, in another directory"
 
 
@@ -76,7 +75,7 @@ class Output:
         elif resume:
             self._resume(*read_notes(path))
         else:
-            raise Error(f"{path}: is not empty; name another directory, or {RESUME}")
+            raise Error(f"{path}: is not empty; name another directory, or pass --resume")
         self._parts, self._documents = self.done["parts"], self.done["documents"]
 
     def _resume(self, run, done):
@@ -190,18 +189,18 @@ def _eos(given, encoder):
 
 
 def _groups(parts, most):
-    """Yields the parts that are encoded together."""
+    """Yields the parts that are encoded together, until they have @most characters or tokens."""
     group, size = [], 0
-    for part, read in parts:
+    for part in parts:
         group.append(part)
         size += len(part.content)
-        if size > TOGETHER:
+        most -= len(part.content)
+        if size > TOGETHER or most <= 0:
             yield group
             group, size = [], 0
-        if read >= most:
-            if next(parts, None):
-                say(f"only the first {read >> 20} MiB of the input (--most converts more)")
-            break
+        if most <= 0 and next(parts, None):
+            say("only the beginning is converted (--most converts more)")
+            return
     if group:
         yield group
 
@@ -229,7 +228,7 @@ def _convert(output, sources, encoder, threads, most):
 
 def make(given, most=sys.maxsize):
     """Makes the shards. Returns the Output. @given: as arguments() returns it. @most: the end is
-    after so many bytes of input.
+    after so many characters.
     """
     kinds = documents.TABLES if given.column else documents.TEXTS
     sources = documents.sources_of(given.inputs, kinds, given.text, say)
@@ -303,12 +302,5 @@ def arguments(argv):
 
 
 def main(argv):
-    given = arguments(argv)
-    try:
-        output = make(given)
-    except OSError as error:
-        if error.filename:
-            raise
-        raise Error(f"{given.output}: {error.strerror}; {RESUME}") from None  # written to
-    print(output.config(), end="")
+    print(make(arguments(argv)).config(), end="")
     return 0
