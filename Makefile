@@ -233,7 +233,14 @@ wheel-arm64: ## the same for arm64 with a cross compiler, tried with qemu
 wheel: deps-wheel ## make build/dist/tokend-*.whl for pip, for this machine's architecture
 	+$(Q)$(MAKE) VARIANT=gcc all
 	+$(Q)$(MAKE) wheel-programs
-	$(Q)build/wheel-venv/bin/python client/python/wheel.py $(O) $(if $(cross),$(O),build)/dist
+	$(Q)rm -f $(O)/wheel/*.whl $(dist)/tokend-*.whl
+	$(Q)build/wheel-venv/bin/python client/python/wheel.py $(O) $(O)/wheel
+	$(Q)$(audit) -w $(dist) $(O)/wheel/*.whl >$(O)/wheel/audit.log 2>&1 || { cat $(O)/wheel/audit.log; exit 1; }
+	$(Q)ls $(dist)/*.whl
+
+dist  = $(if $(cross),$(O),build)/dist
+# Without a patcher it fails if a library is needed that the programs do not contain.
+audit = SOURCE_DATE_EPOCH=315532800 build/wheel-venv/bin/auditwheel repair --plat auto --patcher none
 
 # They contain their libraries, so pip can put them into bin/ as they are. The map lists the archives.
 archives = -Wl,-Bstatic $(patsubst -luv,$(if $(wildcard /usr/lib/*/libuv_a.a),-luv_a,-luv),$(filter-out -lm -lpthread,$(LIBS))) -Wl,-Bdynamic -lm -lpthread

@@ -5,7 +5,7 @@ pip calls build_wheel() (PEP 517), which also compiles.
 It contains the package, the extension, the daemon, tokctl and the man pages; the pages of the
 documentation and the examples; and what C programs need (libtokend, its header and tokend.pc).
 The programs contain their libraries, and the licence of each is added. So the wheel needs only
-glibc, and auditwheel chooses the tag: the oldest glibc that has every symbol used.
+glibc. `make wheel` has auditwheel choose the tag: the oldest glibc that has every symbol used.
 """
 
 import base64
@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import zipfile
 from pathlib import Path
 
@@ -113,20 +112,5 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
     return pack(ROOT / "build/gcc", directory)
 
 
-def main():
-    build, directory = (Path(name).resolve() for name in sys.argv[1:])
-    for older in directory.glob("tokend-*.whl"):
-        older.unlink()
-    with tempfile.TemporaryDirectory() as scratch:
-        # Without a patcher it fails if a library is needed that the programs do not contain.
-        command = [Path(sys.executable).parent / "auditwheel", "repair", "--plat", "auto"]
-        command += ["--patcher", "none", "-w", directory, Path(scratch, pack(build, scratch))]
-        environment = {**os.environ, "SOURCE_DATE_EPOCH": "315532800"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"wheel: auditwheel: {done.stderr}")
-    print(*directory.glob("tokend-*.whl"))
-
-
 if __name__ == "__main__":
-    main()
+    pack(*(Path(name).resolve() for name in sys.argv[1:]))

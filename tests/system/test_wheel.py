@@ -40,10 +40,12 @@ def wheel(shared):
     """Its path. Its name promises Python 3.10 or later, and a glibc not newer than this machine's
     and than 2.34.
     """
-    command = f"{REPO}/build/wheel-venv/bin/python", f"{REPO}/client/python/wheel.py"
-    directory = shared.file("dist", "x")[:-2]
-    out = subprocess.check_output([*command, f"{REPO}/build/gcc", directory], text=True)
-    wheel = out.strip()
+    programs, directory = f"{REPO}/build/wheel-venv/bin", shared.file("dist", "x")[:-2]
+    pack = [f"{programs}/python", f"{REPO}/client/python/wheel.py", f"{REPO}/build/gcc", directory]
+    subprocess.check_call(pack)
+    audit = f"{programs}/auditwheel repair --plat auto --patcher none -w".split()
+    subprocess.check_call([*audit, f"{directory}/audited", *glob.glob(f"{directory}/*.whl")])
+    (wheel,) = glob.glob(f"{directory}/audited/*.whl")
     glibc = tuple(int(part) for part in os.confstr("CS_GNU_LIBC_VERSION").split()[1].split("."))
     tag = re.fullmatch(
         r"tokend-[\d.]+-cp310-abi3-manylinux_(\d+)_(\d+)_(x86_64|aarch64)\.whl",
