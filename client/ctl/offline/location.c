@@ -13,45 +13,35 @@
 
 /* ---- files ---- */
 
-/* Lists the files of @whole, the place's absolute path, of which the first @before bytes are not as
- * the user wrote them. Links are resolved in the root, not in names below that: as in the daemon,
- * the side files of a shard are where its name is. */
-static bool list_whole(struct ctl_place *p, const char *whole, size_t before, struct fault *fault)
-{
-	char *root;
-
-	if (!shard_list_read(&p->set.list, whole, fault)) {
-		const struct fault named = *fault;
-
-		snprintf(fault->text, sizeof(fault->text), "%s", ctl_input_text(whole, named.text));
-		return false;
-	}
-	if (p->set.list.count == 0)
-		return fault_set(fault, FAULT_ARGUMENT, "", "no files found");
-	p->prefix = strlen(p->set.list.root) > before ? strlen(p->set.list.root) - before : 0;
-	root = realpath(p->set.list.root, NULL);
-	if (!root)
-		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	free(p->set.list.root);
-	p->set.list.root = root;
-	return true;
-}
-
+/* Lists the files at the place's path. Links are resolved in the root, not in names below that: as
+ * in the daemon, the side files of a shard are where its name is. */
 static bool list_files(struct ctl_place *p, struct fault *fault)
 {
-	bool relative = p->path[0] != '/';
-	char *here = relative ? getcwd(NULL, 0) : strdup(""), *whole = NULL;
-	bool fine = here && asprintf(&whole, "%s%s%s", here, relative ? "/" : "", p->path) >= 0;
+	struct shard_list *list = &p->set.list;
+	const char *before = p->path[0] == '/' ? "" : "./"; /* not part of the path as given */
+	size_t n = strlen(before);
+	char *path, *root;
 
-	if (!p->path[0]) { /* it is not the working directory */
-		errno = ENOENT;
-		fine = false;
-	}
-	fine = fine ? list_whole(p, whole, relative ? strlen(here) + 1 : 0, fault)
-		    : fault_errno(fault, errno, "", "%s", strerror(errno));
-	free(here);
-	free(whole);
-	return fine;
+	if (!p->path[0]) /* it is not the working directory */
+		return fault_errno(fault, ENOENT, "", "%s", strerror(ENOENT));
+	if (asprintf(&path, "%s%s", before, p->path) < 0)
+		return fault_memory(fault);
+	bool fine = shard_list_read(list, path, fault);
+
+	free(path);
+	if (!fine && strncmp(fault->text, before, n) == 0)
+		memmove(fault->text, fault->text + n, strlen(fault->text + n) + 1);
+	if (!fine)
+		return false;
+	if (list->count == 0)
+		return fault_set(fault, FAULT_ARGUMENT, "", "no files found");
+	root = realpath(list->root, NULL);
+	if (!root)
+		return fault_errno(fault, errno, "", "%s", strerror(errno));
+	p->prefix = strlen(list->root) > n ? strlen(list->root) - n : 0;
+	free(list->root);
+	list->root = root;
+	return true;
 }
 
 /* ---- objects ---- */
