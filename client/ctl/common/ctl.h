@@ -143,15 +143,13 @@ int ctl_run(const struct ctl_command *command, int argc, char **argv);
 __attribute__((format(printf, 2, 3))) int ctl_usage(
 	const struct ctl_command *command, const char *text, ...);
 
-static inline bool ctl_given(const struct ctl_arguments *a, unsigned option)
-{
-	return a->value[option].text;
-}
-
+/* The option's text; NULL: it was not given. */
 static inline const char *ctl_text(const struct ctl_arguments *a, unsigned option)
 {
 	return a->value[option].text;
 }
+
+#define ctl_given(a, option) (ctl_text(a, option) != NULL)
 
 /* The value of the option called @name; NULL: it was not given, or the command has none. */
 const char *ctl_named(const struct ctl_arguments *a, const char *name);
@@ -181,7 +179,7 @@ int ctl_weights(const struct ctl_arguments *a, int first, double weight[LIMIT_DA
  *
  *	struct emit e = {.json = ctl_given(a, JSON)};
  *
- *	for (size_t i = 0; i < n && !e.failed; i++) {
+ *	for (size_t i = 0; i < n && !e.error; i++) {
  *		emit_text(&e, "dataset", "DATASET", name[i]);
  *		emit_number(&e, "objects", "OBJECTS", objects[i]);
  *		emit_row(&e);
@@ -210,10 +208,9 @@ enum { EMIT_COLUMNS = 24, EMIT_HELD_BYTES = 1 << 15 };
 struct emit {
 	FILE *to; /* NULL: stdout */
 	bool json;
-	bool failed; /* writing failed; emit_end() reports it */
+	int error; /* errno of writing, which emit_end() reports; or 0 */
 
 	/* Private. */
-	int error;
 	bool object, comma;	  /* object: the row's is open */
 	bool open;		  /* a line of text that has no end yet */
 	bool headed;		  /* the heads are printed */
@@ -245,10 +242,11 @@ void emit_bool(struct emit *e, const char *key, const char *head, bool value);
 /* Only in the text: a cell that is aligned right. */
 __attribute__((format(printf, 3, 4))) void emit_cell(
 	struct emit *e, const char *head, const char *format, ...);
-/* Only in the text: a line between rows. */
-__attribute__((format(printf, 2, 3))) void emit_line(struct emit *e, const char *format, ...);
 /* Only in the text: more at the end of the row or line that was the last. */
 __attribute__((format(printf, 2, 3))) void emit_more(struct emit *e, const char *format, ...);
+/* Only in the text: a line between rows. */
+#define emit_line(e, ...) (emit_end_line(e), emit_more(e, __VA_ARGS__))
+void emit_end_line(struct emit *e);
 
 /* Only in JSON: begins an object or array, '{' or '[', and ends it, '}' or ']'. */
 void emit_open(struct emit *e, const char *key, char bracket);
@@ -275,8 +273,8 @@ struct si si(double value, const char *unit);
 
 /* A file that replaces another whole: it is under its path complete and synced, or not at all. */
 struct ctl_file {
-	const char *path; /* borrowed */
-	char *part;	  /* its name until then, if it needs one */
+	const char *path;	  /* borrowed */
+	char part[PATH_MAX + 24]; /* its name until then */
 	FILE *to;
 };
 
@@ -298,7 +296,8 @@ bool ctl_file_sync_parent(const char *path);
 const void *ctl_map(const char *path, size_t *bytes);
 void ctl_unmap(const void *mapped, size_t bytes);
 
-/* Reads the cursor file @path; false after an error. @begin: the first cursor of the stream that
+/* Reads the cursor file @path to @cursor, which is zero; false after an error. @begin: the first
+ * cursor of the stream that
  * @cursor must belong to, or NULL. The caller calls cursor_free() after a failure, too. */
 bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct cursor *begin);
 /* Replaces @path atomically and durably. False after an error. */

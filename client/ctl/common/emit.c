@@ -24,11 +24,10 @@ static void put(struct emit *e, const char *bytes, size_t n)
 }
 
 /* Notes a fault of writing while errno is its own. */
-static void check(struct emit *e, bool fine)
+static void check(struct emit *e)
 {
-	if (!fine && !e->failed)
+	if (ferror(to(e)) && !e->error)
 		e->error = errno;
-	e->failed |= !fine;
 }
 
 /* Writes the digits to the end of @digits. Returns where they begin. */
@@ -112,7 +111,7 @@ static const char *hold(struct emit *e, char what, const char *text)
 	return fault_line(held + 1);
 }
 
-static void end_line(struct emit *e)
+void emit_end_line(struct emit *e)
 {
 	if (e->open)
 		hold(e, END, "");
@@ -128,7 +127,7 @@ static void show(struct emit *e, char what, const char *head, const char *text)
 	if (e->json || !head)
 		return;
 	if (i == 0)
-		end_line(e); /* the one before */
+		emit_end_line(e); /* the one before */
 	size_t width = width_of(hold(e, what, text));
 
 	assert(i < EMIT_COLUMNS);
@@ -294,33 +293,18 @@ void emit_cell(struct emit *e, const char *head, const char *format, ...)
 	show(e, RIGHT, head, text);
 }
 
-static void hold_format(struct emit *e, const char *format, va_list args)
-{
-	char text[2 * PATH_MAX];
-
-	vsnprintf(text, sizeof(text), format, args);
-	if (!e->json)
-		hold(e, TEXT, text);
-}
-
-void emit_line(struct emit *e, const char *format, ...)
-{
-	va_list args;
-
-	end_line(e); /* the one before */
-	va_start(args, format);
-	hold_format(e, format, args);
-	va_end(args);
-	e->open = !e->json;
-}
-
 void emit_more(struct emit *e, const char *format, ...)
 {
+	char text[2 * PATH_MAX];
 	va_list args;
 
+	if (e->json)
+		return;
 	va_start(args, format);
-	hold_format(e, format, args);
+	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
+	hold(e, TEXT, text);
+	e->open = true;
 }
 
 /* ---- rows ---- */
@@ -331,12 +315,12 @@ void emit_row(struct emit *e)
 		put(e, "}\n", 2);
 	e->object = e->comma = false;
 	e->column = 0;
-	check(e, !ferror(to(e)));
+	check(e);
 }
 
 void emit_table(struct emit *e)
 {
-	end_line(e);
+	emit_end_line(e);
 	lay_out(e);
 	e->headed = false;
 	e->columns = e->printed = 0;
@@ -346,10 +330,9 @@ int emit_end(struct emit *e, int status)
 {
 	emit_row(e);
 	emit_table(e);
-	check(e, fflush(to(e)) == 0);
-	if (e->failed)
-		return ctl_fail("stdout: %s", strerror(e->error));
-	return status;
+	fflush(to(e));
+	check(e);
+	return e->error ? ctl_fail("stdout: %s", strerror(e->error)) : status;
 }
 
 struct si si(double value, const char *unit)

@@ -35,14 +35,11 @@ bool ctl_file_begin(struct ctl_file *f, const char *path)
 	*f = (struct ctl_file){.path = path};
 	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
 		return ctl_error("%s: " PHRASE_NOT_FILE "; write to another path", path);
-	if (asprintf(&f->part, "%s.%ld", path, (long)getpid()) < 0)
-		return ctl_error(PHRASE_MEMORY);
+	snprintf(f->part, sizeof(f->part), "%s.%ld", path, (long)getpid());
 	f->to = fopen(f->part, "wxe");
 	if (f->to)
 		return true;
-	ctl_fail("%s: cannot be written: %s", path, strerror(errno));
-	free(f->part);
-	return false;
+	return ctl_error("%s: cannot be written: %s", path, strerror(errno));
 }
 
 bool ctl_file_end(struct ctl_file *f, bool keep)
@@ -55,7 +52,6 @@ bool ctl_file_end(struct ctl_file *f, bool keep)
 	if (!done)
 		unlink(f->part);
 	fclose(f->to);
-	free(f->part);
 	return done;
 }
 
@@ -122,15 +118,13 @@ bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct curso
 	bool good = bytes && cursor_decode(cursor, bytes, n, &fault);
 
 	if (!bytes)
-		memset(cursor, 0, sizeof(*cursor));
-	else if (!good)
-		ctl_fail("%s: %s: %s", path, fault.field, fault.text);
-	else if (begin && !cursor_belongs(cursor, begin, &fault))
-		good = ctl_error("%s: is not a cursor of stream %s: %s: %s", path, begin->stream,
-			fault.field, fault.text);
-	if (bytes)
-		ctl_unmap(bytes, n);
-	return good;
+		return false;
+	ctl_unmap(bytes, n);
+	if (!good)
+		return ctl_error("%s: %s: %s", path, fault.field, fault.text);
+	return !begin || cursor_belongs(cursor, begin, &fault) ||
+	       ctl_error("%s: is not a cursor of stream %s: %s: %s", path, begin->stream,
+		       fault.field, fault.text);
 }
 
 bool ctl_cursor_write(const struct cursor *cursor, const char *path)

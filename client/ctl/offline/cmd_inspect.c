@@ -562,7 +562,7 @@ static void inspect_place(struct inspect *in)
 	dataset_close(&in->first);
 	ctl_progress_begin(
 		&in->progress, p->path, in->deep ? "tokens" : "shards", in->deep ? 0 : shards);
-	for (uint64_t at = 0; at < shards && !in->emit.failed; at += n) {
+	for (uint64_t at = 0; at < shards && !in->emit.error; at += n) {
 		n = shards - at < AT_ONCE ? shards - at : AT_ONCE;
 		struct reading r = {in, at, calloc(n, sizeof(*r.shard))};
 

@@ -81,7 +81,7 @@ static bool put_row(void *context, const void *item, const void *tokens)
 		put_tokens(p, tokens);
 	}
 	emit_row(e);
-	return !e->failed;
+	return !e->error;
 }
 
 /* Prints @rows rows from @position on, those of @rank. False after an error was printed. */
@@ -216,7 +216,7 @@ static int put_windows(const struct ctl_history *h, const struct ctl_arguments *
 	uint64_t position;
 	bool served = false, in_part = false;
 
-	for (place.window = first; place.window < first + count && !e.failed; place.window++) {
+	for (place.window = first; place.window < first + count && !e.error; place.window++) {
 		if (!order_when(&h->order, &place, &position)) {
 			in_part |= order_unwindow(&h->order.dataset[d], h->order.seed, place.epoch,
 					   place.window) != UINT64_MAX;
