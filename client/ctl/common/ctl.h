@@ -8,7 +8,6 @@
 #include "proto/order.h"
 
 #include <limits.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -305,21 +304,12 @@ bool ctl_cursor_write(const struct cursor *cursor, const char *path);
 
 /* ---- a line of progress on stderr, if that is a terminal ---- */
 
-struct ctl_progress {
-	const char *what;
-	const char *unit;
-	uint64_t total; /* 0: not known */
-	_Atomic uint64_t done;
-	_Atomic uint64_t next_ms; /* of the next redraw */
-	bool shown;
-};
-
-/* @what: "packing", and @unit: "tokens", borrowed. @total 0: not known. */
-void ctl_progress_begin(struct ctl_progress *p, const char *what, const char *unit, uint64_t total);
+/* There is one at a time. @what: "packing", and @unit: "tokens", borrowed. @total 0: not known. */
+void ctl_progress_begin(const char *what, const char *unit, uint64_t total);
 /* Adds finished units. Any thread may call it. */
-void ctl_progress_add(struct ctl_progress *p, uint64_t done);
+void ctl_progress_add(uint64_t n);
 /* Removes the line. */
-void ctl_progress_end(struct ctl_progress *p);
+void ctl_progress_end(void);
 
 /* The share of the samples, from 0 to 1, that a mix takes from dataset @d; 0 if it is older. */
 static inline double ctl_fraction(const struct order_segment *s, uint32_t d)

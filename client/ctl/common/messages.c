@@ -4,6 +4,7 @@
 #include "proto/phrases.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -45,33 +46,38 @@ bool ctl_grow(void **array, size_t n, size_t bytes)
 
 enum { EVERY_MS = 100 }; /* a redraw, by the thread that adds work when it is due */
 
-void ctl_progress_begin(struct ctl_progress *p, const char *what, const char *unit, uint64_t total)
+static struct {
+	const char *what, *unit;
+	uint64_t total;
+	_Atomic uint64_t done, next_ms; /* next_ms: of the next redraw */
+} progress;
+
+void ctl_progress_begin(const char *what, const char *unit, uint64_t total)
 {
-	*p = (struct ctl_progress){.what = what,
-		.unit = unit,
-		.total = total,
-		.next_ms = ctl_clock_ms() + EVERY_MS,
-		.shown = isatty(STDERR_FILENO)};
+	progress.what = what;
+	progress.unit = unit;
+	progress.total = total;
+	progress.done = 0;
+	progress.next_ms = isatty(STDERR_FILENO) ? ctl_clock_ms() + EVERY_MS : UINT64_MAX;
 }
 
-void ctl_progress_add(struct ctl_progress *p, uint64_t done)
+void ctl_progress_add(uint64_t n)
 {
-	double all = (double)(atomic_fetch_add(&p->done, done) + done), total = (double)p->total;
-	uint64_t now = p->shown ? ctl_clock_ms() : 0, next = atomic_load(&p->next_ms);
+	double done = (double)(atomic_fetch_add(&progress.done, n) + n);
+	uint64_t now = ctl_clock_ms(), next = progress.next_ms;
 
 	/* The thread that advances next_ms draws. */
-	if (now < next || !atomic_compare_exchange_strong(&p->next_ms, &next, now + EVERY_MS))
+	if (now < next || !atomic_compare_exchange_strong(&progress.next_ms, &next, now + EVERY_MS))
 		return;
-	if (p->total > 0)
-		dprintf(STDERR_FILENO, "\r\033[K%.120s  %s of %s, %.0f %%", p->what,
-			si(all, p->unit).text, si(total, p->unit).text, 100 * all / total);
-	else
-		dprintf(STDERR_FILENO, "\r\033[K%.120s  %s", p->what, si(all, p->unit).text);
+	dprintf(STDERR_FILENO, "\r\033[K%.120s  %s", progress.what, si(done, progress.unit).text);
+	if (progress.total > 0)
+		dprintf(STDERR_FILENO, " of %s, %.0f %%",
+			si((double)progress.total, progress.unit).text,
+			100 * done / (double)progress.total);
 }
 
-void ctl_progress_end(struct ctl_progress *p)
+void ctl_progress_end(void)
 {
-	if (p->shown)
+	if (progress.next_ms < UINT64_MAX)
 		dprintf(STDERR_FILENO, "\r\033[K");
-	p->shown = false;
 }

@@ -43,7 +43,6 @@ struct inspect {
 	unsigned lists;
 	bool deep, faults;
 	FILE *manifest; /* to be written; or NULL */
-	struct ctl_progress progress;
 
 	/* the path that is read */
 	struct ctl_place place;
@@ -302,7 +301,7 @@ static void scan(struct inspect *in, struct inspected *f, const struct shard *sh
 	f->scan = (struct ctl_scan){.vocab = stream && stream->has_vocab ? stream->vocab : 0,
 		.digests = in->manifest || (f->listed && f->listed->shards.entry),
 		.masks = f->has_mask,
-		.progress = &in->progress};
+		.progress = true};
 	f->scanned = ctl_scan(&f->scan, shard, &fault);
 	if (!f->scanned)
 		problem(f, "%s", ctl_input_text(f->path, fault.text));
@@ -547,7 +546,7 @@ static bool read_next(const struct parallel *p, struct fault *fault)
 	(void)fault;
 	read_shard(r->in, &r->shard[p->i], r->first + p->i);
 	if (!r->in->deep)
-		ctl_progress_add(&r->in->progress, 1);
+		ctl_progress_add(1);
 	return true;
 }
 
@@ -560,8 +559,7 @@ static void inspect_place(struct inspect *in)
 	struct fault fault;
 
 	dataset_close(&in->first);
-	ctl_progress_begin(
-		&in->progress, p->path, in->deep ? "tokens" : "shards", in->deep ? 0 : shards);
+	ctl_progress_begin(p->path, in->deep ? "tokens" : "shards", in->deep ? 0 : shards);
 	for (uint64_t at = 0; at < shards && !in->emit.error; at += n) {
 		n = shards - at < AT_ONCE ? shards - at : AT_ONCE;
 		struct reading r = {in, at, calloc(n, sizeof(*r.shard))};
@@ -575,7 +573,7 @@ static void inspect_place(struct inspect *in)
 			end_shard(in, &r.shard[i]);
 		free(r.shard);
 	}
-	ctl_progress_end(&in->progress);
+	ctl_progress_end();
 }
 
 /* ---- paths ---- */

@@ -318,12 +318,12 @@ static bool pack_files(struct pack *p, struct fault *fault)
 			fit = PACK_FIT_MOST / (p->file[i].end - p->file[i].begin);
 	unsigned threads = (unsigned)(fit < most ? fit : most);
 
-	ctl_progress_begin(&p->progress, "packing", "tokens", p->tokens);
+	ctl_progress_begin("packing", "tokens", p->tokens);
 	if (parallel_for(p->files, threads, pack_file, p, fault) == p->files) {
 		p->writes = true;
 		done = parallel_for(p->files, threads, pack_file, p, fault);
 	}
-	ctl_progress_end(&p->progress);
+	ctl_progress_end();
 	for (uint64_t i = 0; i < done; i++)
 		print(p, &p->file[i]);
 	return done == p->files;

@@ -91,8 +91,7 @@ int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a, int 
 
 void ctl_input_end(struct ctl_input *input)
 {
-	if (input->hint.frames)
-		frames_free(input->hint.frames);
+	frames_free(input->hint.frames);
 	store_close(input->stores);
 	config_free(input->config);
 }
@@ -220,7 +219,7 @@ bool ctl_scan(struct ctl_scan *scan, const struct shard *shard, struct fault *fa
 		if (scan->masks)
 			fine = count_masked(scan, shard, token, n, (uint8_t *)narrow, fault);
 		if (scan->progress)
-			ctl_progress_add(scan->progress, n);
+			ctl_progress_add(n);
 	}
 	free(wide);
 	free(narrow);

@@ -49,8 +49,7 @@ static bool list_files(struct ctl_place *p, struct fault *fault)
 struct reading {
 	struct dataset *d;
 	char *prefix; /* the key of the root; owned */
-	struct ctl_progress progress;
-	bool failed; /* a key was refused */
+	bool failed;  /* a key was refused */
 	struct fault *fault;
 	const struct shard_list *names; /* to ask for; NULL: they are listed */
 };
@@ -77,7 +76,7 @@ static bool take(void *context, const struct object *object)
 	const struct shard_list *list = &r->d->list;
 	const char *name = object->key + r->d->key_bytes, *wrong = NULL;
 
-	ctl_progress_add(&r->progress, 1);
+	ctl_progress_add(1);
 	if (object->size == 0 && (!*name || bytes_ends_in(name, "/")))
 		return true; /* consoles write such directories */
 	if (!manifest_name_ok(name))
@@ -110,7 +109,7 @@ static bool ask(const struct parallel *p, struct fault *fault)
 	bool there = store_head(r->d->finder.stores, r->d->bucket, key, &object.size, etag, fault);
 
 	free(key);
-	ctl_progress_add(&r->progress, 1);
+	ctl_progress_add(1);
 	if (!there)
 		return fault->code == FAULT_CHANGED;
 	pthread_mutex_lock(&lock);
@@ -152,10 +151,10 @@ static bool read_objects(struct reading *r)
 	uint64_t n = r->names ? r->names->count : 0, sides, size;
 	bool fine;
 
-	ctl_progress_begin(&r->progress, d->list.root, r->names ? "objects" : "keys", n);
+	ctl_progress_begin(d->list.root, r->names ? "objects" : "keys", n);
 	fine = r->names ? parallel_for(n, CTL_GETS, ask, r, r->fault) == n
 			: store_list(d->finder.stores, d->bucket, r->prefix, take, r, r->fault);
-	ctl_progress_end(&r->progress);
+	ctl_progress_end();
 	if (!fine || r->failed || !shard_list_split(&d->list, &sides, r->fault) ||
 		!dataset_resize(d, d->list.count + 1, r->fault))
 		return false;

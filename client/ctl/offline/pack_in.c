@@ -91,7 +91,7 @@ static bool find_source(const struct parallel *parallel, struct fault *fault)
 		s->has[PACK_MASK] = side_id(SIDE_MASK, format, hint, file);
 	}
 	ctl_input_close(shard, fd);
-	ctl_progress_add(&p->progress, 1);
+	ctl_progress_add(1);
 	return shard;
 }
 
@@ -121,9 +121,9 @@ bool pack_find_sources(struct pack *p, char *const *path, int n, struct fault *f
 
 	for (int i = 0; fine && i < n; i++)
 		fine = add_place(p, path[i], fault);
-	ctl_progress_begin(&p->progress, "looking at inputs", "shards", p->sources);
+	ctl_progress_begin("looking at inputs", "shards", p->sources);
 	fine = fine && parallel_for(p->sources, p->threads, find_source, p, fault) == p->sources;
-	ctl_progress_end(&p->progress);
+	ctl_progress_end();
 	for (size_t i = 0; fine && i < p->sources; i++) {
 		p->source[i].begin = p->tokens;
 		p->tokens += p->source[i].tokens;

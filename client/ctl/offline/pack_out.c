@@ -90,19 +90,13 @@ static bool put(struct out *o, const void *from, size_t n, struct fault *fault)
  * save too little space. */
 static bool begin_zstd(struct out *o)
 {
-	ZSTD_parameters large = ZSTD_getParams(o->p->level, 0, 0);
-	ZSTD_CCtx_params *set = ZSTD_createCCtxParams();
-	bool fine;
+	ZSTD_compressionParameters large = ZSTD_getCParams(o->p->level, 0, 0);
 
-	large.fParams.checksumFlag = 1;
 	o->packed_room = ZSTD_compressBound(o->p->frame_bytes);
 	o->packed = malloc(o->packed_room);
 	o->zstd = ZSTD_createCCtx();
-	fine = set && o->packed && o->zstd &&
-	       !ZSTD_isError(ZSTD_CCtxParams_init_advanced(set, large)) &&
-	       !ZSTD_isError(ZSTD_CCtx_setParametersUsingCCtxParams(o->zstd, set));
-	ZSTD_freeCCtxParams(set);
-	return fine;
+	return o->packed && o->zstd && !ZSTD_isError(ZSTD_CCtx_setCParams(o->zstd, large)) &&
+	       !ZSTD_isError(ZSTD_CCtx_setParameter(o->zstd, ZSTD_c_checksumFlag, 1));
 }
 
 static bool put_frames(struct out *o, const void *bytes, size_t n, struct fault *fault)
@@ -232,7 +226,7 @@ static bool take(void *context, const uint32_t *tokens, uint64_t n, const uint32
 	uint64_t at = o->taken;
 
 	o->taken += n;
-	ctl_progress_add(&o->p->progress, n);
+	ctl_progress_add(n);
 	for (uint64_t i = 0; i < ends; i++) {
 		o->has_eos |= tokens[end[i] - 1] == o->p->eos;
 		if (!add_document(o, at + end[i], fault))

@@ -120,7 +120,7 @@ struct ctl_scan {
 	uint64_t vocab; /* tokens must be below it; 0: no limit */
 	bool digests;	/* compute the digest */
 	bool masks;	/* count masked tokens; the shard was opened with loss_mask */
-	struct ctl_progress *progress; /* of tokens; or NULL */
+	bool progress;	/* is made, in tokens */
 
 	/* the result */
 	uint64_t digest;
@@ -200,7 +200,6 @@ struct pack {
 	uint64_t files; /* at first those that --shards asks for, or 0 */
 	bool writes;	/* all that were there have been compared */
 	struct emit emit;
-	struct ctl_progress progress;
 };
 
 /* Files are cut between documents, and say where those are. */

@@ -150,13 +150,11 @@ bool ctl_history_has(const struct ctl_history *h, uint64_t from)
 	uint64_t first = h->order.segment[0]->start, end = cursor_end(&h->cursor);
 
 	if (from < first)
-		ctl_fail("--from %" PRIu64 ": the mixes before position %" PRIu64
-			 " are unknown; give a --cursor saved earlier",
+		return ctl_error("--from %" PRIu64 ": the mixes before position %" PRIu64
+				 " are unknown; give a --cursor saved earlier",
 			from, first);
-	else if (from > end)
-		ctl_fail("--from %" PRIu64 ": stream %s ends at position %" PRIu64, from,
-			h->cursor.stream, end);
-	return from >= first && from <= end;
+	return from <= end || ctl_error("--from %" PRIu64 ": stream %s ends at position %" PRIu64,
+				      from, h->cursor.stream, end);
 }
 
 int ctl_with_history(const struct ctl_arguments *a, bool all,
@@ -229,8 +227,7 @@ struct ctl_windows {
 struct ctl_windows *ctl_windows_open(
 	const struct ctl_stream *s, size_t item_bytes, ctl_windows_take *take, void *context)
 {
-	static struct ctl_windows reader;
-	struct ctl_windows *r = &reader;
+	static struct ctl_windows r[1];
 	const struct cursor *c = &s->stream->begin;
 	uint64_t fit;
 
@@ -257,11 +254,8 @@ struct ctl_windows *ctl_windows_open(
 
 static void close_file(struct file *file)
 {
-	if (!file->dataset)
-		return;
-	shard_close(file->source);
-	if (file->fd >= 0)
-		close(file->fd);
+	if (file->dataset)
+		ctl_input_close(file->source, file->fd);
 	file->source = NULL;
 	file->dataset = NULL;
 }
@@ -375,8 +369,7 @@ void ctl_windows_close(struct ctl_windows *reader)
 		return;
 	for (unsigned i = 0; i < OPEN_FILES; i++)
 		close_file(&reader->file[i]);
-	if (reader->frames)
-		frames_free(reader->frames);
+	frames_free(reader->frames);
 	free(reader->items);
 	free(reader->tokens);
 }

@@ -53,7 +53,6 @@ struct cache {
 	uint64_t bytes;	   /* of all files */
 	uint64_t dropped;  /* pieces */
 	uint64_t next_ms;  /* when `warm` looks again */
-	struct ctl_progress progress;
 };
 
 /* ---- the files: DIR/HASH.NUMBER is a piece, whose last 4 KiB begin with its object's URL ---- */
@@ -254,7 +253,7 @@ static const char *read_stream(struct cache *c, struct tokend *t, uint64_t evict
 		pieces = c->sum.pieces;
 		if (!look(c))
 			return NULL;
-		ctl_progress_add(&c->progress, c->sum.pieces > pieces ? c->sum.pieces - pieces : 0);
+		ctl_progress_add(c->sum.pieces > pieces ? c->sum.pieces - pieces : 0);
 	}
 }
 
@@ -279,14 +278,14 @@ static int warm(struct cache *c)
 	evictions = count(c, "evictions");
 	if (tokend_attach(&t, &session, why, sizeof(why)) < 0)
 		return ctl_fail("%s", why);
-	ctl_progress_begin(&c->progress, "warming", "pieces", c->sum.all - c->sum.pieces);
+	ctl_progress_begin("warming", "pieces", c->sum.all - c->sum.pieces);
 	if (c->sum.all == 0)
 		ctl_fail("stream %s: none of its datasets is read in pieces; `tokend --check` says "
 			 "why",
 			c->stream);
 	else
 		end = read_stream(c, t, evictions);
-	ctl_progress_end(&c->progress);
+	ctl_progress_end();
 	position = tokend_taken(t);
 	tokend_detach(t);
 	if (!end || !look(c))
