@@ -137,17 +137,16 @@ static unsigned find_option(const struct ctl_command *c, char *word, char **valu
 {
 	bool letter = word[0] == '-' && word[1] != '-';
 	size_t n = letter ? 1 : strcspn(word + 2, "=");
-	unsigned i = 0;
 
 	*value = letter ? (word[2] ? word + 2 : NULL) : word[2 + n] ? word + 2 + n + 1 : NULL;
-	for (; i < c->count; i++) {
+	for (unsigned i = 0; i < c->count; i++) {
 		const char *name = c->options[i].name;
 
 		if (name && (letter ? word[1] && word[1] == c->options[i].letter
 				    : strlen(name) == n && strncmp(name, word + 2, n) == 0))
-			break;
+			return i;
 	}
-	return i;
+	return c->count;
 }
 
 static int refuse_option(const struct ctl_command *c, const char *word)
@@ -319,15 +318,9 @@ static const char *value_of(const struct ctl_option *o, char text[64])
 	return text;
 }
 
-/* "tokctl plan STREAM -c FILE [--json]". Free it. NULL: out of memory. */
-static char *synopsis_of(const struct ctl_command *command)
+/* Writes "tokctl plan STREAM -c FILE [--json]". */
+static void put_synopsis(const struct ctl_command *command, FILE *to)
 {
-	char *synopsis = NULL;
-	size_t bytes;
-	FILE *to = open_memstream(&synopsis, &bytes);
-
-	if (!to)
-		return NULL;
 	fprintf(to, "tokctl%s%s", SPACED(command->name));
 	if (command->arguments)
 		fprintf(to, " %s", command->arguments);
@@ -346,8 +339,6 @@ static char *synopsis_of(const struct ctl_command *command)
 	for (unsigned i = 0; command->subcommands && !command->arguments && command->subcommands[i];
 		i++)
 		fprintf(to, "%s%s", i ? "|" : " ", last_word(command->subcommands[i]));
-	fclose(to);
-	return synopsis;
 }
 
 /* Writes the range and the preset of an option, "1 to 3600; default: 60", or "". */
@@ -370,12 +361,14 @@ static void write_range(const struct ctl_option *o, char *text, size_t bytes)
 
 void ctl_help(FILE *to, const struct ctl_command *command)
 {
-	char range[128], text[512], value[64], wrapped[WRAPPED_BYTES];
-	char *synopsis = synopsis_of(command);
+	char range[128], text[512], value[64], synopsis[WRAPPED_BYTES] = "", wrapped[WRAPPED_BYTES];
+	FILE *line = fmemopen(synopsis, sizeof(synopsis), "w");
 
-	fputs("usage: ", to);
-	fputs(text_wrap(synopsis ? synopsis : "", strlen("usage: "), wrapped), to);
-	free(synopsis);
+	if (line) {
+		put_synopsis(command, line);
+		fclose(line);
+	}
+	fprintf(to, "usage: %s", text_wrap(synopsis, strlen("usage: "), wrapped));
 	fprintf(to, "%s\n\n", command->help);
 	for (unsigned i = 0; command->subcommands && command->subcommands[i]; i++) {
 		const struct ctl_command *sub = command->subcommands[i];

@@ -36,8 +36,8 @@ struct doctor {
 	struct emit e;
 	unsigned fixes; /* lines that ask for something */
 
-	const struct config *config; /* NULL: none is known */
-	uid_t user;		     /* the daemon's */
+	struct config *config; /* NULL: none is known */
+	uid_t user;	       /* the daemon's */
 	char user_name[64];
 };
 
@@ -258,12 +258,11 @@ static void take_user(struct doctor *d, uid_t user)
 		snprintf(d->user_name, sizeof(d->user_name), "uid %u", (unsigned)user);
 }
 
-/* Returns the daemon's config if none was given. */
-static struct config *check_daemon(struct doctor *d, const struct ctl_arguments *a)
+/* Takes the daemon's config if none was given. */
+static void check_daemon(struct doctor *d, const struct ctl_arguments *a)
 {
 	struct ctl_link link = {.quiet = true};
 	json_t *status = ctl_status_of(&link, a, false);
-	struct config *config = NULL;
 	char process[32];
 	struct stat owner;
 	struct fault fault;
@@ -278,7 +277,7 @@ static struct config *check_daemon(struct doctor *d, const struct ctl_arguments 
 		ok(d, "daemon", "%s answers: pid %" PRIu64 " of %s, %" PRIu64 " sessions",
 			link.socket, pid, d->user_name, status_number(daemon, "sessions"));
 		if (!d->config) /* NULL also if this user may not read it */
-			d->config = config = config_load(status_text(daemon, "config"), &fault);
+			d->config = config_load(status_text(daemon, "config"), &fault);
 	} else if (link.absent && !ctl_given(a, SOCKET)) {
 		skip(d, "daemon", "none runs yet");
 	} else {
@@ -286,7 +285,6 @@ static struct config *check_daemon(struct doctor *d, const struct ctl_arguments 
 			link.why);
 	}
 	json_decref(status);
-	return config;
 }
 
 static const struct ctl_option options[] = {
@@ -303,24 +301,21 @@ static int doctor(const struct ctl_arguments *a)
 	const struct passwd *entry = user ? getpwnam(user) : NULL;
 	uid_t uid = entry ? entry->pw_uid : 0; /* the entry lasts until the next one */
 	struct doctor d = {.e.json = ctl_given(a, JSON)};
-	struct config *config, *theirs;
 	struct fault fault;
 
 	if (user && !entry)
 		return ctl_usage(a->command, "--user: there is no user %s on this node", user);
-	config = file ? config_load(file, &fault) : NULL;
-	d.config = config;
+	d.config = file ? config_load(file, &fault) : NULL;
 	take_user(&d, geteuid());
 	check_io_uring(&d);
 	check_clock(&d);
-	if (file && !config)
+	if (file && !d.config)
 		fix(&d, "config", "mend it: a daemon cannot start with it", "%s", fault.text);
-	theirs = check_daemon(&d, a);
+	check_daemon(&d, a);
 	if (entry)
 		take_user(&d, uid);
 	check_shards(&d);
-	config_free(config);
-	config_free(theirs);
+	config_free(d.config);
 	return emit_end(&d.e, d.fixes ? CTL_FAILED : CTL_OK);
 }
 

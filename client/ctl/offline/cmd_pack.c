@@ -173,9 +173,11 @@ static bool plan(struct pack *p, struct fault *fault)
 /* Rejects an OUT inside one of the inputs: a second run would pack its own output. */
 static bool is_outside(const struct pack *p, struct fault *fault)
 {
-	char *path = strdup(p->out), *parent = path ? realpath(dirname(path), NULL) : NULL;
-	bool fine = parent || pack_fail(fault, p->out, errno);
+	char path[PATH_MAX], parent[PATH_MAX];
 	struct stat st;
+
+	snprintf(path, sizeof(path), "%s", p->out);
+	bool fine = realpath(dirname(path), parent) || pack_fail(fault, p->out, errno);
 
 	for (unsigned i = 0; fine && i < p->places; i++) {
 		const char *in = p->place[i].path, *root = p->place[i].set.list.root;
@@ -187,8 +189,6 @@ static bool is_outside(const struct pack *p, struct fault *fault)
 				"%s: is inside the input %s; give a directory outside it", p->out,
 				in);
 	}
-	free(path);
-	free(parent);
 	return fine;
 }
 

@@ -597,16 +597,13 @@ static void put_lives(struct emit *e, const struct proof *p)
 /* False after an error was printed. */
 static bool put_proof(struct emit *e, const struct proof *p)
 {
-	char *verdict = NULL;
-	size_t n;
-	FILE *to = open_memstream(&verdict, &n);
+	char verdict[4 * PATH_MAX];
+	FILE *to = fmemopen(verdict, sizeof(verdict), "w");
 
-	if (to)
-		write_verdict(p, to);
-	if (!to || fclose(to) != 0) {
-		free(verdict);
+	if (!to)
 		return ctl_error(PHRASE_MEMORY);
-	}
+	write_verdict(p, to);
+	fclose(to);
 	emit_line(e, "%s", verdict);
 	put_numbers(e, p);
 	put_skips(e, p);
@@ -620,7 +617,6 @@ static bool put_proof(struct emit *e, const struct proof *p)
 	put_lives(e, p);
 	emit_text(e, "verdict", NULL, verdict);
 	emit_row(e);
-	free(verdict);
 	return true;
 }
 

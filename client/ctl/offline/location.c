@@ -20,15 +20,13 @@ static bool list_files(struct ctl_place *p, struct fault *fault)
 	struct shard_list *list = &p->set.list;
 	const char *before = p->path[0] == '/' ? "" : "./"; /* not part of the path as given */
 	size_t n = strlen(before);
-	char *path, *root;
+	char path[PATH_MAX + 1], *root;
 
 	if (!p->path[0]) /* it is not the working directory */
 		return fault_errno(fault, ENOENT, "", "%s", strerror(ENOENT));
-	if (asprintf(&path, "%s%s", before, p->path) < 0)
-		return fault_memory(fault);
+	snprintf(path, sizeof(path), "%s%s", before, p->path);
 	bool fine = shard_list_read(list, path, fault);
 
-	free(path);
 	if (!fine && strncmp(fault->text, before, n) == 0)
 		memmove(fault->text, fault->text + n, strlen(fault->text + n) + 1);
 	if (!fine)
@@ -99,16 +97,14 @@ static bool ask(const struct parallel *p, struct fault *fault)
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over the list */
 	struct reading *r = p->context;
 	const char *name = shard_list_name(r->names, p->i);
-	char *key, etag[STORE_ETAG_BYTES];
+	char key[PATH_MAX], etag[STORE_ETAG_BYTES];
 	struct object object = {.etag = etag};
 
 	if (p->i > 0 && strcmp(name, shard_list_name(r->names, p->i - 1)) == 0)
 		return true; /* shards share a side file */
-	if (asprintf(&key, "%s%s", r->prefix, name) < 0)
-		return fault_memory(fault);
+	snprintf(key, sizeof(key), "%s%s", r->prefix, name);
 	bool there = store_head(r->d->finder.stores, r->d->bucket, key, &object.size, etag, fault);
 
-	free(key);
 	ctl_progress_add(1);
 	if (!there)
 		return fault->code == FAULT_CHANGED;

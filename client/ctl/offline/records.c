@@ -53,12 +53,10 @@ bool records_add(struct records *r, const char *path)
 	if (n <= 0)
 		ctl_fail("%s: %s", path, n < 0 ? strerror(errno) : "contains no *.record files");
 	for (int i = 0; i < n; i++) {
-		char *whole = NULL;
+		char whole[PATH_MAX];
 
-		if (done && asprintf(&whole, "%s/%s", path, entry[i]->d_name) < 0)
-			done = ctl_error(PHRASE_MEMORY);
+		snprintf(whole, sizeof(whole), "%s/%s", path, entry[i]->d_name);
 		done = done && add_file(r, whole);
-		free(whole);
 		free(entry[i]);
 	}
 	free(entry);

@@ -372,13 +372,11 @@ static int await(struct request *r)
 
 /* ---- asking ---- */
 
-/* Writes the request's arguments, a line each, to *@to, which is to be freed. Returns an exit
- * status. */
-static int write_args(const struct ctl_arguments *a, char **to)
+/* Writes the request's arguments, a line each, to @to. Returns an exit status. */
+static int write_args(const struct ctl_arguments *a, char to[WIRE_ARGS_BYTES])
 {
 	double weight[LIMIT_DATASETS], sum = 0;
-	size_t bytes = 0;
-	FILE *args = open_memstream(to, &bytes);
+	FILE *args = fmemopen(to, WIRE_ARGS_BYTES - 1, "w"); /* its last byte stays 0 */
 	int status = args ? ctl_weights(a, 1, weight) : ctl_fail(PHRASE_MEMORY);
 
 	for (unsigned option = AT; option <= MICRO && status == CTL_OK; option++)
@@ -393,10 +391,10 @@ static int write_args(const struct ctl_arguments *a, char **to)
 	}
 	if (status == CTL_OK && a->arguments > 1 && !(sum > 0))
 		status = ctl_usage(a->command, PHRASE_WEIGHTS);
-	if (args && fclose(args) != 0 && status == CTL_OK)
-		status = ctl_fail(PHRASE_MEMORY);
-	if (status == CTL_OK && bytes >= WIRE_ARGS_BYTES)
+	if (args && (fflush(args) != 0 || ferror(args)) && status == CTL_OK)
 		status = ctl_fail("%s: too many datasets for one request", a->command->name);
+	if (args)
+		fclose(args);
 	return status;
 }
 
@@ -432,20 +430,19 @@ static int request(const struct ctl_arguments *a)
 {
 	struct request r = {
 		.a = a, .kind = a->command->name, .link.fd = -1, .e.json = ctl_given(a, JSON)};
-	char *args = NULL;
+	char args[WIRE_ARGS_BYTES] = "";
 	int status;
 
 	if (ctl_given(a, RUN) && !wire_name_ok(ctl_text(a, RUN)))
 		return ctl_fail("--run %s: must be " PHRASE_NAME, ctl_text(a, RUN));
 	if (ctl_given(a, TAG) && !wire_name_ok(ctl_text(a, TAG)))
 		return ctl_usage(a->command, "--tag %s: must be " PHRASE_NAME, ctl_text(a, TAG));
-	status = write_args(a, &args);
+	status = write_args(a, args);
 	if (status == CTL_OK)
 		status = ask(&r, args);
 	ctl_disconnect(&r.link);
 	cursor_free(&r.cursor);
 	free(r.participant);
-	free(args);
 	return status;
 }
 

@@ -35,7 +35,7 @@ enum {
 
 /* The config, its private daemon's socket, and the daemon that this process started. */
 struct service {
-	char *config; /* absolute */
+	char config[PATH_MAX]; /* absolute */
 	char socket[WIRE_SOCKET_BYTES];
 	char program[PATH_MAX];
 	pid_t pid; /* 0: none */
@@ -295,27 +295,21 @@ static int start_private(struct service *s, const struct ctl_arguments *a)
 
 static int start(const struct ctl_arguments *a)
 {
-	struct service s = {.config = realpath(ctl_text(a, CONFIG), NULL)};
 	bool alone = ctl_given(a, SOCKET) || ctl_given(a, FOREGROUND);
+	struct service s = {.pid = 0};
 	struct fault fault;
-	int status = CTL_FAILED;
 
-	if (!s.config)
-		s.config = strdup(ctl_text(a, CONFIG));
+	if (!realpath(ctl_text(a, CONFIG), s.config))
+		snprintf(s.config, sizeof(s.config), "%s", ctl_text(a, CONFIG));
 	settle_descriptors();
-	if (!s.config)
-		ctl_fail(PHRASE_MEMORY);
-	else if (tokend_program("tokend", s.program, sizeof(s.program)) != 0)
-		ctl_fail("config: tokend is neither near tokctl nor on PATH; install it, or set "
-			 "TOKEND_BIN to its directory");
-	else if (!ctl_private_socket(s.config, s.socket, &fault))
-		ctl_fail("%s", fault.text);
-	else if (!alone && find_shared(&s))
-		status = print(false, s.socket, ctl_given(a, JSON));
-	else
-		status = start_private(&s, a);
-	free(s.config);
-	return status;
+	if (tokend_program("tokend", s.program, sizeof(s.program)) != 0)
+		return ctl_fail("config: tokend is neither near tokctl nor on PATH; install it, or "
+				"set TOKEND_BIN to its directory");
+	if (!ctl_private_socket(s.config, s.socket, &fault))
+		return ctl_fail("%s", fault.text);
+	if (!alone && find_shared(&s))
+		return print(false, s.socket, ctl_given(a, JSON));
+	return start_private(&s, a);
 }
 
 const struct ctl_command ctl_start = {

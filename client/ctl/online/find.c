@@ -139,23 +139,22 @@ bool ctl_daemon_has(struct ctl_link *l, const struct ctl_daemon *daemon, const c
 	const char *stream, const char *run)
 {
 	bool quiet = l->quiet, has = false;
-	char *served;
+	char served[PATH_MAX];
 	json_t *status, *s;
 	size_t i;
 
 	l->quiet = true; /* one that does not answer has nothing */
 	status = ctl_status_at(l, daemon->path, false);
 	l->quiet = quiet;
-	served = realpath(status_text(json_object_get(status, "daemon"), "config"), NULL);
 	if (whole)
-		has = served && strcmp(served, whole) == 0;
+		has = realpath(status_text(json_object_get(status, "daemon"), "config"), served) &&
+		      strcmp(served, whole) == 0;
 	else
 		json_array_foreach(json_object_get(status, "sessions"), i, s)
 		{
 			has |= strcmp(status_text(s, "stream"), stream) == 0 &&
 			       (!run || strcmp(status_text(s, "run"), run) == 0);
 		}
-	free(served);
 	json_decref(status);
 	return has;
 }
@@ -209,8 +208,9 @@ static bool find_server(struct ctl_link *l, struct ctl_daemons *found, const cha
 
 static bool find(struct ctl_link *l, const char *file, const char *stream, const char *run)
 {
-	char *real = file ? realpath(file, NULL) : NULL, tried[LIMIT_TEXT_BYTES];
-	const char *whole = real ? real : file; /* one that does not exist is not served */
+	char real[PATH_MAX], tried[LIMIT_TEXT_BYTES];
+	/* One that does not exist is not served. */
+	const char *whole = file && realpath(file, real) ? real : file;
 	struct fault fault;
 	struct config *config = file ? config_load(file, &fault) : NULL;
 	const char *broken = file && !config ? fault.text : NULL;
@@ -229,7 +229,6 @@ static bool find(struct ctl_link *l, const char *file, const char *stream, const
 	if (done)
 		snprintf(l->socket, sizeof(l->socket), "%s", found.daemon[0].path);
 	config_free(config);
-	free(real);
 	return done;
 }
 
