@@ -1,12 +1,10 @@
 /*
  * tokctl: one table of subcommands.
  */
-#include "client/ctl/common/ctl.h"
 #include "client/ctl/offline/offline.h"
 #include "client/ctl/online/talk.h"
 #include "proto/version.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const struct ctl_command *const commands[] = {

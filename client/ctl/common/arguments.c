@@ -1,7 +1,5 @@
 /* The command line: parsed by the tables of options, which also make synopses and help. */
 #include "client/ctl/common/ctl.h"
-#include "proto/fault.h"
-#include "proto/nearest.h"
 #include "proto/phrases.h"
 #include "proto/text.h"
 #include "proto/wire.h"
@@ -10,7 +8,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

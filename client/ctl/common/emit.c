@@ -1,10 +1,8 @@
 #include "client/ctl/common/ctl.h"
-#include "proto/fault.h"
 #include "proto/text.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <string.h>
 

@@ -1,11 +1,9 @@
 /* Messages and progress on stderr; time and memory. */
 #include "client/ctl/common/ctl.h"
-#include "proto/fault.h"
 #include "proto/phrases.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>

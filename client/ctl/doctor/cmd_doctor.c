@@ -3,11 +3,9 @@
  * which a reader should mend them. For the last one, shards, it becomes the daemon's user, and also
  * measures the disk: windows at random places, past the page cache, by several threads.
  */
-#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "daemon/catalog/catalog.h"
 #include "daemon/catalog/parallel_for.h"
-#include "proto/order.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,7 +2,6 @@
 #include "client/ctl/common/ctl.h"
 #include "daemon/config/schema.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* ---- config keys, for pages.py ---- */

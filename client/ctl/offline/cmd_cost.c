@@ -8,11 +8,8 @@
  * epoch, by blocks no more than the groups that have begun.
  */
 #include "client/ctl/offline/offline.h"
-#include "daemon/catalog/catalog.h"
-#include "proto/phrases.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 enum mode { WINDOW, PIECE, MODES };
 enum {

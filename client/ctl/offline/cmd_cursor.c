@@ -5,7 +5,6 @@
  */
 #include "client/ctl/offline/offline.h"
 
-#include "daemon/catalog/catalog.h"
 #include "proto/phrases.h"
 
 #include <assert.h>
@@ -13,10 +12,8 @@
 #include <fts.h>
 #include <inttypes.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum verb { NEW, SHOW, DIFF, SEEK, SKIP, MIX, ADD, REMOVE, SCHEDULE, VERBS };
 /* NUMBER: --to, --samples or --at */

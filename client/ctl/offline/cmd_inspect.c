@@ -7,18 +7,12 @@
  */
 #include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"
-#include "daemon/catalog/catalog.h"
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/config/url_text.h"
-#include "daemon/shard/format.h"
-#include "daemon/shard/shard.h"
 #include "proto/phrases.h"
-#include "proto/table.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

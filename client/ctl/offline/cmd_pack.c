@@ -4,8 +4,6 @@
 #include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/config/url_text.h"
-#include "daemon/shard/format.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -4,12 +4,8 @@
  * computed by the daemon's code.
  */
 #include "client/ctl/offline/offline.h"
-#include "daemon/shard/format.h"
-#include "proto/phrases.h"
 
 #include <inttypes.h>
-#include <limits.h>
-#include <stdlib.h>
 
 /* ---- rows ---- */
 

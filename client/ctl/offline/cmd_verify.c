@@ -3,9 +3,6 @@
  * all ranks together must have taken each position exactly once, with the tokens of the shards.
  */
 #include "client/ctl/offline/offline.h"
-#include "client/ctl/offline/shards.h"
-#include "daemon/shard/bytes.h"
-#include "daemon/shard/format.h"
 #include "proto/phrases.h"
 
 #include <endian.h>

@@ -1,8 +1,5 @@
 /* How shards named on the command line are opened, and all their tokens. */
 #include "client/ctl/offline/shards.h"
-#include "daemon/config/url_text.h"
-#include "daemon/shard/bytes.h"
-#include "daemon/shard/format.h"
 #include "proto/phrases.h"
 
 #define XXH_INLINE_ALL

@@ -1,8 +1,6 @@
 /* Places. */
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/config/url_text.h"
-#include "daemon/shard/format.h"
 
 #include <errno.h>
 #include <pthread.h>

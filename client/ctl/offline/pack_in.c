@@ -1,12 +1,10 @@
 /* The inputs of `tokctl pack`: shards of any format, as one row of tokens. */
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/shard/format.h"
 
 #define XXH_INLINE_ALL
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <xxhash.h>
 

@@ -4,14 +4,12 @@
  * only compared: then all of this is done, but nothing is written.
  */
 #include "client/ctl/offline/shards.h"
-#include "daemon/shard/format.h"
 
 #define XXH_INLINE_ALL
 #define ZSTD_STATIC_LINKING_ONLY
 #include <assert.h>
 #include <endian.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

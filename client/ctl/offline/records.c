@@ -1,14 +1,12 @@
 /* Record files: their sections, the orders in which their rows were served, and which rows count.
  */
 #include "client/ctl/offline/offline.h"
-#include "daemon/shard/bytes.h"
 #include "proto/phrases.h"
 
 #include <dirent.h>
 #include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

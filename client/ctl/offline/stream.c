@@ -1,9 +1,7 @@
 /* A stream of a config, opened without a daemon: the mixes of a run, and the tokens of windows. */
 #include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"
-#include "daemon/catalog/catalog.h"
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/shard/bytes.h"
 #include "proto/phrases.h"
 #include "proto/place.h"
 #include "proto/wire.h"
@@ -11,9 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

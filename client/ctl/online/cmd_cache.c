@@ -9,7 +9,6 @@
  * stream's order, as by a trainer, and the daemon needs no other way to fetch them. It ends before
  * the cache is full, because from then on pieces are evicted for later ones.
  */
-#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "client/lib/tokend.h"
 #include "proto/phrases.h"

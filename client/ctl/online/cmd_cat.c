@@ -3,13 +3,10 @@
  * they are in the ring, so that anyone can print, compare or hash the data of a rank. It can also
  * write its cursor and a record.
  */
-#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "client/lib/tokend.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { RANK, WORLD, MICRO, BATCHES, SOCKET, CONFIG, START, CURSOR, OUT, RECORD, RUN, PEER, SLOTS };

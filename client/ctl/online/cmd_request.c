@@ -4,13 +4,10 @@
  * and each session's answer comes back. On a timeout or an interruption the request is cancelled,
  * unless a rank has already fetched it.
  */
-#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
-#include "proto/cursor.h"
 #include "proto/phrases.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -7,17 +7,13 @@
  * one starts, serves or ends. When the daemon ends it removes lock and log; after a kill the next
  * daemon uses them.
  */
-#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "client/lib/tokend.h"
-#include "proto/phrases.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>

@@ -1,11 +1,9 @@
 /* tokctl status: the sessions of a daemon, its stores and its cache; with --watch again and again.
  */
-#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>

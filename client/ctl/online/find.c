@@ -2,7 +2,6 @@
  * Which daemon a command means. All that listen where this user's clients look are listed. If that
  * leaves a choice, each is asked for its status once: which file it serves, and which runs.
  */
-#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 #include "proto/phrases.h"
 
@@ -10,7 +9,6 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

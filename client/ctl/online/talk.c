@@ -1,13 +1,10 @@
 #include "client/ctl/online/talk.h"
 
-#include "client/ctl/common/ctl.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 

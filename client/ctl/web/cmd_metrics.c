@@ -2,7 +2,6 @@
  * tokctl metrics: the status as text for Prometheus. Labels are bounded: streams, datasets, stores
  * and the words that the daemon has. Only --sessions adds others.
  */
-#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 
 #include <inttypes.h>

@@ -6,7 +6,6 @@
  * request, GET or HEAD, and its answer ends it. Clients, their requests and times are bounded: if
  * all places are taken, a new client takes that of the one whose time ends first.
  */
-#include "client/ctl/common/ctl.h"
 #include "client/ctl/online/talk.h"
 
 #include <arpa/inet.h>
@@ -14,7 +13,6 @@
 #include <inttypes.h>
 #include <llhttp.h>
 #include <netdb.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
