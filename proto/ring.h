@@ -245,12 +245,6 @@ static inline uint64_t ring_part(const struct ring_geometry *g, uint32_t n)
 	return g->slots > n ? g->slots / n : 1;
 }
 
-/* A daemon that waits for room waits for so many free slots, at most. */
-static inline uint64_t ring_half(const struct ring_geometry *g)
-{
-	return ring_part(g, 2);
-}
-
 /* Asks the client for a wake-up once released ≥ @at; 0: never. Check released again afterwards. */
 static inline void ring_wake_at(const struct ring *ring, uint64_t at)
 {
@@ -282,8 +276,8 @@ static inline bool ring_wanted(const struct ring *ring)
 
 	if (at == 0)
 		return false;
-	/* Reached, or lower than when the feed began to wait. */
-	if (at - released - 1 >= ring_half(&ring->geometry))
+	/* Reached, or lower than when the feed began to wait, for half of the slots at most. */
+	if (at - released - 1 >= ring_part(&ring->geometry, 2))
 		return true;
 	return (int64_t)(published - released) < (int64_t)ring->geometry.slots &&
 	       ring_client_waits(ring, published);

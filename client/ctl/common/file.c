@@ -92,8 +92,6 @@ const void *ctl_map(const char *path, size_t *bytes)
 		close(fd);
 	if (at == MAP_FAILED)
 		return NULL;
-	if (*bytes)
-		madvise((void *)(uintptr_t)at, *bytes, MADV_SEQUENTIAL);
 	mapped = path;
 	signal(SIGBUS, on_bus_error);
 	return at;

@@ -75,6 +75,15 @@ static void compare_dataset(
 	const struct order_dataset *x = &a->order[i], *y = &b->order[i];
 	char parts[2][ORDER_PART_BYTES];
 
+	if (i >= a->datasets || i >= b->datasets) { /* only one of the two has it */
+		const bool is_left = i < a->datasets;
+		char text[64];
+
+		snprintf(text, sizeof(text), "%" PRIu64 " windows", (is_left ? x : y)->windows);
+		texts(d, is_left ? text : "absent", is_left ? "absent" : text, "dataset %s",
+			(is_left ? left : right)->name);
+		return;
+	}
 	if (strcmp(left->name, right->name) != 0) {
 		texts(d, left->name, right->name, "dataset %" PRIu32, i);
 		return;
@@ -89,18 +98,6 @@ static void compare_dataset(
 		order_part_text(right->lo, right->hi, parts[1]), "dataset %s: part", left->name);
 	texts(d, order_shuffles[x->shuffle], order_shuffles[y->shuffle], "dataset %s: shuffle",
 		left->name);
-}
-
-/* Datasets that only one of the two has. */
-static void compare_absent(struct diff *d, const struct cursor *more, uint32_t from, bool left)
-{
-	char text[64];
-
-	for (uint32_t i = from; i < more->datasets; i++) {
-		snprintf(text, sizeof(text), "%" PRIu64 " windows", more->order[i].windows);
-		texts(d, left ? text : "absent", left ? "absent" : text, "dataset %s",
-			more->dataset[i].name);
-	}
 }
 
 enum { MIX_BYTES = LIMIT_DATASETS * (LIMIT_NAME_BYTES + 16) };
@@ -152,7 +149,6 @@ static void compare_mixes(struct diff *d, const struct cursor *a, const struct c
 static bool compare_two(struct emit *e, const struct cursor *a, const struct cursor *b)
 {
 	struct diff d = {.e = e};
-	uint32_t both = a->datasets < b->datasets ? a->datasets : b->datasets;
 
 	texts(&d, a->stream, b->stream, "stream");
 	numbers(&d, a->seed, b->seed, "seed");
@@ -162,10 +158,8 @@ static bool compare_two(struct emit *e, const struct cursor *a, const struct cur
 	numbers(&d, a->epochs, b->epochs, "epochs");
 	numbers(&d, a->samples, b->samples, "samples");
 	numbers(&d, a->next, b->next, "next");
-	for (uint32_t i = 0; i < both; i++)
+	for (uint32_t i = 0; i < a->datasets || i < b->datasets; i++)
 		compare_dataset(&d, a, b, i);
-	compare_absent(&d, a, both, true);
-	compare_absent(&d, b, both, false);
 	compare_mixes(&d, a, b);
 	return !d.differs;
 }
@@ -534,13 +528,10 @@ static int edit(const struct ctl_arguments *a)
 	struct emit e = {.json = ctl_given(a, JSON)};
 	int status = CTL_FAILED;
 
-	if (!ctl_cursor_read(&before, path, NULL) ||
-		(ctl_given(a, CONFIG) &&
-			!ctl_stream_open(&s, ctl_text(a, CONFIG), before.stream, false)))
-		; /* the error was printed */
-	else if (!cursor_copy(&after, &before))
-		ctl_fail(PHRASE_MEMORY);
-	else
+	if (ctl_cursor_read(&before, path, NULL) &&
+		(!ctl_given(a, CONFIG) ||
+			ctl_stream_open(&s, ctl_text(a, CONFIG), before.stream, false)) &&
+		(cursor_copy(&after, &before) || ctl_error(PHRASE_MEMORY)))
 		status = apply(&after, a, &s);
 	if (status == CTL_OK && !ctl_cursor_write(&after, ctl_text(a, OUTPUT)))
 		status = CTL_FAILED;

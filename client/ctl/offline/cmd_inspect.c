@@ -25,7 +25,6 @@ struct listed {
 	struct dataset first; /* a list of the first shard that was seen, and its facts; or empty */
 	char *root;	      /* with links resolved, to compare with paths */
 	char *mask;	      /* its label_mask, absolute or a URL; or NULL */
-	bool unlisted;	      /* in a store, without a manifest: all below @root */
 	bool judged, joined;  /* its samples are joined; known once it is judged */
 };
 
@@ -188,7 +187,8 @@ static struct listed *find_listed(const struct inspect *in, const char *path, in
 		const char *name = name_below(l, path);
 		int64_t number = name ? shard_list_find(&l->shards.list, name) : -1;
 
-		if (!name || (number < 0 && !l->unlisted) || (found && !l->mask))
+		/* Without a manifest a store has no list: all below the root. */
+		if (!name || (number < 0 && l->shards.list.count > 0) || (found && !l->mask))
 			continue;
 		found = l;
 		*shard = number;
@@ -214,7 +214,6 @@ static bool list_dataset(const struct inspect *in, struct listed *l, struct faul
 			return false;
 	} else if (url) { /* without its slash, as other roots */
 		l->shards.list.root = strndup(dataset->path, strlen(dataset->path) - 1);
-		l->unlisted = true;
 	} else if (!config_path(config, dataset->path, path, sizeof(path))) {
 		return fault_errno(
 			fault, ENAMETOOLONG, "", "%s: %s", dataset->path, strerror(ENAMETOOLONG));

@@ -175,11 +175,7 @@ static bool flush(struct out *o, struct fault *fault)
 		return true;
 	for (uint64_t i = 0; o->width == 2 && i < n; i++)
 		memcpy((char *)o->piece + 2 * i, &(uint16_t){(uint16_t)o->piece[i]}, 2);
-	if (!(o->zstd ? put_frames : put)(o, o->piece, n * o->width, fault))
-		return false;
-	/* Starts writing to the disk early, because fsync() waits for all of it at the end. */
-	(void)sync_file_range(fileno(o->file), 0, 0, SYNC_FILE_RANGE_WRITE);
-	return true;
+	return (o->zstd ? put_frames : put)(o, o->piece, n * o->width, fault);
 }
 
 static bool put_tokens(struct out *o, const uint32_t *from, uint64_t n, struct fault *fault)

@@ -29,10 +29,10 @@ enum {
 	STOP_MS = 20000, /* a daemon gives up on hung storage after 15 s */
 };
 
-/* The config, its private daemon's socket, and the daemon that this process started. */
+/* The config, its private daemon's socket (of the link), and the daemon that this process started.
+ */
 struct service {
 	char config[PATH_MAX]; /* absolute */
-	char socket[WIRE_SOCKET_BYTES];
 	char program[PATH_MAX];
 	pid_t pid; /* 0: none */
 	unsigned starts;
@@ -45,14 +45,15 @@ struct service {
 /* Makes the socket's directory, or checks that only this user may write there. */
 static bool make_directory(const struct service *s)
 {
-	const char *slash = strrchr(s->socket, '/');
+	const char *slash = strrchr(s->link.socket, '/');
 	char directory[WIRE_SOCKET_BYTES];
 	struct stat st = {0};
 
-	if (s->socket[0] != '/' || slash == s->socket)
-		return ctl_error("--socket: %s is not an absolute path in a directory", s->socket);
-	memcpy(directory, s->socket, (size_t)(slash - s->socket));
-	directory[slash - s->socket] = 0;
+	if (s->link.socket[0] != '/' || slash == s->link.socket)
+		return ctl_error(
+			"--socket: %s is not an absolute path in a directory", s->link.socket);
+	memcpy(directory, s->link.socket, (size_t)(slash - s->link.socket));
+	directory[slash - s->link.socket] = 0;
 	do {
 		if (mkdir(directory, 0700) < 0 && errno != EEXIST)
 			return ctl_error("config: %s: %s; set XDG_RUNTIME_DIR to a directory of "
@@ -74,7 +75,7 @@ static int take_lock(const struct service *s)
 	char lock[WIRE_SOCKET_BYTES + 8];
 	struct stat ours, now;
 
-	snprintf(lock, sizeof(lock), "%s.lock", s->socket);
+	snprintf(lock, sizeof(lock), "%s.lock", s->link.socket);
 	for (;;) {
 		if (!make_directory(s))
 			return -2;
@@ -125,15 +126,15 @@ static bool launch(struct service *s, bool become)
 {
 	int lock = take_lock(s), error;
 	char number[16], log[WIRE_SOCKET_BYTES + 8];
-	char *argv[] = {s->program, "-c", s->config, "--socket", s->socket, "--private", number,
-		become ? NULL : "--linger", "60", NULL};
+	char *argv[] = {s->program, "-c", s->config, "--socket", s->link.socket, "--private",
+		number, become ? NULL : "--linger", "60", NULL};
 
 	snprintf(number, sizeof(number), "%d", lock);
-	snprintf(log, sizeof(log), "%s.log", s->socket);
+	snprintf(log, sizeof(log), "%s.log", s->link.socket);
 	if (lock == -1 && become)
 		return ctl_error(
 			"%s: its private daemon already runs, at %s; tokctl stop -c %s ends it",
-			s->config, s->socket, s->config);
+			s->config, s->link.socket, s->config);
 	if (lock < 0)
 		return lock == -1;
 	if (become) {
@@ -202,7 +203,7 @@ static int serve(struct service *s)
 	while (poll(&reader, 1, 0) == 0) {
 		enum ctl_heard heard = CTL_LOST;
 
-		s->link.fd = link_open(s->socket, LINK_OPERATOR, s->link.packet.bytes, &fault);
+		s->link.fd = link_open(s->link.socket, LINK_OPERATOR, s->link.packet.bytes, &fault);
 		if (s->link.fd >= 0)
 			heard = ctl_hear(&s->link, INT_MAX, reader);
 		else if (fault.code == FAULT_PERMISSION)
@@ -243,8 +244,8 @@ static int print(bool private, const char *socket, bool json)
 	return emit_end(&e, CTL_OK);
 }
 
-/* Finds the daemon of this file at the places where clients look, and sets s->socket to it. Prints
- * nothing about a file that is wrong: the private daemon does. */
+/* Finds the daemon of this file at the places where clients look, and sets s->link.socket to it.
+ * Prints nothing about a file that is wrong: the private daemon does. */
 static bool find_shared(struct service *s)
 {
 	struct ctl_daemons found = {0};
@@ -257,9 +258,7 @@ static bool find_shared(struct service *s)
 		ctl_daemons_look(&s->link, &found, config, s->config);
 	for (unsigned i = 0; i < found.shared && !serves; i++) {
 		serves = ctl_daemon_has(&s->link, &found.daemon[i], s->config, NULL, NULL);
-		if (serves)
-			strcpy(s->socket, found.daemon[i].path);
-		else if (s->link.untrusted)
+		if (!serves && s->link.untrusted)
 			ctl_note("%s; until then a private daemon serves %s", s->link.why,
 				s->config);
 	}
@@ -269,12 +268,6 @@ static bool find_shared(struct service *s)
 
 static int start_private(struct service *s, const struct ctl_arguments *a)
 {
-	const char *given = ctl_text(a, SOCKET);
-
-	if (given && !ctl_choose(&s->link, a, NULL, NULL))
-		return CTL_FAILED;
-	if (given)
-		strcpy(s->socket, s->link.socket);
 	/* Before a client connects: only this user's daemon can listen in it. */
 	if (!make_directory(s))
 		return CTL_FAILED;
@@ -284,7 +277,7 @@ static int start_private(struct service *s, const struct ctl_arguments *a)
 		return ctl_fail("/: %s", strerror(errno));
 	leave_service();
 
-	int status = print(true, s->socket, ctl_given(a, JSON));
+	int status = print(true, s->link.socket, ctl_given(a, JSON));
 
 	return status == CTL_OK ? serve(s) : status;
 }
@@ -301,10 +294,12 @@ static int start(const struct ctl_arguments *a)
 	if (tokend_program("tokend", s.program, sizeof(s.program)) != 0)
 		return ctl_fail("config: tokend is neither near tokctl nor on PATH; install it, or "
 				"set TOKEND_BIN to its directory");
-	if (!ctl_private_socket(s.config, s.socket, &fault))
-		return ctl_fail("%s", fault.text);
 	if (!alone && find_shared(&s))
-		return print(false, s.socket, ctl_given(a, JSON));
+		return print(false, s.link.socket, ctl_given(a, JSON));
+	if (!ctl_private_socket(s.config, s.link.socket, &fault))
+		return ctl_fail("%s", fault.text);
+	if (ctl_given(a, SOCKET) && !ctl_choose(&s.link, a, NULL, NULL))
+		return CTL_FAILED;
 	return start_private(&s, a);
 }
 
