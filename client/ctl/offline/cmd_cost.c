@@ -32,14 +32,10 @@ struct reads {
 	const struct dataset *dataset;
 	const struct order_dataset *order;
 	double windows, epochs, nodes;
-	double token_bytes; /* stored */
+	double bytes, pieces; /* of the shards */
+	double token_bytes;   /* stored */
 	bool exact;
 };
-
-static double shard_bytes(const struct dataset *d, uint64_t s)
-{
-	return (double)d->entry[s].file.bytes;
-}
 
 /* The samples of dataset @d in [from, to). */
 static double samples(const struct order *order, uint32_t d, uint64_t from, uint64_t to)
@@ -58,18 +54,19 @@ static double samples(const struct order *order, uint32_t d, uint64_t from, uint
 	return round(sum);
 }
 
-/* The bytes of a token in the files. Where formats add bytes of their own, their part of them. */
-static void measure_tokens(struct reads *r)
+/* Sums up the shards. Where formats add bytes of their own, a token has its part of them. */
+static void measure(struct reads *r)
 {
 	const struct dataset *d = r->dataset;
-	double bytes = 0;
 
 	/* Are tokens contiguous in an uncompressed file? Megatron's are, in nearly all shards. */
 	r->exact = d->frame_bytes == 0 && d->format != &shard_mds && d->format != &shard_arrow;
-	for (uint64_t s = 0; s < d->table.shards; s++)
-		bytes += shard_bytes(d, s);
+	for (uint64_t s = 0; s < d->table.shards; s++) {
+		r->bytes += (double)d->entry[s].file.bytes;
+		r->pieces += ceil((double)d->entry[s].file.bytes / d->config->piece);
+	}
 	r->token_bytes = r->exact ? shard_type_bytes((enum shard_type)d->entry[0].type)
-				  : bytes / (double)d->table.total_tokens;
+				  : r->bytes / (double)d->table.total_tokens;
 }
 
 static struct cost window_cost(const struct reads *r)
@@ -98,10 +95,10 @@ static struct cost window_cost(const struct reads *r)
 }
 
 /* The space in a cache with which an epoch fetches a piece once. */
-static uint64_t cache_bytes(const struct reads *r, double all)
+static uint64_t cache_bytes(const struct reads *r)
 {
 	const struct config_dataset *c = r->dataset->config;
-	double some = CACHE_PIECES * (double)c->piece,
+	double some = CACHE_PIECES * (double)c->piece, all = r->bytes,
 	       windows = (double)c->block * c->group * CACHE_GROUPS;
 
 	/* A part takes a run here and a run there, so that a piece is needed many times. */
@@ -114,17 +111,13 @@ static uint64_t cache_bytes(const struct reads *r, double all)
 
 static struct cost piece_cost(const struct reads *r)
 {
-	double piece = r->dataset->config->piece, used = window_cost(r).used, all = 0, pieces = 0;
-
-	for (uint64_t s = 0; s < r->dataset->table.shards; s++) {
-		all += shard_bytes(r->dataset, s);
-		pieces += ceil(shard_bytes(r->dataset, s) / piece);
-	}
+	double piece = r->dataset->config->piece, used = window_cost(r).used, all = r->bytes,
+	       pieces = r->pieces;
 
 	/* If not all of it fits, an epoch finds nothing of the one before: the piece that was not
 	 * read for the longest time is removed. */
 	const struct order_dataset *order = r->order;
-	uint64_t cache = cache_bytes(r, all);
+	uint64_t cache = cache_bytes(r);
 	bool fits = cache >= (uint64_t)all;
 	double times = fits ? 1 : fmax(r->epochs, 1), epochs = r->epochs / times, part = 1,
 	       sure = dataset_is_part(r->dataset) ? SURE * ORDER_RUN : SURE, /* it has runs */
@@ -199,7 +192,7 @@ static bool cost_dataset(const struct ctl_history *h, uint32_t d, double windows
 				 "after it was served last",
 			h->cursor.dataset[d].name);
 	if (windows > 0) {
-		measure_tokens(&r);
+		measure(&r);
 		cost[WINDOW] = window_cost(&r);
 		cost[PIECE] = piece_cost(&r);
 	}

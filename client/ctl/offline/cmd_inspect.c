@@ -543,7 +543,7 @@ static bool read_next(const struct parallel *p, struct fault *fault)
 	return true;
 }
 
-/* Reads and reports all shards of in->place. */
+/* Reads and reports all shards of in->place, and closes it. */
 static void inspect_place(struct inspect *in)
 {
 	const struct ctl_place *p = &in->place;
@@ -567,6 +567,7 @@ static void inspect_place(struct inspect *in)
 		free(r.shard);
 	}
 	ctl_progress_end();
+	ctl_place_close(&in->place);
 }
 
 /* ---- paths ---- */
@@ -637,10 +638,8 @@ static int inspect(const struct ctl_arguments *a)
 	int n = a->arguments, status = inspect_begin(&in, a, &n);
 
 	for (int i = 0; status == CTL_OK && i < n; i++)
-		if (inspect_open(&in, a->argument[i], NULL)) {
+		if (inspect_open(&in, a->argument[i], NULL))
 			inspect_place(&in);
-			ctl_place_close(&in.place);
-		}
 	return inspect_end(&in, status);
 }
 
@@ -741,7 +740,8 @@ static void join(struct inspect *in, const char *path, const char *url)
 			check_join(in, path);
 		if (fine && in->deep && !in->faults) /* makes the lines anew */
 			inspect_place(in);
-		ctl_place_close(&in->place);
+		else
+			ctl_place_close(&in->place);
 	}
 	if (!fine)
 		report(in, path, NULL, "%s", fault.text);
@@ -781,12 +781,10 @@ static int manifest(const struct ctl_arguments *a)
 	in.manifest = file.to;
 	status = inspect_begin(&in, a, &shards);
 	in.deep |= !remote; /* for the digests: files have no ETag */
-	if (status == CTL_OK && from) {
+	if (status == CTL_OK && from)
 		join(&in, from, path);
-	} else if (status == CTL_OK && inspect_open(&in, path, NULL)) {
+	else if (status == CTL_OK && inspect_open(&in, path, NULL))
 		inspect_place(&in);
-		ctl_place_close(&in.place);
-	}
 	begun = status == CTL_OK;
 	status = inspect_end(&in, status); /* if the report fails, the manifest may lack shards */
 	if (begun && status != CTL_OK)

@@ -20,7 +20,6 @@ struct plan {
 	const struct ctl_history *h;
 	bool ranks;		    /* rows have a rank and a number */
 	struct ctl_windows *reader; /* NULL: no --tokens */
-	uint64_t window_tokens;
 	uint32_t token_bytes;
 	struct emit e;
 };
@@ -32,7 +31,7 @@ static void put_tokens(struct plan *p, const void *tokens)
 		return;
 	}
 	emit_open(&p->e, "tokens", '[');
-	for (uint64_t i = 0; i < p->window_tokens; i++) {
+	for (uint64_t i = 0; i < p->h->cursor.seq_len + p->h->cursor.extra; i++) {
 		uint32_t token = tokens_value(tokens, i, p->token_bytes);
 
 		emit_number(&p->e, "", NULL, token);
@@ -132,7 +131,6 @@ static int answer_plan(
 	uint64_t from = ctl_number(a, FROM, a->listed == 1 ? h->cursor.next : 0);
 	struct plan p = {.h = h,
 		.ranks = ctl_given(a, STEP),
-		.window_tokens = h->cursor.seq_len + h->cursor.extra,
 		.token_bytes = s->stream->token_bytes,
 		.e.json = ctl_given(a, JSON)};
 	bool good = ctl_history_has(h, from);

@@ -158,17 +158,6 @@ uint64_t ctl_digest(const uint32_t *tokens, uint64_t n, uint64_t piece)
 	return sum;
 }
 
-/* Counts the masked ones of @n tokens. @block: room for @n bytes. */
-static bool count_masked(struct ctl_scan *scan, const struct shard *shard, uint64_t token,
-	uint64_t n, uint8_t *block, struct fault *fault)
-{
-	if (!shard_loss_mask(shard, token, n, block, fault))
-		return false;
-	for (uint64_t i = 0; i < n; i++)
-		scan->masked += !block[i];
-	return true;
-}
-
 static void look(
 	struct ctl_scan *scan, uint64_t token, const void *tokens, uint64_t n, uint32_t token_bytes)
 {
@@ -193,8 +182,9 @@ bool ctl_scan(struct ctl_scan *scan, const struct shard *shard, struct fault *fa
 	uint32_t width = shard->facts.token_bytes;
 	uint64_t room = tokens < CTL_DIGEST_TOKENS ? tokens + 1 : CTL_DIGEST_TOKENS;
 	uint64_t most = shard->bytes->object ? CTL_DIGEST_TOKENS : BLOCK_TOKENS; /* a GET is dear */
-	uint32_t *wide = malloc(room * sizeof(*wide));	   /* a piece of the digest */
-	uint16_t *narrow = malloc(room * sizeof(*narrow)); /* also for masks */
+	uint32_t *wide = malloc(room * sizeof(*wide)); /* a piece of the digest */
+	uint16_t *narrow = malloc(room * sizeof(*narrow));
+	uint8_t *mask = (uint8_t *)narrow; /* when its tokens are not needed any more */
 	bool fine = (wide && narrow) || fault_memory(fault);
 
 	scan->digest = scan->most = scan->masked = 0;
@@ -213,8 +203,9 @@ bool ctl_scan(struct ctl_scan *scan, const struct shard *shard, struct fault *fa
 			to[i] = narrow[i];
 		if (scan->digests && (begin + n == CTL_DIGEST_TOKENS || token + n == tokens))
 			scan->digest += ctl_digest(wide, begin + n, piece);
-		if (scan->masks)
-			fine = count_masked(scan, shard, token, n, (uint8_t *)narrow, fault);
+		fine = !scan->masks || shard_loss_mask(shard, token, n, mask, fault);
+		for (uint64_t i = 0; scan->masks && fine && i < n; i++)
+			scan->masked += !mask[i];
 		if (scan->progress)
 			ctl_progress_add(n);
 	}
