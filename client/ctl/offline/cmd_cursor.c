@@ -387,18 +387,6 @@ static void show_mixes(struct emit *e, const struct cursor *c)
 		emit_line(e, "mixes before position %" PRIu64 " had no room", c->segment[0]->start);
 }
 
-static void show_lines(struct emit *e, const struct cursor *c)
-{
-	emit_line(e, "stream  %s", c->stream);
-	emit_line(e, "seed    %" PRIu64, c->seed);
-	emit_line(e, "window  %" PRIu64 " + %" PRIu64 " tokens, stride %" PRIu64, c->seq_len,
-		c->extra, c->stride);
-	emit_line(e, "next    %" PRIu64, c->next);
-	emit_line(e, "end     %s", c->epochs || c->samples ? digits(cursor_end(c)).text : "-");
-	if (c->epochs)
-		emit_line(e, "epochs  %" PRIu64, c->epochs);
-}
-
 /* @found: where it was found; NULL: in a file of its own. */
 static void show(struct emit *e, const struct cursor *c, const struct found *found)
 {
@@ -415,8 +403,15 @@ static void show(struct emit *e, const struct cursor *c, const struct found *fou
 		emit_line(e, "byte    %" PRIu64, found->offset);
 		emit_line(e, "places  %" PRIu64, found->places);
 	}
+	emit_line(e, "stream  %s", c->stream);
+	emit_line(e, "seed    %" PRIu64, c->seed);
+	emit_line(e, "window  %" PRIu64 " + %" PRIu64 " tokens, stride %" PRIu64, c->seq_len,
+		c->extra, c->stride);
+	emit_line(e, "next    %" PRIu64, c->next);
+	emit_line(e, "end     %s", c->epochs || c->samples ? digits(cursor_end(c)).text : "-");
+	if (c->epochs)
+		emit_line(e, "epochs  %" PRIu64, c->epochs);
 	if (!e->json) {
-		show_lines(e, c);
 		emit_line(e, "%s", "");
 		show_datasets(e, c);
 		emit_line(e, "%s", "");

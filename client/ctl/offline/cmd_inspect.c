@@ -41,6 +41,8 @@ struct inspect {
 	struct ctl_place place;
 	const struct dataset *from; /* that the shards must agree with; NULL: their dataset's */
 	struct dataset first;	    /* as of a listed one, of shards in no dataset */
+	struct inspected *shard;    /* that are read at once; the first is number @at */
+	uint64_t at;
 };
 
 /* The options of both commands, and manifest's own. */
@@ -338,14 +340,18 @@ static void read_open(struct inspect *in, struct inspected *f, const struct shar
 		scan(in, f, shard);
 }
 
-/* Reads shard @i. Any thread. */
-static void read_shard(struct inspect *in, struct inspected *f, uint64_t i)
+/* Reads a shard. Any thread. */
+static bool read_shard(const struct parallel *p, struct fault *fault)
 {
+	struct inspect *in = p->context;
+	struct inspected *f = &in->shard[p->i];
+	uint64_t i = in->at + p->i;
 	const char *name = shard_list_name(&in->place.set.list, i);
 	char file[PATH_MAX + 1]; /* to open */
 	struct stat st;
 	int fd;
 
+	(void)fault;
 	f->i = i;
 	ctl_place_path(&in->place, i, f->path);
 	shard_list_path(&in->place.set.list, i, file, sizeof(file));
@@ -363,6 +369,9 @@ static void read_shard(struct inspect *in, struct inspected *f, uint64_t i)
 		  : fstat(fd, &st) == 0 ? (uint64_t)st.st_size
 					: 0;
 	ctl_input_close(shard, fd);
+	if (!in->deep)
+		ctl_progress_add(1);
+	return true;
 }
 
 /* ---- what a stream would serve ---- */
@@ -525,49 +534,30 @@ static void end_shard(struct inspect *in, struct inspected *f)
 
 /* ---- the shards of a path ---- */
 
-/* The shards that are read at once. */
-struct reading {
-	struct inspect *in;
-	uint64_t first;
-	struct inspected *shard;
-};
-
-static bool read_next(const struct parallel *p, struct fault *fault)
-{
-	const struct reading *r = p->context;
-
-	(void)fault;
-	read_shard(r->in, &r->shard[p->i], r->first + p->i);
-	if (!r->in->deep)
-		ctl_progress_add(1);
-	return true;
-}
-
 /* Reads and reports all shards of in->place, and closes it. */
 static void inspect_place(struct inspect *in)
 {
 	const struct ctl_place *p = &in->place;
-	uint64_t shards = p->set.list.count, n;
+	uint64_t shards = p->set.list.count, n = 0;
 	unsigned threads = p->set.bucket || in->deep ? ctl_place_threads(p) : PARALLEL_READS;
 	struct fault fault;
 
 	dataset_close(&in->first);
 	ctl_progress_begin(p->path, in->deep ? "tokens" : "shards", in->deep ? 0 : shards);
-	for (uint64_t at = 0; at < shards && !in->emit.error; at += n) {
-		n = shards - at < AT_ONCE ? shards - at : AT_ONCE;
-		struct reading r = {in, at, calloc(n, sizeof(*r.shard))};
-
-		if (!r.shard) {
+	for (in->at = 0; in->at < shards && !in->emit.error; in->at += n) {
+		n = shards - in->at < AT_ONCE ? shards - in->at : AT_ONCE;
+		in->shard = calloc(n, sizeof(*in->shard));
+		if (!in->shard) {
 			report(in, p->path, NULL, PHRASE_MEMORY);
 			break;
 		}
-		parallel_for(n, threads, read_next, &r, &fault);
+		parallel_for(n, threads, read_shard, in, &fault);
 		for (uint64_t i = 0; i < n; i++)
-			end_shard(in, &r.shard[i]);
-		free(r.shard);
+			end_shard(in, &in->shard[i]);
+		free(in->shard);
 	}
 	ctl_progress_end();
-	ctl_place_close(&in->place);
+	dataset_close(&in->place.set);
 }
 
 /* ---- paths ---- */
@@ -741,7 +731,7 @@ static void join(struct inspect *in, const char *path, const char *url)
 		if (fine && in->deep && !in->faults) /* makes the lines anew */
 			inspect_place(in);
 		else
-			ctl_place_close(&in->place);
+			dataset_close(&in->place.set);
 	}
 	if (!fine)
 		report(in, path, NULL, "%s", fault.text);

@@ -453,7 +453,7 @@ static int pack(const struct ctl_arguments *a)
 		free(p.file[i].path);
 	free(p.file);
 	for (unsigned i = 0; i < p.places; i++)
-		ctl_place_close(&p.place[i]);
+		dataset_close(&p.place[i].set);
 	free(p.place);
 	free(p.source);
 	ctl_input_end(&p.input);

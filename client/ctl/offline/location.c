@@ -23,12 +23,11 @@ static bool list_files(struct ctl_place *p, struct fault *fault)
 	if (!p->path[0]) /* it is not the working directory */
 		return fault_errno(fault, ENOENT, "", "%s", strerror(ENOENT));
 	snprintf(path, sizeof(path), "%s%s", before, p->path);
-	bool fine = shard_list_read(list, path, fault);
-
-	if (!fine && strncmp(fault->text, before, n) == 0)
-		memmove(fault->text, fault->text + n, strlen(fault->text + n) + 1);
-	if (!fine)
+	if (!shard_list_read(list, path, fault)) {
+		if (strncmp(fault->text, before, n) == 0)
+			memmove(fault->text, fault->text + n, strlen(fault->text + n) + 1);
 		return false;
+	}
 	if (list->count == 0)
 		return fault_set(fault, FAULT_ARGUMENT, "", "no files found");
 	root = realpath(list->root, NULL);
@@ -241,14 +240,8 @@ bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path
 		fine = d->hint.indexes || fault_memory(fault);
 	}
 	if (!fine)
-		ctl_place_close(p);
+		dataset_close(&p->set);
 	return fine;
-}
-
-void ctl_place_close(struct ctl_place *p)
-{
-	dataset_close(&p->set);
-	*p = (struct ctl_place){.path = NULL};
 }
 
 void ctl_place_path(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 1])

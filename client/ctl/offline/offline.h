@@ -134,8 +134,7 @@ struct record_section {
 };
 
 struct record_generation {
-	struct record_begin begin; /* the first, but at the lowest position of all */
-	uint64_t limit;		   /* a later generation makes rows from this position on void */
+	struct record_begin begin;     /* the first, but at the lowest position of all */
 	struct record_section *opener; /* while the sections are sorted by time */
 };
 

@@ -7,7 +7,6 @@
 
 #define XXH_INLINE_ALL
 #define ZSTD_STATIC_LINKING_ONLY
-#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -64,9 +63,7 @@ bool pack_side_path(const struct pack *p, const char *path, char side[PATH_MAX])
 			     : p->format == PACK_MEGATRON ? ".idx"
 							  : NULL;
 
-	if (ending && !bytes_side_path(path, ".bin", ending, side, PATH_MAX))
-		assert(!"the command line or the format's ending makes it end in .bin");
-	return ending;
+	return ending && bytes_side_path(path, ".bin", ending, side, PATH_MAX);
 }
 
 bool pack_fail(struct fault *fault, const char *path, int error)

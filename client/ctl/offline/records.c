@@ -195,19 +195,6 @@ static bool scan_entries(struct records *r, const uint64_t (*entry)[2], uint64_t
 	return true;
 }
 
-static bool scan_file(struct records *r, struct record_file *file)
-{
-	size_t bytes;
-	const void *mapped = ctl_map(file->path, &bytes);
-
-	r->reading = file;
-	bool done = mapped && scan_entries(r, mapped, bytes / RECORD_ENTRY_BYTES);
-
-	if (mapped)
-		ctl_unmap(mapped, bytes);
-	return done;
-}
-
 /* ---- which rows count, by the rules in proto/record.h ---- */
 
 /* Compares by the first of five numbers that differ. */
@@ -306,18 +293,16 @@ static void place_section(struct record_peer *p, struct record_section *s)
  * count. */
 static void set_limits(struct record_peer *p)
 {
-	uint64_t limit = UINT64_MAX;
+	uint64_t limit = UINT64_MAX; /* a later generation makes rows from here on void */
 
-	for (size_t g = p->generations; g-- > 0;) {
-		p->generation[g].limit = limit;
-		limit = least(limit, p->generation[g].begin.position);
-	}
 	qsort(p->section, p->sections, sizeof(*p->section), by_rank);
 	for (size_t i = p->sections; i-- > 0;) {
 		struct record_section *s = &p->section[i];
 		const struct record_section *later = i + 1 < p->sections ? s + 1 : NULL;
 
-		s->limit = s->generation->limit;
+		if (later && later->generation != s->generation)
+			limit = least(limit, later->generation->begin.position);
+		s->limit = limit;
 		if (later && later->generation == s->generation &&
 			later->begin.rank == s->begin.rank) {
 			s->limit = least(s->limit, least(later->limit, later->begin.position));
@@ -454,11 +439,20 @@ static bool judge_records(struct records *r)
 
 bool records_read(struct records *r, const struct ctl_stream *s, const struct ctl_history *given)
 {
+	bool done = true;
+	size_t bytes;
+
 	r->s = s;
 	r->given = given;
-	for (size_t i = 0; i < r->files; i++)
-		if (!scan_file(r, &r->file[i]))
-			return false;
+	for (r->reading = r->file; done && r->reading < r->file + r->files; r->reading++) {
+		const void *mapped = ctl_map(r->reading->path, &bytes);
+
+		done = mapped && scan_entries(r, mapped, bytes / RECORD_ENTRY_BYTES);
+		if (mapped)
+			ctl_unmap(mapped, bytes);
+	}
+	if (!done)
+		return false;
 	if (r->sections == 0)
 		return ctl_error("%s%s: nothing was recorded", r->file[0].path,
 			r->files > 1 ? " and the other records" : "");
@@ -480,5 +474,4 @@ void records_free(struct records *r)
 	free(r->generation);
 	free(r->force);
 	free(r->life);
-	*r = (struct records){0};
 }

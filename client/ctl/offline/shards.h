@@ -45,11 +45,10 @@ struct ctl_place {
  * Lists the shards. @p stays where it is. @masks: NULL, or the URL of their label_mask. @names:
  * NULL, or for a server without listings the sorted names of shards and side files to ask for, some
  * of them repeated; those that are not there are left out. False: @fault, which names URL and key
- * but not a file; nothing is to be closed.
+ * but not a file. Only after true the caller closes p->set.
  */
 bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path,
 	const struct shard_list *names, const char *masks, struct fault *fault);
-void ctl_place_close(struct ctl_place *p);
 /* Is @url on a server without listings? */
 bool ctl_place_unlisted(const char *url);
 

@@ -138,7 +138,6 @@ void ctl_history_close(struct ctl_history *h)
 {
 	cursor_free(&h->cursor);
 	free(h->map);
-	*h = (struct ctl_history){0};
 }
 
 bool ctl_history_has(const struct ctl_history *h, uint64_t from)
@@ -207,8 +206,7 @@ struct file {
 };
 
 struct ctl_windows {
-	const struct dataset *first; /* of the stream */
-	struct frames *frames;	     /* decoded frames of all files */
+	struct frames *frames; /* decoded frames of all files */
 	uint64_t window_bytes;
 	bool stores; /* a dataset is in a store */
 	struct file file[OPEN_FILES];
@@ -227,8 +225,7 @@ struct ctl_windows *ctl_windows_open(
 	const struct cursor *c = &s->stream->begin;
 	uint64_t fit;
 
-	*r = (struct ctl_windows){.first = s->stream->dataset,
-		.frames = frames_new(dataset_frames_budget(s->config)),
+	*r = (struct ctl_windows){.frames = frames_new(dataset_frames_budget(s->config)),
 		.window_bytes = (c->seq_len + c->extra) * s->stream->token_bytes,
 		.take = take,
 		.context = context,
@@ -282,8 +279,8 @@ static bool open_file(const struct ctl_windows *reader, struct file *file,
 static struct file *acquire(struct ctl_windows *reader, const struct dataset *dataset,
 	uint64_t shard, struct fault *fault)
 {
-	uint64_t d = (uint64_t)(dataset - reader->first);
-	struct file *file = &reader->file[(shard + d) % OPEN_FILES];
+	uint64_t number = (uintptr_t)dataset / sizeof(*dataset) + shard;
+	struct file *file = &reader->file[number % OPEN_FILES];
 	bool fine = true;
 
 	while (fine) {

@@ -95,12 +95,9 @@ static bool take_files(struct cache *c, const char *path)
 	bool fine = files;
 	struct dirent *f;
 
-	errno = fine ? 0 : errno;
-	while (fine && (f = readdir(files)))
-		if (strspn(f->d_name, "0123456789abcdef") == HASH_DIGITS) {
+	while (fine && (errno = 0, f = readdir(files)))
+		if (strspn(f->d_name, "0123456789abcdef") == HASH_DIGITS)
 			fine = take_piece(c, dirfd(files), f->d_name);
-			errno = fine ? 0 : errno;
-		}
 	fine = fine && errno == 0; /* at the end */
 	if (!fine)
 		ctl_fail("%s, the daemon's cache: uid %u cannot %s it: %s; run this command where "

@@ -89,9 +89,7 @@ static int cat(const struct ctl_arguments *a)
 		return CTL_FAILED;
 	if (tokend_attach(&t, &o, why, sizeof(why)) < 0)
 		return ctl_fail("%s", why);
-	ok = !record || tokend_record(t, record) == 0;
-	if (!ok)
-		ctl_fail("%s", tokend_why(t));
+	ok = !record || tokend_record(t, record) == 0 || ctl_error("%s", tokend_why(t));
 	ok = ok && copy(t, ctl_number(a, BATCHES, UINT64_MAX));
 	if (ctl_given(a, OUT)) /* also after a failure, to continue from there */
 		ok = save_cursor(t, ctl_text(a, OUT)) && ok;

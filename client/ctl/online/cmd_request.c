@@ -110,13 +110,12 @@ static bool take_answer(void *context, const struct wire *w)
 	struct wire_bytes cursor = wire_bytes(w, WIRE_CURSOR);
 	uint64_t outcome = wire_number(w, WIRE_OUTCOME), world = wire_number(w, WIRE_WORLD),
 		 micro_batch = wire_number(w, WIRE_MICRO);
-	char host[LIMIT_NAME_BYTES + 1];
+	char host[LIMIT_NAME_BYTES + 1] = "";
 	struct participant *p;
 	struct emit *e = &r->e;
 	struct fault fault;
 
-	if (!wire_text(w, WIRE_HOST, host, sizeof(host)))
-		host[0] = 0;
+	wire_text(w, WIRE_HOST, host, sizeof(host));
 	p = take_participant(r, wire_number(w, WIRE_RANK), wire_number(w, WIRE_PEER),
 		wire_number(w, WIRE_PID), host);
 	if (!p)
@@ -259,11 +258,10 @@ static int conclude(struct request *r)
 	for (size_t i = 0; i < r->participants; i++) {
 		struct participant *p = &r->participant[i];
 
-		if (!(p->set & FAILED))
-			continue;
-		failed = true;
-		name_all(r, FAILED, p->text, names);
-		ctl_fail("%s: %s", names, p->text);
+		if (p->set & FAILED) {
+			name_all(r, FAILED, p->text, names);
+			failed = ctl_fail("%s: %s", names, p->text);
+		}
 	}
 	if (failed)
 		return CTL_FAILED;

@@ -81,16 +81,11 @@ static void add_all(struct ctl_daemons *found, enum place_from from, const char 
 	globfree(&paths);
 }
 
-static bool environment_names(void)
-{
-	const char *socket = getenv("TOKEND_SOCKET");
-
-	return socket && *socket;
-}
-
 bool ctl_daemon_named(const struct ctl_arguments *a)
 {
-	return ctl_named(a, "socket") || ctl_named(a, "config") || environment_names();
+	const char *environment = getenv("TOKEND_SOCKET");
+
+	return ctl_named(a, "socket") || ctl_named(a, "config") || (environment && *environment);
 }
 
 void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struct config *config,
@@ -117,7 +112,7 @@ void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struc
 	for (unsigned i = 0; i < found->named.n; i++)
 		l->absent &= access(found->named.place[i].path, F_OK) < 0 && errno == ENOENT;
 	found->shared = found->n;
-	if (!whole && environment_names())
+	if (!whole && found->named.place[0].from == PLACE_ENVIRONMENT)
 		return;
 	if (whole && ctl_private_socket(whole, path, &fault))
 		add(found, PLACE_PRIVATE, path);
