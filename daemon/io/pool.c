@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -12,12 +13,12 @@ enum { STACK_BYTES = 256 * 1024 }; /* formats parse and convert on it */
 
 struct pool {
 	int news_fd;
-	pthread_mutex_t mutex; /* of all members below */
-	pthread_cond_t work;
+	sem_t works;	       /* in `todo`; one for each thread, to stop */
+	pthread_mutex_t mutex; /* of all members below; held for a moment only */
 	struct works todo, done;
 	unsigned idle; /* threads without a work */
-	bool kicked, stop;
-	unsigned threads, most; /* only the data thread adds some */
+	bool kicked;
+	unsigned threads, most;
 	pthread_t thread[];
 };
 
@@ -76,36 +77,7 @@ static int64_t work_do(struct io_work *work)
 	return n < 0 ? -errno : n;
 }
 
-static void *pool_thread(void *argument)
-{
-	struct pool *pool = argument;
-	struct io_work *work;
-
-	pthread_setname_np(pthread_self(), "tokend-pool");
-	pthread_mutex_lock(&pool->mutex);
-	for (;;) {
-		while (!pool->stop && !pool->todo.first)
-			pthread_cond_wait(&pool->work, &pool->mutex);
-		if (pool->stop)
-			break;
-		assert(pool->idle > 0);
-		pool->idle--;
-		work = works_take(&pool->todo);
-		pthread_mutex_unlock(&pool->mutex);
-
-		work->result = work_do(work);
-
-		pthread_mutex_lock(&pool->mutex);
-		pool->idle++;
-		if (!pool->done.first) /* otherwise it was announced already */
-			eventfd_write(pool->news_fd, 1);
-		works_add(&pool->done, work);
-	}
-	pthread_mutex_unlock(&pool->mutex);
-	return NULL;
-}
-
-/* ---- the data thread's side ---- */
+static void *pool_thread(void *argument);
 
 /* The thread inherits a mask that blocks all signals. False: @fault. */
 static bool pool_add_thread(struct pool *pool, struct fault *fault)
@@ -129,22 +101,60 @@ static bool pool_add_thread(struct pool *pool, struct fault *fault)
 	return true;
 }
 
-void pool_give(struct pool *pool, struct works *works)
+/* Adds a thread if works wait. It begins one, and adds another thread for the next: so new threads
+ * begin works in their order. If that fails, the threads that there are do the works in turn. */
+static void pool_grow(struct pool *pool)
 {
 	struct fault unused;
 
-	if (!works->first)
+	if (pool->todo.count > pool->idle && pool->threads < pool->most)
+		pool_add_thread(pool, &unused);
+}
+
+static void *pool_thread(void *argument)
+{
+	struct pool *pool = argument;
+	struct io_work *work;
+
+	pthread_setname_np(pthread_self(), "tokend-pool");
+	for (;;) {
+		sem_wait(&pool->works);
+		pthread_mutex_lock(&pool->mutex);
+		work = works_take(&pool->todo);
+		pool->idle -= work != NULL;
+		pool_grow(pool);
+		pthread_mutex_unlock(&pool->mutex);
+		if (!work) /* stop */
+			return NULL;
+
+		work->result = work_do(work);
+
+		pthread_mutex_lock(&pool->mutex);
+		bool news = !pool->done.first; /* otherwise it was announced already */
+
+		pool->idle++;
+		works_add(&pool->done, work);
+		pthread_mutex_unlock(&pool->mutex);
+		if (news)
+			eventfd_write(pool->news_fd, 1);
+	}
+}
+
+/* ---- the data thread's side ---- */
+
+void pool_give(struct pool *pool, struct works *works)
+{
+	unsigned count = works->count;
+
+	if (count == 0)
 		return;
 	pthread_mutex_lock(&pool->mutex);
 	works_move(&pool->todo, works);
 	assert(pool->idle <= pool->threads && pool->todo.count <= pool->most);
-	for (unsigned i = 0; i < pool->todo.count && i < pool->idle; i++)
-		pthread_cond_signal(&pool->work);
-	/* If a thread cannot be added, those that there are do the works one after the other. */
-	while (pool->todo.count > pool->idle && pool->threads < pool->most &&
-		pool_add_thread(pool, &unused))
-		continue;
+	pool_grow(pool);
 	pthread_mutex_unlock(&pool->mutex);
+	while (count-- > 0)
+		sem_post(&pool->works);
 }
 
 bool pool_take(struct pool *pool, struct works *done)
@@ -173,15 +183,13 @@ int pool_news_fd(const struct pool *pool)
 
 void pool_close(struct pool *pool)
 {
-	pthread_mutex_lock(&pool->mutex);
-	assert(!pool->stop && !pool->todo.first);
-	pool->stop = true;
-	pthread_cond_broadcast(&pool->work);
-	pthread_mutex_unlock(&pool->mutex);
+	assert(!pool->todo.first);
+	for (unsigned i = 0; i < pool->threads; i++)
+		sem_post(&pool->works);
 	for (unsigned i = 0; i < pool->threads; i++)
 		pthread_join(pool->thread[i], NULL);
 	assert(pool->idle == pool->threads && !pool->done.first);
-	pthread_cond_destroy(&pool->work);
+	sem_destroy(&pool->works);
 	pthread_mutex_destroy(&pool->mutex);
 	close(pool->news_fd);
 	free(pool);
@@ -206,7 +214,7 @@ struct pool *pool_open(unsigned most, struct fault *fault)
 	works_clear(&pool->todo);
 	works_clear(&pool->done);
 	pthread_mutex_init(&pool->mutex, NULL);
-	pthread_cond_init(&pool->work, NULL);
+	sem_init(&pool->works, 0, 0);
 	if (pool_add_thread(pool, fault))
 		return pool;
 	pool_close(pool);
