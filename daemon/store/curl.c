@@ -14,6 +14,7 @@ static const char *const libraries[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
 static bool load(struct curl *curl, struct fault *fault)
 {
 	void *library = NULL;
+	glob_t hashes = {0};
 
 	for (unsigned i = 0; !library && i < sizeof(libraries) / sizeof(libraries[0]); i++)
 		library = dlopen(libraries[i], RTLD_NOW | RTLD_LOCAL);
@@ -29,6 +30,8 @@ static bool load(struct curl *curl, struct fault *fault)
 	if (curl->global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		return fault_errno(fault, ELIBACC, "stores",
 			"libcurl cannot be initialised; install it again");
+	curl->hashed = glob("/etc/ssl/certs/????????.0", 0, NULL, &hashes) == 0;
+	globfree(&hashes);
 	return true;
 }
 
@@ -54,15 +57,11 @@ const struct curl *curl_load(struct fault *fault)
  * directory of certificates with hashes as their names, "ab12cd34.0", is preferred. */
 static void trust(const struct curl *curl, CURL *easy, const char *ca)
 {
-	static const char directory[] = "/etc/ssl/certs";
 	const char *file = ca ? ca : variable("SSL_CERT_FILE");
-	glob_t hashes = {0};
-	bool hashed = !file && glob("/etc/ssl/certs/????????.0", 0, NULL, &hashes) == 0;
 
-	globfree(&hashes);
-	if (file || hashed) {
+	if (file || curl->hashed) {
 		curl->easy_setopt(easy, CURLOPT_CAINFO, file);
-		curl->easy_setopt(easy, CURLOPT_CAPATH, hashed ? directory : NULL);
+		curl->easy_setopt(easy, CURLOPT_CAPATH, file ? NULL : "/etc/ssl/certs");
 	}
 	curl->easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, -1L);
 }

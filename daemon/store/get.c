@@ -115,15 +115,13 @@ static void unblock_pipe(const sigset_t *before)
 
 static void handle_free(const struct curl *curl, struct handle *handle)
 {
-	if (handle->easy)
-		curl->easy_cleanup(handle->easy);
-	if (handle->multi)
-		curl->multi_cleanup(handle->multi);
+	curl->easy_cleanup(handle->easy);
+	curl->multi_cleanup(handle->multi);
 	free(handle);
 }
 
-/* NULL: out of memory. */
-static struct handle *handle_new(struct store_bucket *bucket)
+/* NULL: out of memory. With the lock, which is not held while a new one is made. */
+static struct handle *handle_take(struct store_bucket *bucket)
 {
 	const struct curl *curl = bucket->stores->curl;
 	struct handle *handle = bucket->spare;
@@ -132,15 +130,17 @@ static struct handle *handle_new(struct store_bucket *bucket)
 		bucket->spare = handle->next;
 		return handle;
 	}
+	pthread_mutex_unlock(&bucket->stores->lock);
 	handle = calloc(1, sizeof(*handle));
-	if (!handle)
-		return NULL;
-	handle->easy = curl_handle(curl, bucket->place.store ? bucket->place.store->ca : NULL);
-	handle->multi = curl->multi_init();
-	if (handle->easy && handle->multi) {
+	if (handle) {
+		handle->easy =
+			curl_handle(curl, bucket->place.store ? bucket->place.store->ca : NULL);
+		handle->multi = curl->multi_init();
 		set_options(bucket, handle);
-		return handle;
 	}
+	pthread_mutex_lock(&bucket->stores->lock);
+	if (!handle || (handle->easy && handle->multi))
+		return handle;
 	handle_free(curl, handle);
 	return NULL;
 }
@@ -151,7 +151,6 @@ void get_release(struct reading *r)
 	/* Its memory, unless somebody has taken the body. */
 	uint64_t bytes = r->get.body ? r->bytes : 0;
 
-	r->stores->curl->slist_free_all(r->get.headers);
 	free(r->get.body);
 	if (r->handle) {
 		r->handle->next = bucket->spare;
@@ -222,7 +221,7 @@ static void add_signature(struct reading *r, const char *path)
 	add(r, "%s", sign.authorization);
 }
 
-/* Fills the URL and the headers, signed. */
+/* Fills the URL and the headers, signed. With the lock. */
 static void write_request(struct reading *r, char url[URL_BYTES])
 {
 	const struct url_place *place = &r->bucket->place;
@@ -248,14 +247,11 @@ static void write_request(struct reading *r, char url[URL_BYTES])
 			credentials->query);
 }
 
-/* False: out of memory. */
-static bool set_request(struct reading *r)
+static void set_request(struct reading *r, const char *url)
 {
 	const struct curl *curl = r->stores->curl;
 	CURL *easy = r->handle->easy;
-	char url[URL_BYTES];
 
-	write_request(r, url);
 	r->handle->error[0] = 0;
 	curl->easy_setopt(easy, CURLOPT_WRITEDATA, r);
 	curl->easy_setopt(easy, CURLOPT_HEADERDATA, r);
@@ -270,7 +266,6 @@ static bool set_request(struct reading *r)
 	curl->easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, r->fresh ? 0L : 60L);
 	curl->easy_setopt(easy, CURLOPT_BUFFERSIZE,
 		r->asked.n > 64 * 1024 ? 256L * 1024 : (long)CURL_MAX_WRITE_SIZE);
-	return !r->get.incomplete;
 }
 
 /* ---- the end ---- */
@@ -364,26 +359,31 @@ static CURLcode perform(struct reading *r)
 
 bool get_make(struct reading *r)
 {
-	int64_t first_byte_ms = (int64_t)FIRST_BYTE_MS << (r->timeouts < 4 ? r->timeouts : 4);
+	int first_byte_ms = r->timeouts < 4 ? FIRST_BYTE_MS << r->timeouts : FIRST_BYTE_MOST_MS;
+	char url[URL_BYTES];
 
-	if (first_byte_ms > FIRST_BYTE_MOST_MS)
-		first_byte_ms = FIRST_BYTE_MOST_MS;
 	r->get = (struct get){
 		.answer = {.size = STORE_SIZE_UNKNOWN},
-		.body = malloc(r->bytes > 0 ? r->bytes : 1),
 		.begun_ms = stores_now_ms(),
 		.first_byte_ms = first_byte_ms,
 	};
 	r->get.deadline_ms = r->get.begun_ms + first_byte_ms;
-	r->handle = handle_new(r->bucket);
-	if (!r->handle || !r->get.body || !set_request(r)) {
-		r->bucket->body_bytes -= r->get.body ? 0 : r->bytes;
-		get_release(r);
-		return false;
-	}
+	r->handle = handle_take(r->bucket);
+	write_request(r, url);
 	r->bucket->status.requests++;
 	pthread_mutex_unlock(&r->stores->lock);
-	judge(r, perform(r));
+	r->get.body = malloc(r->bytes > 0 ? r->bytes : 1);
+	bool ready = r->handle && r->get.body && !r->get.incomplete;
+
+	if (ready) {
+		set_request(r, url);
+		judge(r, perform(r));
+	}
+	r->stores->curl->slist_free_all(r->get.headers);
 	pthread_mutex_lock(&r->stores->lock);
-	return true;
+	if (!ready) {
+		r->bucket->body_bytes -= r->get.body ? 0 : r->bytes;
+		get_release(r);
+	}
+	return ready;
 }

@@ -41,6 +41,7 @@ struct curl {
 #define CURL_MEMBER(name) typeof(curl_##name) *name;
 	CURL_FUNCTIONS(CURL_MEMBER)
 #undef CURL_MEMBER
+	bool hashed; /* the system has a directory of certificates: see curl.c */
 };
 
 /* Loads libcurl once per process; it stays. NULL: @fault. Any thread. */
@@ -278,10 +279,10 @@ struct reading {
 	struct get get;
 	int64_t due_ms; /* the end of a pause; negative: a fault is final */
 	enum hasty hasty;
-	struct shared *shared; /* that another thread fetches; NULL: that failed, too */
-	struct fault *fault;   /* gets its fault then */
-	char reason[160];      /* of the last fault, or what it waits for */
-	TAILQ_ENTRY(reading) link;
+	struct shared *shared;		 /* that another thread fetches; NULL: that failed, too */
+	struct fault *fault;		 /* gets its fault then */
+	char reason[160];		 /* of the last fault, or what it waits for */
+	TAILQ_ENTRY(reading) link, turn; /* turn: while it is queued */
 };
 
 /* Bytes that threads share: fetched by one of them, or kept for later ones. */
@@ -305,10 +306,10 @@ struct store_bucket {
 
 	/* The lock's. */
 	struct limit limit;
-	unsigned queued;	   /* readings that are */
-	TAILQ_HEAD(, shared) kept; /* least recently used first */
-	uint64_t body_bytes;	   /* of ranges in flight, and of all that is shared */
-	int64_t success_begun_ms;  /* the latest beginning of a GET that succeeded; 0: none did */
+	TAILQ_HEAD(, reading) queue; /* those that are queued */
+	TAILQ_HEAD(, shared) kept;   /* least recently used first */
+	uint64_t body_bytes;	     /* of ranges in flight, and of all that is shared */
+	int64_t success_begun_ms;    /* the latest beginning of a GET that succeeded; 0: none did */
 	struct store_status status;
 	int64_t fault_ms;	/* of status.last; 0: none */
 	int64_t fails_since_ms; /* since the last success; 0: it does not fail */

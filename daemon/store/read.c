@@ -184,13 +184,13 @@ static bool wait_for_turn(struct reading *r, struct fault *fault)
 {
 	r->bytes = r->asked.want == VERDICT_RANGE ? r->asked.n : 0;
 	r->queued = true;
-	r->bucket->queued++;
+	TAILQ_INSERT_TAIL(&r->bucket->queue, r, turn);
 	bucket_turns(r->bucket);
 	while (r->queued && !reading_cancelled(r))
 		reading_wait(r, INT64_MAX);
 	if (!r->queued)
 		return true;
-	r->bucket->queued--;
+	TAILQ_REMOVE(&r->bucket->queue, r, turn);
 	r->queued = false;
 	return cancel(fault);
 }
@@ -365,26 +365,26 @@ void shared_drop(struct store_bucket *bucket)
 static struct shared *share(const struct object *object, uint64_t at, size_t n, bool piece)
 {
 	struct store_bucket *bucket = (struct store_bucket *)object->bucket;
-	struct shared wanted = {.bucket = bucket, .n = n, .piece = piece, .references = 1};
-	struct shared **found, *s = NULL;
+	struct shared *s = malloc(sizeof(*s)), **found = NULL;
 
-	/* An ETag contains no line feed, and a key is at the end. */
-	if (asprintf(&wanted.name, "%u %" PRIu64 " %" PRIu64 "+%zu %d %s\n%s", bucket->number,
-		    object->size, at, n, piece, object->etag ? object->etag : "", object->key) < 0)
+	if (!s)
 		return NULL;
-	found = tfind(&wanted, &bucket->stores->shared, compare);
-	if (found) {
-		s = *found;
-		if (s->references++ == 0)
-			TAILQ_REMOVE(&bucket->kept, s, link);
-	} else if ((s = malloc(sizeof(*s)))) {
-		*s = wanted;
-		if (tsearch(s, &bucket->stores->shared, compare))
-			return s;
-		free(s);
-		s = NULL;
-	}
-	free(wanted.name);
+	*s = (struct shared){.bucket = bucket, .n = n, .piece = piece, .references = 1};
+	/* An ETag contains no line feed, and a key is at the end. */
+	if (asprintf(&s->name, "%u %" PRIu64 " %" PRIu64 "+%zu %d %s\n%s", bucket->number,
+		    object->size, at, n, piece, object->etag ? object->etag : "", object->key) < 0)
+		s->name = NULL;
+	else
+		found = tsearch(s, &bucket->stores->shared, compare);
+	if (found && *found == s)
+		return s;
+	free(s->name);
+	free(s);
+	if (!found)
+		return NULL;
+	s = *found;
+	if (s->references++ == 0)
+		TAILQ_REMOVE(&bucket->kept, s, link);
 	return s;
 }
 
@@ -427,16 +427,17 @@ static void leave_share(struct shared *s, const struct fault *fault)
 	struct reading *r;
 
 	s->fetched = false;
-	TAILQ_FOREACH(r, &s->bucket->stores->readings, link)
-	{
-		if (r->shared != s)
-			continue;
-		if (fault) {
-			*r->fault = *fault;
-			r->shared = NULL;
+	if (s->references > 1) /* others wait for it */
+		TAILQ_FOREACH(r, &s->bucket->stores->readings, link)
+		{
+			if (r->shared != s)
+				continue;
+			if (fault) {
+				*r->fault = *fault;
+				r->shared = NULL;
+			}
+			pthread_cond_signal(&r->wake);
 		}
-		pthread_cond_signal(&r->wake);
-	}
 }
 
 /* Fetches its body, which begins at @from. False: @fault. */

@@ -115,12 +115,11 @@ void readings_hasten(struct store_bucket *bucket, enum hasty cause, uint32_t wit
 static struct reading *next_turn(const struct store_bucket *bucket)
 {
 	const uint64_t *turn = bucket->stores->turn;
-	struct reading *next = NULL, *r;
+	struct reading *next = TAILQ_FIRST(&bucket->queue), *r;
 
-	TAILQ_FOREACH(r, &bucket->stores->readings, link)
-	if (r->bucket == bucket && r->queued &&
-		(!next || turn[r->session] < turn[next->session] ||
-			(r->session == next->session && r->number < next->number)))
+	TAILQ_FOREACH(r, &bucket->queue, turn)
+	if (turn[r->session] < turn[next->session] ||
+		(r->session == next->session && r->number < next->number))
 		next = r;
 	return next;
 }
@@ -130,7 +129,7 @@ void bucket_turns(struct store_bucket *bucket)
 	struct store_status *status = &bucket->status;
 	struct reading *r;
 
-	while (bucket->queued > 0 && status->in_flight < bucket->limit.now) {
+	while (!TAILQ_EMPTY(&bucket->queue) && status->in_flight < bucket->limit.now) {
 		r = next_turn(bucket);
 
 		/* A range that is larger than the memory is fetched alone. */
@@ -138,7 +137,7 @@ void bucket_turns(struct store_bucket *bucket)
 			return;
 		bucket->stores->turn[r->session] = ++bucket->stores->turns;
 		r->queued = false;
-		bucket->queued--;
+		TAILQ_REMOVE(&bucket->queue, r, turn);
 		status->in_flight++;
 		bucket->body_bytes += r->bytes;
 		pthread_cond_signal(&r->wake);
@@ -207,6 +206,7 @@ static struct store_bucket *bucket_new(
 	bucket->limit.most = most;
 	bucket->limit.now = most < LIMIT_START ? most : LIMIT_START;
 	TAILQ_INIT(&bucket->kept);
+	TAILQ_INIT(&bucket->queue);
 	snprintf(bucket->status.name, sizeof(bucket->status.name), "%.159s", place->name);
 	if (wallet_open(bucket, fault))
 		return bucket;
