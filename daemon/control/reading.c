@@ -17,8 +17,8 @@ enum {
 	STORES_SHARE = 8,	       /* 1/8 of memory: is for answers of stores, */
 	WINDOWS_LEAST = 16,	       /* and has room for so many windows */
 	LOCAL_DEPTH = LIMIT_READS / 2, /* a stream alone gets half of it */
-	STORE_DEPTH = LIMIT_READS / 2,
-	START_PATIENCE_MS = 60000, /* how long a start waits for a store that does not answer */
+	STORE_DEPTH = 254,	       /* and so 128 reads: as many as a store has connections */
+	START_PATIENCE_MS = 60000,     /* how long a start waits for a store that does not answer */
 };
 
 /* Any thread. */
