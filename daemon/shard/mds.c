@@ -7,7 +7,7 @@
  * otherwise they are documents, which are joined. An empty sample is a document without tokens.
  *
  * Where the lengths tell how many tokens a sample has, as with what llm-foundry writes, only the
- * first sample of a large shard is looked at.
+ * first sample of a large shard is looked at; if that is an array of one dimension, all are.
  *
  * index.json, in a shard's directory or its parent, lists the shards. The index and the files must
  * agree, so that a lost, a stray or a rewritten file does not silently change a run.
@@ -54,6 +54,7 @@ struct sample {
 	uint64_t begin, end;   /* in the file */
 	uint64_t value, bytes; /* of our column */
 	uint64_t at, tokens;
+	bool flat; /* raw, or an array of one dimension */
 };
 
 #define refuse(m, ...) fault_data((m)->fault, __VA_ARGS__)
@@ -427,12 +428,14 @@ static bool look(struct mds *m, struct sample *s)
 	uint64_t count = 1;
 	size_t n = 0;
 
+	s->flat = m->raw;
 	if (!m->raw) {
 		if (!get(m, s->value, value, s->bytes < SHAPE_MOST ? s->bytes : SHAPE_MOST) ||
 			(!m->has_type && !take_type(m, s, value[n++])))
 			return false;
 		unsigned dimensions = value[n] >> 2, width = 1u << (value[n] & 3);
 
+		s->flat = dimensions == 1;
 		count = dimensions > 0; /* a number alone is not a list of tokens */
 		for (n++; dimensions > 0; dimensions--, n += width) {
 			uint64_t dimension = bytes_u64(value + n) & UINT64_MAX >> (64 - 8 * width);
@@ -480,7 +483,7 @@ static bool scan_samples(struct mds *m, struct shard_facts *facts, struct map *m
 		if (i == 0) {
 			struct sample by_size = s;
 
-			sized = m->b->size > SMALL && look_by_size(m, &by_size) &&
+			sized = m->b->size > SMALL && s.flat && look_by_size(m, &by_size) &&
 				by_size.at == s.at;
 			first = s.tokens;
 			if (map)

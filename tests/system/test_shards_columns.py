@@ -304,8 +304,10 @@ def test_columns_of_mds(directory, compression):
 def test_samples_of_different_lengths_are_documents(
     directory, encoding, kind, options, compression
 ):
-    """Also where shapes need more bytes, or have two dimensions, and a text follows."""
-    lengths = [100, 2, 256, 258, 300, 65534, 65536, 2, 2, 98, *range(2, 200, 2)]
+    """Also where shapes need more bytes, or have two dimensions, and a text follows. The first
+    shape is as long as one of one dimension.
+    """
+    lengths = [400, 2, 256, 258, 300, *[65534] * 9, 65536, 2, 2, 98, *range(2, 200, 2)]
     samples = [RANDOM.integers(0, 1000, n).astype(kind) for n in lengths]
     rows = []
     for k, tokens in enumerate(samples):
