@@ -46,8 +46,8 @@ struct request {
 	struct participant *participant;
 	size_t participants;
 	struct emit e;
-	struct cursor cursor; /* from here on, of the first participant that was done */
-	bool has_cursor, has_acts_from;
+	struct cursor cursor; /* from here on, of the first that was done; no datasets: none was */
+	bool has_acts_from;
 	uint64_t from, acts_from, world_before, micro_batch_before;
 };
 
@@ -148,12 +148,11 @@ static bool take_answer(void *context, const struct wire *w)
 		emit_line(e, "%s: %s%s", p->name,
 			outcome == WIRE_NOTED ? "has seen it" : "ended without an answer", p->text);
 	emit_end(e, CTL_OK);
-	if (outcome != WIRE_DONE || r->has_cursor || !wire_has(w, WIRE_CURSOR))
+	if (outcome != WIRE_DONE || r->cursor.datasets || !wire_has(w, WIRE_CURSOR))
 		return true;
 	if (!cursor_decode(&r->cursor, cursor.at, cursor.n, &fault))
 		return ctl_link_fail(
 			&r->link, "cursor in the answer: %s: %s", fault.field, fault.text);
-	r->has_cursor = true;
 	r->has_acts_from = wire_has(w, WIRE_ACTS_FROM);
 	r->from = wire_number(w, WIRE_FROM);
 	r->acts_from = wire_number(w, WIRE_ACTS_FROM);
@@ -269,7 +268,7 @@ static int conclude(struct request *r)
 		return ctl_fail("%s ended without an answer; the job's next checkpoint shows "
 				"whether the request was carried out",
 			names);
-	if (!r->has_cursor)
+	if (!r->cursor.datasets)
 		return ctl_fail("the job reported success without a position");
 	if (name_all(r, DIFFERS, NULL, names))
 		return ctl_fail(
