@@ -112,5 +112,9 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
     return pack(ROOT / "build/gcc", directory)
 
 
+def build_sdist(directory, config_settings=None):
+    sys.exit("tokend: a source archive of client/python cannot be built; use a git clone")
+
+
 if __name__ == "__main__":
     pack(*(Path(name).resolve() for name in sys.argv[1:]))

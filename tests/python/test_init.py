@@ -10,11 +10,11 @@ import numpy
 import pytest
 import yaml
 from test_loader_daemon import kill_private
-from tokenizing import SPECIAL, call, corpus, tokenize
+from tokenizing import call, corpus, tokenize
 
 from lib import TOKCTL, child_environment, has, run, shard_writers
 from tokend import Loader
-from tokend.data import trial
+from tokend.data import init, trial
 
 pytest_plugins = ["tokenizing"]  # its fixture
 WORDS = b"words and words\n" * 4000
@@ -62,10 +62,12 @@ def begin(*arguments):
 
 
 def refused(*arguments, program=("init",), code=1):
-    """The message, the last line."""
+    """The message, the last line. Nothing is written."""
+    before = sorted({*os.listdir(".")} - {"state"})
     out, err = call(*program, *arguments, code=code)
     err = err.splitlines(keepends=True)[-1]
     assert out == "" and "Traceback" not in err, (out, err)
+    assert sorted({*os.listdir(".")} - {"state"}) == before, "nothing is left"
     return err.split(": ", 1)[1].rstrip("\n")
 
 
@@ -163,10 +165,10 @@ BAD = {  # files, arguments, words of the message
         [D],
         "c.bin: is text, not a shard of tokens. To leave files out, name the others, or a pattern",
     ),
-    "a tokenizer for shards": (
-        {f"{D}/a.bin": flat(9000)},
-        [D, "--tokenizer", "bytes"],
-        "--tokenizer: is for text; for shards, set vocab",
+    "validation next to training": (
+        {f"{D}/{name}.bin": flat(9000) for name in ("train", "val")},
+        [f"{D}/train.bin", f"{D}/val.bin"],
+        "val.bin: is validation data by its name; leave it out",
     ),
     "an index next to shards": (
         {f"{D}/a.bin": flat(9000), f"{D}/a_offsets.npy": shard_writers.npy(tokens(900, "<i8"))},
@@ -179,9 +181,9 @@ BAD = {  # files, arguments, words of the message
         [D],
         "b.npy: format is npy, but that of the first shard, a.bin",
     ),
-    "no such path": ({}, ["../none"], "../none: has no documents; name other files"),
+    "no such path": ({}, ["../none"], "../none: No such file or directory"),
     "Latin-1": ({f"{D}/a.txt": "é".encode("latin-1") * 900}, [D], "../data: has no documents"),
-    "too few tokens": ({f"{D}/a.bin": flat(5)}, [D], "fewer than 1025 tokens"),
+    "too few tokens": ({f"{D}/a.bin": flat(5)}, [D], "fewer than 9 tokens"),
     "int64 in a flat file": ({f"{D}/a.bin": flat(9000, "<i8")}, [D], "../data/a.bin: "),
     "shards and text": (
         {f"{D}/web/a.bin": flat(9000), f"{D}/text/a.txt": WORDS},
@@ -189,7 +191,7 @@ BAD = {  # files, arguments, words of the message
         "name one kind",
     ),
     "a directory in another": ({f"{D}/a/b/a.txt": WORDS}, [f"{D}/a", f"{D}/a/b"], "name it once"),
-    "no such field": ({f"{D}/a.jsonl": b'{"body": "words"}\n' * 9}, [D], "the field 'text'"),
+    "no such field": ({f"{D}/a.jsonl": b'{"body": "words"}\n' * 9}, [D], 'no field "text"'),
     "a tokenizer that is none": (
         {f"{D}/a.txt": WORDS, f"{D}/tokenizer.json": b"{}"},
         [D],
@@ -213,20 +215,27 @@ def test_existing_files_are_kept(here):
         assert (here / name).read_text() == "mine"
 
 
+def test_a_check_that_dies_is_one_line(monkeypatch):
+    write({f"{D}/a.bin": flat(9000)})
+    monkeypatch.setattr(init, "program", lambda _: "/bin/false")
+    assert refused(D) == "tokend --check failed"
+
+
 # ---- text ----
 
 
-def test_shards_of_tokenize_keep_their_eos():
+@pytest.mark.parametrize("more", [[], ["--tokenizer", "bytes"]])
+def test_shards_of_tokenize_keep_their_eos(more):
     write({f"{D}/a.txt": WORDS})
     tokenize(f"{D}/a.txt", "-o", "made", "--tokenizer", "bytes", "--eos", 10)
-    assert begin("made")[0]["train"][0]["eos"] == 10
+    assert begin("made", *more)[0]["train"][0]["eos"] == 10
 
 
 def test_text_is_served_as_text(here, made):
     """In one command each, with the tokenizer next to the text."""
     write({f"{D}/a.py": b"print('words')\n" * 4000, f"{D}/b.jsonl": b'{"text": "more"}\n' * 900})
     write({f"{D}/tokenizer.json": made.read_bytes(), f"{D}/c.png": b"\x89PNG\0", f"{D}/d.txt": b""})
-    streams, said = begin(D, "--most", "1", "--eos", SPECIAL)
+    streams, said = begin(D, "--most", "1")
     assert has(said, "901 documents", "c.png: is not UTF-8 text", "d.txt: is empty\n")
     stream, _ = streams["train"]
     assert (stream["eos"], stream["vocab"]) == (1000, 1001)
@@ -247,14 +256,14 @@ def test_a_mistyped_command_is_recognized():
 
 def test_try_is_refused_in_one_line(here):
     ask = {"program": ("try",)}
-    assert "tokend.yaml: cannot be opened" in refused(**ask)
+    assert "tokend.yaml: not found; pass -c FILE" in refused(**ask)
     write({f"{D}/a.bin": flat(9000)})
     begin(D)
     text = (here / "tokend.yaml").read_text()
     (here / "low.yaml").write_text(re.sub(r"vocab: \d+", "vocab: 50", text))
     for arguments, said in (
         (["tain"], "must be one of: train"),
-        (["-c", "none.yaml"], "none.yaml: cannot be opened"),
+        (["-c", "none.yaml"], "none.yaml: not found"),
         (["--tokenizer", "none.json"], "No such file"),
         (["-c", "low.yaml"], "must be below the stream's vocab, 50"),
     ):

@@ -8,17 +8,7 @@ import sys
 
 import pytest
 from test_tokenize import files, packed, parquet
-from tokenizing import (
-    SPECIAL,
-    corpus,
-    of_tiktoken,
-    refused,
-    shards,
-    started,
-    texts,
-    tokenize,
-    write_jsonl,
-)
+from tokenizing import corpus, of_tiktoken, refused, shards, started, texts, tokenize, write_jsonl
 
 import lib
 from tokend.data import tokenize as program
@@ -49,16 +39,16 @@ def test_a_killed_run_resumes_to_the_same_bytes(directory, name):
     changed = [name for name, time in kept.items() if (out / name).stat().st_mtime_ns != time]
     assert not changed, "whole shards were written again"
     assert texts(out) == documents and len(shards(out)) > len(names)
-    assert all(len(data) >= 2 * 29_991 for data in [*shards(out).values()][:-1])
+    assert {len(data) for data in [*shards(out).values()][:-1]} == {2 * 29_991}
 
 
 def test_resume_refuses_other_options_and_inputs(directory, made):
     source = write_jsonl(directory / "a.jsonl", corpus())
     out = directory / "out"
-    ask = (source, "-o", out, "--tokenizer", made, "--eos", SPECIAL, "--shard-tokens", 50_000)
+    ask = (source, "-o", out, "--tokenizer", made, "--shard-tokens", 50_000)
     tokenize(*ask)
     before = shards(out)
-    assert "is not empty; name another directory, or pass --resume" in refused(*ask)
+    assert "is not empty; name another directory, or continue with --resume" in refused(*ask)
     done, _ = tokenize(*ask, "--resume")
     assert "datasets:" in done and shards(out) == before
     tokenizer = directory / "tokenizer.json"
@@ -72,15 +62,13 @@ def test_resume_refuses_other_options_and_inputs(directory, made):
     assert "no run of tokend tokenize" in refused(*ask, "--resume", "-o", directory)
     bad = write_jsonl(directory / "bad", ["no tokenizer"])
     for more, text in (
-        ([directory / "none.txt"], "none.txt: has no documents; name other files"),
+        ([directory / "none.txt"], "none.txt: No such file or directory"),
         (["--tokenizer", bad], "bad: "),
         (["-o", bad], f"{bad}: File exists"),
     ):
         assert text in refused(*ask, *more)
     (out / "00000.bin").write_bytes(before["00000.bin"][:-2])
-    sizes = [len(before["00000.bin"]) - less for less in (2, 0)]
-    said = "00000.bin: has {} bytes instead of {}".format(*sizes)
-    assert said in refused(*ask, "--resume")
+    assert "00000.bin: has 99998 bytes instead of 100000" in refused(*ask, "--resume")
     os.utime(source, ns=(1, 1))
     assert "other inputs than before" in refused(*ask, "--resume")
 
@@ -106,7 +94,7 @@ def test_disk_full(directory):
         documents = corpus() * 3
         source = write_jsonl(directory / "a.jsonl", documents)
         ask = (source, "-o", full / "out", "--tokenizer", "bytes", "--shard-tokens", 200_000)
-        assert "output: No space left on device" in refused(*ask)
+        assert "No space left on device; continue with --resume" in refused(*ask)
         assert list(shards(full / "out")) == ["00000.bin", "00001.bin"]
         subprocess.run(["mount", "-o", "remount,size=50m", full], check=True)
         tokenize(*ask, "--resume")
@@ -119,19 +107,18 @@ def test_disk_full(directory):
 
 GOOD = b'{"text": "good"}\n'
 A, GZ = "a.jsonl", "a.jsonl.gz"
-NOT_JSON = "not a JSON object with the field 'text' ("
 BAD = [
-    (A, GOOD + b'{"text": "cut\n', f":2: {NOT_JSON}"),
-    (A, GOOD * 2 + b"[1, 2]\n", f":3: {NOT_JSON}"),
-    (A, b"\n" + GOOD + b'{"body": "b"}\n', f":3: {NOT_JSON}"),
+    (A, GOOD + b'{"text": "cut\n', ":2: invalid JSON: "),
+    (A, GOOD * 2 + b"[1, 2]\n", ':3: no field "text"; write one object a line'),
+    (A, b"\n" + GOOD + b'{"body": "b"}\n', ':3: no field "text"; write one object a line'),
     (A, b'{"text": null}', ':1: "text" is null; must be a string'),
-    (A, GOOD * 3 + b'{"text": "a\xffb"}\n', ": is damaged, or its text is not UTF-8: "),
+    (A, GOOD * 3 + b'{"text": "a\xffb"}\n', ": is not UTF-8 ("),
     (A, GOOD + b'{"text": "half \\ud800 pair"}', ":1 or a later document: "),
-    (A, b'{"text": ' + b"[" * 200_000, f":1: {NOT_JSON}"),
+    (A, b'{"text": ' + b"[" * 200_000, ":1: invalid JSON: "),
     (A, b"\n \n\n", ": has no documents; "),
-    (A, GOOD * 100_000 + b"{", f":100001: {NOT_JSON}"),  # in a later piece
-    ("a.txt", b"one\ntwo \xe9\n", ": is damaged, or its text is not UTF-8: "),
-    (GZ, gzip.compress(GOOD * 9)[:-9], ": is damaged, "),
+    (A, GOOD * 100_000 + b"{", ":100001: invalid JSON: "),  # in a later piece
+    ("a.txt", b"one\ntwo \xe9\n", ": is not UTF-8 ("),
+    (GZ, gzip.compress(GOOD * 9)[:-9], ": is damaged: "),
     ("a.csv", b"1,2", ": its name ends in none of "),
 ]
 
@@ -161,11 +148,11 @@ def test_damaged_frames_and_tables_are_named(directory):
     packed, table = directory / "a.jsonl.zst", directory / "a.parquet"
     packed.write_bytes(zstandard.compress(GOOD * 99)[:-5])
     said = refused(packed, "-o", directory / "packed", "--tokenizer", "bytes")
-    assert f"{packed}: is damaged, " in said
+    assert f"{packed}: is damaged: " in said
     buffers = [pyarrow.py_buffer(data) for data in (b"\0\0\0\0\1\0\0\0\2\0\0\0", b"a\xff")]
     for column, more, text in (
         (["a", "b", None], [], ': row 3: "text" is null; must be a string'),
-        (pyarrow.StringArray.from_buffers(2, *buffers), [], ": is damaged, or its text is not "),
+        (pyarrow.StringArray.from_buffers(2, *buffers), [], ": is not UTF-8 ("),
         (["a"], ["--field", "body"], ': Field "body" does not exist'),
     ):
         pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"text": column}), table)
@@ -173,19 +160,19 @@ def test_damaged_frames_and_tables_are_named(directory):
         assert refused(*ask).startswith(f"{table}{text}")
     table.write_bytes(table.read_bytes()[:-9])
     ask = ("-o", directory / "cut", "--tokenizer", "bytes")
-    assert f"{table}: is damaged, " in refused(table, *ask)
+    assert f"{table}: is damaged: " in refused(table, *ask)
 
 
-PACKAGES = {"a.parquet": "pyarrow.parquet", "a.jsonl.zst": "pyarrow", "a.txt": "tiktoken"}
+PACKAGES = {"a.parquet": "pyarrow", "a.jsonl.zst": "pyarrow", "a.txt": "tiktoken"}
 
 
 @pytest.mark.parametrize("name, package", PACKAGES.items())
 def test_a_missing_package_is_named(directory, monkeypatch, name, package):
     (directory / name).write_bytes(b"PAR1")
-    tokenizer = of_tiktoken(directory, corpus())[0] if package == "tiktoken" else "bytes"
+    tokenizer = of_tiktoken(directory, corpus())[0]
     monkeypatch.setitem(sys.modules, package, None)
     said = refused(directory / name, "-o", directory / "o", "--tokenizer", tokenizer, "--eos", 9999)
-    assert said.endswith(f"; pip install {package.partition('.')[0]}")
+    assert said.endswith(f"; pip install {package}")
 
 
 def test_a_second_run_and_ctrl_c(directory):
@@ -197,5 +184,5 @@ def test_a_second_run_and_ctrl_c(directory):
         lib.wait_until((out / "00000.bin").exists, "a shard")
         assert "another run writes to it" in refused(*ask, "--resume")
         os.killpg(process.pid, signal.SIGINT)
-        assert process.stderr.read() == "tokend tokenize: interrupted\n"
+        assert process.stderr.read() == "tokend tokenize: interrupted; continue with --resume\n"
         assert process.wait() == 130

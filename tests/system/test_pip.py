@@ -123,7 +123,10 @@ def test_a_failed_build_names_all_packages(user, directory):
 
 
 def test_what_cannot_be_built_is_refused(user):
-    run("cp", "-r", "client/python", "../copied", **user)
+    sdist = "import wheel; wheel.build_sdist('.')"
+    here = user | {"cwd": f"{user['cwd']}/client/python"}
+    assert "use a git clone" in refusal(here, "python", "-c", sdist)
+    run("cp", "-r", ".", "../../../copied", **here)
     assert "in a git clone, with pip 21.3" in refusal(user, "pip", "install", "../copied")
     code, _, err = run("pip", "install", "-e", "./client/python", **user)
     assert code and [line[:6] for line in err.splitlines()] == ["ERROR:"], err

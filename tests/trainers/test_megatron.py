@@ -113,6 +113,7 @@ def begins(what, args, keys, position, why):
         iterators = [TokendIterator.from_args("train", args, **keys) for _ in range(2)]
     assert [iterator.loader.position for iterator in iterators] == [position] * 2, what
     assert has(said.getvalue(), f"tokend: stream 'train' begins at sample {position}: ", why)
+    assert said.getvalue().count("\n") == 1, f"{what}: once"
 
 
 def refused(what, args, keys, *said):

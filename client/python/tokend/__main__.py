@@ -32,7 +32,8 @@ PACKAGE = os.path.dirname(os.path.realpath(__file__))
 
 
 def fail(text, status=1, name="tokend"):
-    print(f"{name}: {printable(str(text))}", file=sys.stderr)
+    clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # removes a line of progress
+    print(f"{clear}{name}: {printable(str(text))}", file=sys.stderr)
     return status
 
 
@@ -43,12 +44,23 @@ def become(name, *arguments):
     os.execv(path, [path, *arguments])
 
 
+def near(*places):
+    for place in places:
+        directory = os.path.normpath(os.path.join(PACKAGE, place))
+        if os.path.isdir(directory):
+            return directory
+    raise Error(
+        f"{PACKAGE}: has no such directory near it; `make install` has put them below PREFIX"
+    )
+
+
 PRINTED = {
-    "-h": USAGE[:-1],
-    "--help": USAGE[:-1],
-    "--version": f"tokend {version}",
-    "--pkgconfigdir": os.path.join(PACKAGE, "lib/pkgconfig"),
-    "--docdir": os.path.normpath(os.path.join(PACKAGE, "../../../../share/doc/tokend")),
+    "-h": lambda: USAGE[:-1],
+    "--help": lambda: USAGE[:-1],
+    "--version": lambda: f"tokend {version}",
+    "--pkgconfigdir": lambda: near("lib/pkgconfig"),
+    # as pip installs; with --target
+    "--docdir": lambda: near("../../../../share/doc/tokend", "../share/doc/tokend"),
 }
 
 
@@ -63,10 +75,12 @@ def command(name, arguments):
     except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except KeyboardInterrupt:
-        return fail("interrupted", 130, who)
+    except KeyboardInterrupt as interrupt:
+        return fail("; ".join(["interrupted", *interrupt.args]), 130, who)
+    except UnicodeEncodeError:
+        return fail("a path is not UTF-8; rename it", 1, who)
     except OSError as error:
-        return fail(f"{error.filename or 'output'}: {error.strerror or error}", 1, who)
+        return fail(f"{error.filename or '.'}: {error.strerror or error}", 1, who)
     except ImportError as error:
         return fail(f"{error}; pip install {(error.name or '').partition('.')[0]}", 1, who)
     except Error as error:
@@ -82,7 +96,7 @@ def main(arguments):
         return command(name, rest)
     try:
         if name in PRINTED and not rest:
-            print(PRINTED[name])
+            print(PRINTED[name]())
             return 0
         if name in PROGRAMS:
             become(*PROGRAMS[name], *rest)

@@ -1,5 +1,6 @@
 """Reads documents from .txt, .jsonl (both also .gz, .zst), .parquet and .arrow files."""
 
+import codecs
 import glob
 import gzip
 import importlib
@@ -12,7 +13,7 @@ import zlib
 
 from .._tokend import Error
 
-LOOKED_AT = 512 << 10  # characters
+LOOKED_AT_BYTES = 512 << 10
 PART = 32 << 20  # characters of a text; tokenizers need up to a hundred times that
 ROWS = 256  # of a table, in memory
 TEXTS, TABLES = ("txt", "jsonl", "parquet"), ("parquet", "arrow")
@@ -44,10 +45,14 @@ def _raise(error):
     raise error
 
 
+def is_pattern(path):
+    return bool(set(path) & set("*?[")) and not os.path.exists(path)
+
+
 def _files(path):
     """The files that a path stands for, sorted, without hidden ones and Python's caches."""
     if not os.path.isdir(path):
-        return [path] if os.path.exists(path) else sorted(filter(os.path.isfile, glob.glob(path)))
+        return sorted(filter(os.path.isfile, glob.glob(path))) if is_pattern(path) else [path]
     files = []
     for at, directories, names in os.walk(path, onerror=_raise):
         directories[:] = [d for d in directories if d[0] != "." and d != "__pycache__"]
@@ -69,6 +74,8 @@ def _source(path, kinds, any_text):
         kind = "txt"
     if any_text and kind not in TABLES and not _is_text(path):
         return "is not UTF-8 text"
+    if path.endswith(".zst") or kind in TABLES:
+        importlib.import_module("pyarrow")  # before an output is begun
     return Source(path, kind, status.st_size, status.st_mtime_ns)
 
 
@@ -76,7 +83,9 @@ def _is_text(path):
     """Does it begin with UTF-8 without NULs?"""
     with open(path, "rb") as file:
         try:
-            return "\0" not in _decoded(path, file).read(LOOKED_AT)
+            block = _unpacked(path, file).read(LOOKED_AT_BYTES)
+            decode = codecs.getincrementaldecoder("utf-8")().decode
+            return "\0" not in decode(block, len(block) < LOOKED_AT_BYTES)
         except DAMAGED:
             return False
 
@@ -88,7 +97,6 @@ def sources_of(paths, kinds, any_text, say):
     """
     sources = []
     for path in paths:
-        before = len(sources)
         for file in _files(path):
             source = _source(file, kinds, any_text)
             if isinstance(source, Source):
@@ -97,20 +105,20 @@ def sources_of(paths, kinds, any_text, say):
                 raise Error(f"{path}: {source}; leave it out")
             else:
                 say(f"left out: {file}: {source}")
-        if len(sources) == before:
-            raise Error(f"{path}: has no documents; name other files")
+    if not sources:
+        raise Error(f"{', '.join(paths)}: has no documents; name other files")
     return sources
 
 
 # ---- documents ----
 
 
-def _decoded(path, file):
+def _unpacked(path, file):
     if path.endswith(".gz"):
-        file = gzip.GzipFile(fileobj=file)
+        return gzip.GzipFile(fileobj=file)
     if path.endswith(".zst"):
-        file = importlib.import_module("pyarrow").CompressedInputStream(file, "zstd")
-    return io.TextIOWrapper(file, "utf-8-sig", newline="\n")
+        return importlib.import_module("pyarrow").CompressedInputStream(file, "zstd")
+    return file
 
 
 def _text(source, stream):
@@ -128,11 +136,11 @@ def _jsonl(source, stream, field):
         where = f"{source.path}:{number}"
         try:
             content = json.loads(line)[field]
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise Error(
-                f"{where}: not a JSON object with the field {field!r} ({error}); write one a line, "
-                "or pass another --field"
-            ) from None
+        except (KeyError, TypeError):
+            what = "write one object a line, or pass another --field"
+            raise Error(f'{where}: no field "{field}"; {what}') from None
+        except (ValueError, RecursionError) as error:
+            raise Error(f"{where}: invalid JSON: {error}; write one object a line") from None
         yield Part(where, content)
 
 
@@ -148,36 +156,46 @@ def _batches(source, file, column):
 
 
 def _table(source, file, column):
-    columns = (batch.column(column) for batch in _batches(source, file, column))
-    values = (value for one in columns for value in one.to_pylist())
-    for row, value in enumerate(values, 1):
-        yield Part(f"{source.path}: row {row}", value)
+    row = 0
+    for batch in _batches(source, file, column):
+        for value in batch.column(column).to_pylist():
+            row += 1
+            yield Part(f"{source.path}: row {row}", value)
 
 
 def _parts(source, file, field):
     if source.kind in TABLES:
         return _table(source, file, field)
-    stream = _decoded(source.path, file)
+    stream = io.TextIOWrapper(_unpacked(source.path, file), "utf-8-sig", newline="\n")
     return _text(source, stream) if source.kind == "txt" else _jsonl(source, stream, field)
 
 
 def read(sources, field, tokens=False):
-    """Yields all documents. @field: of a line of JSONL, or a column. @tokens: they are lists."""
+    """Yields all documents as pairs of a Part and the bytes of sources up to its end. @field: of a
+    line of JSONL, or a column. @tokens: documents are lists; null is an empty one.
+    """
+    before = 0
     for source in sources:
         with open(source.path, "rb") as file:
             try:
                 for part in _parts(source, file, field):
+                    if tokens and part.content is None:
+                        part = part._replace(content=[])
                     if not isinstance(part.content, list if tokens else str):
                         kind = "null" if part.content is None else type(part.content).__name__
                         wanted = "a list of tokens" if tokens else "a string"
                         raise Error(f'{part.where}: "{field}" is {kind}; must be {wanted}')
-                    yield part
+                    yield part, before + min(file.tell(), source.size)
+            except UnicodeDecodeError as error:
+                why = f"is not UTF-8 ({error}); convert it (iconv -t UTF-8)"
+                raise Error(f"{source.path}: {why}") from None
             except KeyError as error:  # no such column, or two
                 why = f"{error.args[0]}; pass another --field, or --column"
                 raise Error(f"{source.path}: {why}") from None
             except DAMAGED as error:
-                why = f"is damaged, or its text is not UTF-8: {' '.join(str(error).split())}"
-                raise Error(f"{source.path}: {why}; fetch or convert it again") from None
+                why = f"is damaged: {' '.join(str(error).split())}; fetch it again"
+                raise Error(f"{source.path}: {why}") from None
+        before += source.size
         status = os.stat(source.path)
         if (status.st_size, status.st_mtime_ns) != (source.size, source.changed):
             raise Error(f"{source.path}: was changed while it was read; start again")

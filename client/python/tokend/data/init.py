@@ -12,19 +12,23 @@ validation has a part of each dataset, which the other stream does not have.
 import itertools
 import os
 import pathlib
+import re
+import shutil
+import subprocess
 import time
+import typing
 
-from .._tokend import Error
+from .._tokend import Error, program
 from . import documents, tokenize, tokenizer
-from .parser import Parser, positive, printable, quoted, said_by, tokctl
+from .parser import Parser, positive, printable, quoted, tokctl
 
 CONFIG, SCRIPT, TOKENS = "tokend.yaml", "train.py", "tokens"
 MOST_MIB = 64  # of text: 20 to 40 CPU seconds with a real tokenizer
-SEQ_LEN = 1024  # unless shards contain samples of a length
 LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
 RUN = 64  # windows: a part of a dataset consists of such runs
 LEAST = 4 * RUN  # windows of a dataset; of a larger one, some are held out
 SHARE = 0.999  # of a dataset is trained on, if the rest is held out
+VALIDATION = {"val", "valid", "validation", "test", "dev", "eval", "held", "heldout"}  # in names
 
 YAML = """\
 # Written by `python -m tokend init`. `man tokend.yaml` describes every key.
@@ -88,6 +92,13 @@ if torch.distributed.is_initialized():
 """
 
 
+class Dataset(typing.NamedTuple):
+    keys: dict  # of the config
+    shards: list  # what tokctl inspect says of each
+    tokens: int
+    run: dict  # what tokenize noted next to the shards, or {}
+
+
 def _directory(path):
     return path if os.path.isdir(path) else os.path.dirname(path) or "."
 
@@ -96,7 +107,7 @@ def _names(paths):
     """Unlike names of datasets, by path."""
     names = {}
     for path in paths:
-        whole = os.path.realpath(path if os.path.exists(path) else _directory(path))
+        whole = os.path.realpath(_directory(path) if documents.is_pattern(path) else path)
         name = tokenize.label(whole if os.path.isdir(whole) else os.path.splitext(whole)[0])
         names[path] = f"{name}-{len(names) + 1}" if name in names.values() else name
     return names
@@ -120,14 +131,14 @@ def _inspect(path):
     )
 
 
-def _keys(name, path, shards):
-    """Returns the keys of a dataset in the config."""
-    first, keys = shards[0], {"name": name, "path": os.path.normpath(path)}
-    if first["dtype"] in ("u16", "u32"):  # the config takes these
-        keys["dtype"] = first["dtype"]
-    if first.get("column"):
-        keys["column"] = first["column"]
-    return keys
+def _dataset(name, path, shards):
+    keys = {"name": name, "path": os.path.normpath(path)}
+    if shards[0]["dtype"] in ("u16", "u32"):  # the config takes these
+        keys["dtype"] = shards[0]["dtype"]
+    if shards[0].get("column"):
+        keys["column"] = shards[0]["column"]
+    run, _ = tokenize.read_notes(_directory(path))
+    return Dataset(keys, shards, sum(shard["tokens"] for shard in shards), run)
 
 
 def _convert(names, given):
@@ -148,38 +159,107 @@ def _convert(names, given):
 # ---- the config ----
 
 
-def _vocabulary(datasets):
+def _vocabulary(datasets, given):
     """Returns vocab, a comment about it, and eos: a key and its value, or a comment."""
-    runs = [tokenize.read_notes(_directory(keys["path"]))[0] for keys, _ in datasets]
+    runs = [dataset.run for dataset in datasets]
     (file, _, eos), *others = {tuple(map(run.get, ("file", "tokenizer", "eos"))) for run in runs}
-    if file and not others:
+    asked = given.tokenizer and tokenizer.load(given.tokenizer)
+    if file and not others and (not asked or asked.file == file):
         return max(run["vocab"] for run in runs), f"tokenizer: {file}", f"eos: {eos}"
-    narrow = all(keys.get("dtype") == "u16" for keys, _ in datasets)
-    return 1 << (16 if narrow else 18), "set your tokenizer's", "# eos: 50256"
+    largest, ends = 0, []
+    for dataset in datasets:
+        how = ("--input-dtype", dataset.keys.get("dtype", "u16"), "--", dataset.shards[0]["path"])
+        for shard in tokctl("inspect", "--json", "--deep", *how):
+            largest = max(largest, shard["max_token"])
+    about = f"the largest in the first shards is {largest}; set your tokenizer's"
+    vocab = 1 << largest.bit_length()
+    if asked:
+        about, ends = f"tokenizer: {asked.file}", [*asked.ends_of_text().values()]
+        vocab = max(largest + 1, asked.vocab, *(end + 1 for end in ends))
+    return vocab, about, f"eos: {ends[0]}" if len(ends) == 1 else "# eos: 50256"
+
+
+def _seq_len(datasets):
+    """The shards' own number of tokens per sample, and EXTRA. Otherwise a length whose windows
+    leave out less than 5 % of a dataset, and "".
+    """
+    if own := max(shard.get("sample_tokens", 0) for d in datasets for shard in d.shards):
+        return own, EXTRA
+    least, length = min(d.tokens // len(d.shards) for d in datasets), 1024
+    while length > 8 and length * 20 > least:
+        length //= 2
+    return length, ""
+
+
+def _stream(stream, datasets, total, facts):
+    """@datasets: [(Dataset, its part or None)]; @total: tokens, for the weights; 0: without."""
+    text = STREAM.format(stream=stream, **facts)
+    for dataset, part in datasets:
+        keys = dataset.keys | ({"part": part} if part else {})
+        if total:
+            keys["weight"] = float(f"{max(dataset.tokens / total, 0.0001):.4g}")
+        text += f"      - {quoted(keys)}\n"
+    return text
 
 
 def _config(datasets, facts):
-    train, valid = "", ""
-    counts = [sum(shard["tokens"] for shard in shards) for _, shards in datasets]
-    for (keys, shards), tokens in zip(datasets, counts, strict=True):
-        weight = float(f"{max(tokens / sum(counts), 0.0001):.4g}")
-        windows = sum((shard["tokens"] - 1) // facts["seq_len"] for shard in shards)
-        part = {"part": [0, SHARE]} if windows > LEAST else {}
-        train += f"      - {quoted(keys | part | {'weight': weight})}\n"
-        if part:
-            valid += f"      - {quoted(keys | {'part': [SHARE, 1]})}\n"
-    text = YAML + STREAM.format(stream="train", **facts) + train
+    train, valid = [], []
+    for dataset in datasets:
+        windows = sum((shard["tokens"] - 1) // facts["seq_len"] for shard in dataset.shards)
+        train.append((dataset, [0, SHARE] if windows > LEAST else None))
+        valid += [(dataset, [SHARE, 1])] if windows > LEAST else []
+    text = YAML + _stream("train", train, sum(dataset.tokens for dataset in datasets), facts)
     if not valid:
         return text + f"\n  # For validation: none of them has more than {LEAST} windows.\n"
-    facts["more"] += EPOCHS
-    return text + VALID + STREAM.format(stream="valid", **facts) + valid
+    return text + VALID + _stream("valid", valid, 0, facts | {"more": facts["more"] + EPOCHS})
+
+
+def _check():
+    """Prints what tokend says of the config: windows, parts, and doubts."""
+    command = [program("tokend"), "-c", CONFIG, "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip() or "tokend --check failed"
+        raise Error(said.split("\n")[-1].removeprefix("tokend: "))
+    print(printable(done.stdout), end="")
 
 
 # ---- the command ----
 
 
+def _init(given):
+    begin, paths = time.monotonic(), given.paths
+    for one, other in itertools.permutations(paths, 2):
+        if f"{os.path.realpath(one)}/".startswith(f"{os.path.realpath(other)}/"):
+            raise Error(f"{one}: is in {other}, too; name it once")
+    last = {path: os.path.basename(os.path.normpath(path)).lower() for path in paths}
+    held = [path for path in paths if VALIDATION & set(re.findall("[a-z]+", last[path]))]
+    if 0 < len(held) < len(paths):
+        raise Error(f"{held[0]}: is validation data by its name; leave it out, add it to {CONFIG}")
+    names, shards = _names(paths), {path: _inspect(path) for path in paths}
+    texts = [path for path in paths if shards[path] is None]
+    if 0 < len(texts) < len(paths):
+        raise Error(f"{texts[0]}: is text, others are shards; name one kind, or convert it first")
+    if texts:
+        shards = {place: _inspect(place) for place in _convert(names, given)}
+    datasets = list(map(_dataset, names.values(), shards.keys(), shards.values()))
+    vocab, about, eos = _vocabulary(datasets, given)
+    seq_len, more = _seq_len(datasets)
+    facts = {"vocab": vocab, "about_vocab": about, "seq_len": seq_len, "more": more, "eos": eos}
+    micro_batch = max(1, min(8, LOGITS // (seq_len * vocab)))
+    pathlib.Path(CONFIG).write_text(_config(datasets, facts))
+    pathlib.Path(SCRIPT).write_text(TRAIN.format(vocab=vocab, micro_batch=micro_batch))
+    _check()
+    print(f"wrote {CONFIG} and {SCRIPT} in {time.monotonic() - begin:.1f} s; go on with")
+    print(f"  python -m tokend try\n  torchrun {SCRIPT}")
+
+
 def main(argv):
-    parser = Parser("init", __doc__)
+    parser = Parser(
+        prog="python -m tokend init",
+        description=f"Writes {CONFIG} and {SCRIPT} for shards or text, and converts the text.",
+        epilog="Each PATH is a dataset.",
+    )
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="a directory, a file, or a pattern in quotes")
     add("--tokenizer", metavar="FILE", help="default: one next to the data, otherwise bytes")
@@ -189,28 +269,11 @@ def main(argv):
     for name in (CONFIG, SCRIPT, TOKENS):
         if os.path.lexists(name):
             raise Error(f"{name}: exists, and init replaces nothing; move it away")
-    begin, paths = time.monotonic(), given.paths
-    for one, other in itertools.permutations(paths, 2):
-        if f"{os.path.realpath(one)}/".startswith(f"{os.path.realpath(other)}/"):
-            raise Error(f"{one}: is in {other}, too; name it once")
-    names, shards = _names(paths), {path: _inspect(path) for path in paths}
-    texts = [path for path in paths if shards[path] is None]
-    if 0 < len(texts) < len(paths):
-        raise Error(f"{texts[0]}: is text, others are shards; name one kind, or convert it first")
-    if texts:
-        shards = {place: _inspect(place) for place in _convert(names, given)}
-    elif given.tokenizer:
-        raise Error("--tokenizer: is for text; for shards, set vocab and eos in the config")
-    named = zip(names.values(), shards.items(), strict=True)
-    datasets = [(_keys(name, path, found), found) for name, (path, found) in named]
-    vocab, about, eos = _vocabulary(datasets)
-    own = max(shard.get("sample_tokens", 0) for _, found in datasets for shard in found)
-    facts = {"vocab": vocab, "about_vocab": about, "eos": eos, "more": EXTRA if own else ""}
-    facts["seq_len"] = own or SEQ_LEN
-    micro_batch = max(1, min(8, LOGITS // (facts["seq_len"] * vocab)))
-    pathlib.Path(CONFIG).write_text(_config(datasets, facts))
-    pathlib.Path(SCRIPT).write_text(TRAIN.format(vocab=vocab, micro_batch=micro_batch))
-    print(printable(said_by("tokend", "-c", CONFIG, "--check")), end="")
-    print(f"wrote {CONFIG} and {SCRIPT} in {time.monotonic() - begin:.1f} s; go on with")
-    print(f"  python -m tokend try\n  torchrun {SCRIPT}")
+    try:
+        _init(given)
+    except BaseException:
+        for name in (CONFIG, SCRIPT):
+            pathlib.Path(name).unlink(missing_ok=True)
+        shutil.rmtree(TOKENS, ignore_errors=True)
+        raise
     return 0

@@ -1,9 +1,10 @@
-"""What the commands of python -m tokend share: arguments, and running tokctl."""
+"""What the commands of python -m tokend share: arguments, progress, and running tokctl."""
 
 import argparse
 import difflib
 import json
 import subprocess
+import sys
 
 from .._tokend import Error, program
 
@@ -15,11 +16,10 @@ def meant(name, known):
 
 
 class Parser(argparse.ArgumentParser):
-    """Prints one line for an error, and knows which option was meant. @about: a module's text."""
+    """Prints one line for an error, and knows which option was meant."""
 
-    def __init__(self, command, about):
-        keys = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-        super().__init__(prog=f"python -m tokend {command}", description=about, **keys)
+    def __init__(self, **keys):
+        super().__init__(allow_abbrev=False, **keys)
 
     def parse_args(self, args=None, namespace=None):
         given, more = self.parse_known_args(args, namespace)
@@ -40,6 +40,15 @@ def positive(text):
     return value
 
 
+positive.__name__ = "number ≥ 1"  # argparse's error names it
+
+
+def progress(text=""):
+    """Replaces the line of progress, on a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
 def printable(text):
     """Data and paths must not control the terminal."""
     keep = "\t\n"
@@ -52,18 +61,12 @@ def quoted(value):
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
-def said_by(name, *arguments, statuses=(0,)):
-    """Returns what a program prints. Raises Error with the last line that it says otherwise."""
-    command = [program(name), *arguments]
+def tokctl(*arguments, statuses=(0,)):
+    """Returns the JSON objects that a tokctl command prints. Raises Error with what it says."""
+    command = [program("tokctl"), *arguments]
     keys = {"capture_output": True, "text": True, "errors": "replace"}
     done = subprocess.run(command, check=False, **keys)
     if done.returncode not in statuses:
-        lines = (done.stderr or done.stdout).strip().split("\n")
-        raise Error(lines[-1].removeprefix(f"{name}: ") or f"{name} failed: {done.returncode}")
-    return done.stdout
-
-
-def tokctl(*arguments, statuses=(0,)):
-    """Returns the JSON objects that a tokctl command prints."""
-    lines = said_by("tokctl", *arguments, statuses=statuses).split("\n")
-    return [json.loads(line) for line in lines if line]
+        said = done.stderr.strip().removeprefix("tokctl: ")
+        raise Error(said or f"tokctl: exit status {done.returncode}")
+    return [json.loads(line) for line in done.stdout.split("\n") if line]

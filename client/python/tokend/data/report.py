@@ -2,8 +2,7 @@
 
     python -m tokend report train records -c tokend.yaml -o report.html
 
-It has the members of `tokctl verify --json` as tables, and needs no network and no scripts. The
-exit status is 1 if any position was repeated, lost or altered.
+It has the members of `tokctl verify --json` as tables. It needs no network and no scripts.
 """
 
 import html
@@ -12,7 +11,7 @@ import subprocess
 import time
 
 from .._tokend import program, version
-from .parser import Parser, printable
+from .parser import Parser
 
 HEAD = """<!DOCTYPE html>
 <html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">
@@ -26,10 +25,11 @@ td,th{{padding:.15em .8em .15em 0;text-align:left}}tr{{break-inside:avoid}}</sty
 
 
 def text(value):
-    """As HTML, without control characters, and bytes that are not UTF-8."""
+    """As HTML. Control characters, and bytes that are not UTF-8, become question marks."""
     if isinstance(value, dict):
         value = ", ".join(f"{name} {one}" for name, one in value.items())
-    return html.escape(printable(str(value)))
+    whole = str(value).encode("utf-8", "replace").decode()
+    return html.escape("".join(c if c.isprintable() else "?" for c in whole))
 
 
 def table(rows):
@@ -57,7 +57,12 @@ def pass_of(said):
 
 
 def main(argv):
-    parser = Parser("report", __doc__)
+    parser = Parser(
+        prog="python -m tokend report",
+        description="Writes what a run was served as an HTML page: the verdict of `tokctl verify`, "
+        "the epochs of each dataset, the mix, and restarts. The exit status is 1 if any position "
+        "was repeated, lost or altered.",
+    )
     add = parser.add_argument
     add("stream", metavar="STREAM")
     add("records", nargs="+", metavar="RECORD", help="a file, or a directory with *.record files")

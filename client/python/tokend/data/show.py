@@ -24,7 +24,11 @@ TOKENIZER_HELP = (
 def _noted(directory):
     """The tokenizer that is noted there, or None."""
     name = tokenize.read_notes(directory)[0].get("file")
-    return name and tokenizer.load(name)
+    try:
+        return name and tokenizer.load(name)
+    except (Error, ImportError, OSError) as error:
+        print(f"tokend: {printable(str(error))}; printing numbers", file=sys.stderr)
+        return None
 
 
 def text_of(given, path, tokens):
@@ -36,7 +40,10 @@ def text_of(given, path, tokens):
 
 
 def main(argv):
-    parser = Parser("show", __doc__)
+    parser = Parser(
+        prog="tokctl plan … --tokens --json | python -m tokend show",
+        description=__doc__.splitlines()[0],
+    )
     parser.add_argument("--tokenizer", metavar="FILE", help=TOKENIZER_HELP)
     file = parser.parse_args(argv).tokenizer
     given = file and tokenizer.load(file)

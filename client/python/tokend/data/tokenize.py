@@ -6,10 +6,9 @@
 
 A document is a .txt file, the --field of a line of .jsonl, or the --field of a row of .parquet.
 With --column, documents are lists of integers in a column of .parquet or .arrow. A document begins
-with the BOS that a tokenizer.json's template names, and an EOS token follows it: that of --eos, the
-template's, or none with --column. A shard ends with the document that fills it to --shard-tokens.
-The shards' bytes do not depend on the number of workers. At the end, a config for them is printed.
-Names of special tokens in a text are encoded as ordinary text.
+with the BOS that a tokenizer.json's template names, and an EOS token follows it; with --column
+there is none unless --eos names one. All shards but the last contain --shard-tokens tokens. Their
+bytes do not depend on the number of workers. At the end, a config for these shards is printed.
 """
 
 import array
@@ -24,46 +23,50 @@ import time
 
 from .._tokend import Error, version
 from . import documents, tokenizer
-from .parser import Parser, positive, printable, quoted
+from .parser import Parser, positive, printable, progress, quoted
 
 NOTES = ".tokenize.json"  # in the directory of shards: options, inputs and progress
 TYPECODES = {"u16": "H", "u32": "I"}  # of arrays; tokens and these machines are little-endian
 LABEL_BYTES = 64
 TOGETHER = 1 << 18  # characters or tokens that are encoded together
 NONE = "none"
+RESUME = "continue with --resume"
 START_OVER = "start again, in another directory"
 
 
 def _encoded(parts, encoder, run):
-    """Returns an array of tokens for each part."""
-    code, end, arrays = TYPECODES[run["dtype"]], run["eos"], []
+    """Returns the tokens as bytes."""
+    contents = [part.content for part in parts]
+    whole = array.array(TYPECODES[run["dtype"]])
     try:
-        encoded = encoder.encode([part.content for part in parts])
-        for part, tokens in zip(parts, encoded, strict=True):
-            whole = array.array(code, run["bos"] if part.begins else [])
+        for part, tokens in zip(parts, encoder.encode(contents), strict=True):
+            if part.begins:
+                whole.extend(run["bos"])
             whole.extend(tokens)
-            if end is not None and part.ends:
-                whole.append(end)
-            arrays.append(whole)
+            if run["eos"] is not None and part.ends:
+                whole.append(run["eos"])
     except (TypeError, ValueError, OverflowError) as error:
         more = "" if run["file"] else f"; --column takes lists of tokens of {run['dtype']}"
         raise Error(f"{parts[0].where} or a later document: {error}{more}") from None
-    return arrays
+    return whole.tobytes()
 
 
 # ---- the output ----
 
 
-# Progress after a whole shard; `sizes` are the shards' bytes.
-NOTHING = {"sizes": [], "parts": 0, "documents": 0, "finished": False}
+# Progress after a whole shard. All but shards are before the documents that were encoded together
+# and continue after it: some of their tokens may be in the shard.
+NOTHING = {"shards": 0, "parts": 0, "tokens": 0, "documents": 0, "finished": False}
 
 
 class Output:
     """Writes shards to a directory: each as a part file, synced, renamed, then noted."""
 
     def __init__(self, path, run, resume):
-        self.path, self.run, self.done, self._shard = path, run, NOTHING, None
+        self.path, self.run, self.done, self._part = path, run, NOTHING, None
+        self.read = 0  # bytes of input, by this process
         self._width = array.array(TYPECODES[run["dtype"]]).itemsize
+        self._shard_bytes = run["shard_tokens"] * self._width
         os.makedirs(path, exist_ok=True)
         self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -75,8 +78,8 @@ class Output:
         elif resume:
             self._resume(*read_notes(path))
         else:
-            raise Error(f"{path}: is not empty; name another directory, or pass --resume")
-        self._parts, self._documents = self.done["parts"], self.done["documents"]
+            raise Error(f"{path}: is not empty; name another directory, or {RESUME}")
+        self._count = dict(self.done)
 
     def _resume(self, run, done):
         if not run:
@@ -84,11 +87,12 @@ class Output:
         for key, now in self.run.items():
             if key != "file" and run.get(key) != now:
                 raise Error(f"{self.path}: --resume: other {key} than before; {START_OVER}")
-        for number, size in enumerate(done["sizes"]):
-            path = os.path.join(self.path, _name(number))
-            if (found := os.stat(path).st_size) != size:
-                raise Error(f"{path}: has {found} bytes instead of {size}; {START_OVER}")
-        self.done = done
+        self.done, rest = done, done["tokens"] * self._width if done["finished"] else sys.maxsize
+        for number in range(done["shards"]):
+            path, whole = os.path.join(self.path, _name(number)), min(rest, self._shard_bytes)
+            if (size := os.stat(path).st_size) != whole:
+                raise Error(f"{path}: has {size} bytes instead of {whole}; {START_OVER}")
+            rest -= whole
 
     def _open(self, name, mode):
         return open(os.path.join(self.path, f".{name}.part"), mode)
@@ -106,40 +110,42 @@ class Output:
         json.dump({"run": self.run, "done": self.done}, file)
         self._finish(file, NOTES)
 
-    def write(self, part, tokens):
-        """Appends the tokens of a part. A shard ends with the part that fills it."""
-        self._parts += 1
-        self._documents += part.ends
-        if not tokens:
-            return
-        if self._shard is None:
-            self._shard = self._open(_name(len(self.done["sizes"])), "wb")
-        tokens.tofile(self._shard)
-        if self._shard.tell() >= self.run["shard_tokens"] * self._width:
-            self.close()
+    def write(self, parts, data):
+        """Appends the tokens of some parts, without those that are in shards already."""
+        count, written = self._count, self.done["shards"] * self._shard_bytes
+        written += self._part.tell() if self._part else 0
+        rest = memoryview(data)[written - count["tokens"] * self._width :]
+        while rest:
+            if self._part is None:
+                self._part = self._open(_name(self.done["shards"]), "wb")
+            left = self._shard_bytes - self._part.tell()
+            self._part.write(rest[:left])
+            if len(rest) >= left:
+                self.close()
+            rest = rest[left:]
+        count["parts"] += len(parts)
+        count["tokens"] += len(data) // self._width
+        count["documents"] += sum(part.ends for part in parts)
 
     def close(self, finished=False):
         """Ends the shard, and notes the progress."""
-        sizes = self.done["sizes"]
-        if self._shard:
-            name, sizes = _name(len(sizes)), [*sizes, self._shard.tell()]
-            self._finish(self._shard, name)
-            self._shard = None
-        counts = {"parts": self._parts, "documents": self._documents}
-        self.done = {"sizes": sizes, **counts, "finished": finished}
+        shards = self.done["shards"]
+        if self._part:
+            self._finish(self._part, _name(shards))
+            self._part, shards = None, shards + 1
+        self.done = self._count | {"shards": shards, "finished": finished}
         self._note()
-
-    def tokens(self):
-        return sum(self.done["sizes"]) // self._width
 
     def config(self):
         """A config that serves the shards."""
         path, run = os.path.realpath(self.path), self.run
+        vocab = f"vocab: {run['vocab']}"
+        if not run["file"]:
+            vocab = "# vocab: 50257  # set your tokenizer's: another token stops the stream"
         return (
             "streams:\n  train:\n    seed: 42\n    seq_len: 2048\n"
             + ("" if run["eos"] is None else f"    eos: {run['eos']}\n")
-            + (f"    vocab: {run['vocab']}\n" if run["file"] else "    # vocab: 50257\n")
-            + "    datasets:\n"
+            + f"    {vocab}\n    datasets:\n"
             f"      - {quoted({'name': label(path), 'path': path, 'dtype': run['dtype']})}\n"
         )
 
@@ -169,7 +175,7 @@ def read_notes(directory):
 
 def _token(option, given, encoder):
     number = int(given) if given.isdecimal() else encoder.number(given)
-    if number is None:
+    if number is None or number >= 2**32:
         raise Error(f"{option} {given}: there is no such token; pass its number")
     return number
 
@@ -181,54 +187,59 @@ def _bos(given, encoder):
 
 
 def _eos(given, encoder):
-    if given is not None:
-        return _token("--eos", given, encoder)
-    if encoder.file and encoder.end is None:
-        raise Error("--eos: the tokenizer does not name one; pass the token's number or text")
-    return encoder.end
+    if given is not None or not encoder.file:
+        return given and _token("--eos", given, encoder)
+    ends = encoder.ends_of_text()
+    if len(ends) != 1:
+        known = f"several tokens that end a text ({', '.join(ends)})" if ends else "no known one"
+        raise Error(f"--eos: the tokenizer has {known}; pass the token's number or text")
+    return next(iter(ends.values()))
 
 
 def _groups(parts, most):
-    """Yields the parts that are encoded together, until they have @most characters or tokens."""
-    group, size = [], 0
-    for part in parts:
+    """Yields (bytes read, parts that are encoded together)."""
+    group, size, read = [], 0, 0
+    for part, read in parts:
         group.append(part)
         size += len(part.content)
-        most -= len(part.content)
-        if size > TOGETHER or most <= 0:
-            yield group
+        if size > TOGETHER:
+            yield read, group
             group, size = [], 0
-        if most <= 0 and next(parts, None):
-            say("only the beginning is converted (--most converts more)")
-            return
+        if read >= most:
+            break
     if group:
-        yield group
+        yield read, group
 
 
 def _convert(output, sources, encoder, threads, most):
-    run, pending = output.run, collections.deque()
+    run, size = output.run, sum(source.size for source in sources)
+    total, pending = min(size, most), collections.deque()
 
-    def write(parts, encoded):
-        for part, tokens in zip(parts, encoded.result(), strict=True):
-            output.write(part, tokens)
+    def write(at_most):
+        """Waits for results until at most so many are pending."""
+        while len(pending) > at_most:
+            output.read, parts, encoded = pending.popleft()
+            output.write(parts, encoded.result())
+            progress(f"{100 * output.read // total} % of the input")
 
     pool = concurrent.futures.ThreadPoolExecutor(threads)  # packages encode without Python's lock
     try:
         found = documents.read(sources, run["field"], not run["file"])
-        for parts in _groups(itertools.islice(found, output.done["parts"], None), most):
-            pending.append((parts, pool.submit(_encoded, parts, encoder, run)))
-            if len(pending) > 2 * threads:
-                write(*pending.popleft())
-        for parts, encoded in pending:
-            write(parts, encoded)
+        for read, parts in _groups(itertools.islice(found, output.done["parts"], None), most):
+            pending.append((read, parts, pool.submit(_encoded, parts, encoder, run)))
+            write(2 * threads)
+        write(0)
     finally:
         pool.shutdown(cancel_futures=True)
     output.close(finished=True)
+    progress()
+    if most <= output.read < size:
+        say(f"only the first {output.read >> 20} of {size >> 20} MiB (--most converts more)")
 
 
 def make(given, most=sys.maxsize):
     """Makes the shards. Returns the Output. @given: as arguments() returns it. @most: the end is
-    after so many characters.
+    after so many bytes of input.
     """
     kinds = documents.TABLES if given.column else documents.TEXTS
     sources = documents.sources_of(given.inputs, kinds, given.text, say)
@@ -237,14 +248,17 @@ def make(given, most=sys.maxsize):
     vocab = max([encoder.vocab, *(token + 1 for token in [*bos, eos or 0])])
     fits = "u16" if vocab <= 1 << 16 and given.tokenizer else "u32"
     dtype = fits if given.dtype == "auto" else given.dtype
+    if dtype == "u16" and vocab > 1 << 16:
+        raise Error(f"--dtype u16: cannot hold the vocabulary's {vocab} tokens; pass u32")
     run = {  # what decides the shards' bytes; only `file` may be another one at a resume
         "field": given.column or given.field,
         "bos": bos,
         "eos": eos,
         "vocab": vocab,
         "dtype": dtype,
-        "tokenizer": encoder.made_by,
-        "made_by": f"tokend {version}",
+        "tokenizer": encoder.digest,
+        "made_by": f"tokend {version}, {encoder.made_by}",
+        "pattern": encoder.pattern,
         "shard_tokens": given.shard_tokens,
         "inputs": [[os.path.realpath(s.path), s.size, s.changed] for s in sources],
         "file": encoder.file,
@@ -254,14 +268,15 @@ def make(given, most=sys.maxsize):
     begin, output = time.monotonic(), Output(given.output, run, given.resume)
     if not output.done["finished"]:
         _convert(output, sources, encoder, given.workers, most)
-    if not output.tokens():
+    done, seconds = output.done, time.monotonic() - begin
+    if not done["tokens"]:
         raise Error(f"{sources[0].path}: has no documents; name other files")
     begins = f"BOS {', '.join(map(str, bos))}" if bos else "no BOS"
     ends = "no EOS" if eos is None else f"EOS {eos}"
     say(
-        f"{output.done['documents']} documents, {output.tokens()} tokens in "
-        f"{len(output.done['sizes'])} shards of {dtype} in {given.output}; {begins}, {ends}; "
-        f"{time.monotonic() - begin:.1f} s"
+        f"{done['documents']} documents, {done['tokens']} tokens in {done['shards']} shards of "
+        f"{dtype} in {given.output}; {begins}, {ends}; {seconds:.1f} s, "
+        f"{output.read / 1e6 / seconds:.1f} MB/s"
     )
     return output
 
@@ -270,18 +285,24 @@ def make(given, most=sys.maxsize):
 
 
 def say(text):
+    progress()
     print(f"tokend tokenize: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def add_shared(add):
     """The options that init has, too. @add: a parser's add_argument."""
     add("--field", default="text", metavar="NAME", help="of JSONL, or a column; default text")
-    add("--eos", metavar="ID|TEXT", help="after each document; default: the template's")
+    add("--eos", metavar="ID|TEXT", help="after each document; default: the tokenizer's only one")
     add("--bos", metavar="ID|TEXT", help=f"before each, or {NONE}; default: the template's")
 
 
 def arguments(argv):
-    parser = Parser("tokenize", __doc__)
+    parser = Parser(
+        prog="python -m tokend tokenize",
+        description="Makes flat token shards from text, JSONL or parquet, with EOS after each "
+        "document. Prints a config for them.",
+        epilog="Names of special tokens in the text are encoded as ordinary text.",
+    )
     add = parser.add_argument
     add("inputs", nargs="+", metavar="IN", help=".txt, .jsonl, .parquet, or a directory of them")
     add("-o", "--output", required=True, metavar="DIR", help="a new or empty directory")
@@ -302,5 +323,14 @@ def arguments(argv):
 
 
 def main(argv):
-    print(make(arguments(argv)).config(), end="")
+    given = arguments(argv)
+    try:
+        output = make(given)
+    except OSError as error:
+        if error.filename:
+            raise
+        raise Error(f"{given.output}: {error.strerror}; {RESUME}") from None  # written to
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(RESUME) from None
+    print(output.config(), end="")
     return 0

@@ -15,6 +15,7 @@ from .._tokend import Error
 BYTES = "bytes"
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 GPT2_RANKS = 50256
+ENDS = "<|endoftext|> <|end_of_text|> </s> <eos> <|eos|> [EOS] <｜end▁of▁sentence｜>".split()
 
 
 class Tokenizer:
@@ -26,9 +27,10 @@ class Tokenizer:
 
     vocab = shown = 0  # all tokens are below; all with a text are
     file = None  # from anywhere
-    made_by = "column"  # what decides the tokens: file, pattern, and version of the package
+    made_by = digest = "column"  # name and version of the package that encodes; of the file
+    pattern = None  # of a .tiktoken file, which does not contain it
     note = None  # a line for the user about this file
-    begin, end = (), None  # tokens that the file puts before each text; after it
+    begin = ()  # tokens that the file puts before each text
 
     def encode(self, texts):
         """Returns a sequence of tokens per text. Several threads call it at once."""
@@ -45,6 +47,11 @@ class Tokenizer:
             numbers = list(run)
             parts.append(self.decode(numbers) if known else "".join(f"<|{n}|>" for n in numbers))
         return "".join(parts)
+
+    def ends_of_text(self):
+        """Returns the tokens that end a document, by their text."""
+        numbers = {text: self.number(text) for text in ENDS}
+        return {text: number for text, number in numbers.items() if number is not None}
 
 
 class HuggingFace(Tokenizer):
@@ -63,8 +70,12 @@ class HuggingFace(Tokenizer):
         one = self._made.encode("a")  # what the file's template puts before and after a text
         added = "".join(map(str, one.special_tokens_mask))
         self.begin = one.ids[: len(added) - len(added.lstrip("1"))]
-        ends = one.ids[len(added.rstrip("1")) :]
-        self.end = ends[0] if len(ends) == 1 else None
+        self._end = one.ids[len(added.rstrip("1")) :]
+
+    def ends_of_text(self):
+        if len(self._end) == 1:
+            return {self._made.id_to_token(self._end[0]): self._end[0]}
+        return super().ends_of_text()
 
     def encode(self, texts):
         made = self._made.encode_batch_fast(texts, add_special_tokens=False)
@@ -76,21 +87,21 @@ class HuggingFace(Tokenizer):
 
 class Tiktoken(Tokenizer):
     def __init__(self, path, data, pattern):
-        ranks = {
+        self._ranks = {
             base64.b64decode(token, validate=True): int(rank)
             for token, rank in map(bytes.split, data.splitlines())
         }
-        self._tokens = {rank: token for token, rank in ranks.items()}
+        self._tokens = {rank: token for token, rank in self._ranks.items()}
         every = {bytes([byte]) for byte in range(256)}
-        if not every <= ranks.keys() or len(self._tokens) != len(ranks):
+        if not every <= self._ranks.keys() or len(self._tokens) != len(self._ranks):
             raise ValueError("has a rank twice, or no token for some byte")
         self.vocab = self.shown = max(self._tokens) + 1
-        self._pattern = pattern or GPT2_PATTERN
+        self.pattern = pattern or GPT2_PATTERN
         self._encoding = importlib.import_module("tiktoken").Encoding(
-            "user", pat_str=self._pattern, mergeable_ranks=ranks, special_tokens={}
+            "user", pat_str=self.pattern, mergeable_ranks=self._ranks, special_tokens={}
         )
-        self.made_by = f"tiktoken {importlib.metadata.version('tiktoken')}, {self._pattern}"
-        if pattern is None and len(ranks) != GPT2_RANKS:
+        self.made_by = "tiktoken " + importlib.metadata.version("tiktoken")
+        if pattern is None and len(self._ranks) != GPT2_RANKS:
             self.note = (
                 f"{path}: does not contain its pattern, and is not GPT-2's; GPT-2's pattern is "
                 "used: pass --pattern if that is wrong"
@@ -99,19 +110,28 @@ class Tiktoken(Tokenizer):
     def encode(self, texts):
         made = [self._encoding.encode_ordinary(text) for text in texts]
         if list(map(self._encoding.decode_bytes, made)) != [text.encode() for text in texts]:
-            raise ValueError(f"--pattern {self._pattern}: does not match all; pass one that does")
+            raise ValueError(f"--pattern {self.pattern}: does not match all; pass one that does")
         return made
+
+    def number(self, text):
+        return self._ranks.get(text.encode())
+
+    def ends_of_text(self):
+        return {"<|endoftext|>": GPT2_RANKS} if len(self._ranks) == self.vocab == GPT2_RANKS else {}
 
     def decode(self, tokens):
         return b"".join(self._tokens.get(token, b"?") for token in tokens).decode(errors="replace")
 
 
 class Bytes(Tokenizer):
-    vocab, shown, end = 257, 256, 256
-    file = made_by = BYTES
+    vocab, shown = 257, 256
+    file = made_by = digest = BYTES
 
     def encode(self, texts):
         return [text.encode() for text in texts]
+
+    def number(self, text):
+        return 256 if text == "<|endoftext|>" else None
 
     def decode(self, tokens):
         return bytes(tokens).decode(errors="replace")
@@ -138,6 +158,5 @@ def load(path, pattern=None):
             f"--tokenizer {path}: not a tokenizer: {line}; name a tokenizer.json or a .tiktoken "
             "file, and --pattern must be a regex"
         ) from None
-    tokenizer.file = os.path.realpath(path)
-    tokenizer.made_by += f", sha256 {hashlib.sha256(data).hexdigest()}"
+    tokenizer.file, tokenizer.digest = os.path.realpath(path), hashlib.sha256(data).hexdigest()
     return tokenizer

@@ -1,4 +1,4 @@
-"""python -m tokend try: serves a config, and shows the first batch, the mix and the rate.
+"""python -m tokend try: serves a config, and shows a batch and how fast batches come.
 
     python -m tokend try
     python -m tokend try -c tokend.yaml valid --tokenizer tokenizer.json
@@ -8,6 +8,7 @@ the shards. The daemon is a private one, as of Loader(config=…), and ends a mi
 """
 
 import collections
+import importlib.util
 import os
 import time
 
@@ -24,6 +25,11 @@ DEADLINE_S = 30.0
 
 def _print_batch(batch, plan, given):
     for row, tokens in zip(plan, batch["input_ids"].tolist(), strict=False):
+        if tokens != row["tokens"][: len(tokens)]:
+            raise Error(
+                f"row {row['position']}: differs from {row['path']}; a daemon with another config "
+                "or data serves it: stop it with tokctl stop, and try again"
+            )
         print(
             f"row {row['position']}: dataset {row['dataset']}, {os.path.relpath(row['path'])} "
             f"from token {row['offset']}"
@@ -49,7 +55,11 @@ def _measure(loader):
 
 
 def main(argv):
-    parser = Parser("try", __doc__)
+    parser = Parser(
+        prog="python -m tokend try",
+        description="Serves a config, and shows the first batch of a stream, where its rows are "
+        "from, the mix and the rate.",
+    )
     add = parser.add_argument
     add("-c", "--config", metavar="FILE", default=CONFIG, help=f"default: {CONFIG}")
     add("stream", nargs="?", default="train", metavar="STREAM", help="default train")
@@ -59,11 +69,14 @@ def main(argv):
     from ..loader import Loader  # imports torch, if it is there
 
     begin, config = time.monotonic(), given.config
+    if not os.path.exists(config):
+        raise Error(f"{config}: not found; pass -c FILE, or make one: python -m tokend init PATH")
     tokens = given.tokenizer and tokenizer.load(given.tokenizer)
     rows = ("--from", "0", "--count", str(given.rows))
     plan = tokctl("plan", "-c", config, given.stream, *rows, "--tokens", "--json")
     run = {"config": config, "run": f"try-{os.getpid()}", "deadline": DEADLINE_S}
-    with Loader(given.stream, given.rows, rank=0, world=1, **run) as loader:
+    framework = "numpy" if importlib.util.find_spec("numpy") else None
+    with Loader(given.stream, given.rows, rank=0, world=1, framework=framework, **run) as loader:
         batch = next(loader, None)
         if batch is None:
             raise Error(f"stream {given.stream}: has no batches")

@@ -1,9 +1,17 @@
 """Megatron-LM: a datasets provider returns a TokendIterator, with `--dataloader-type external` and
 `--no-create-attention-mask-in-dataloader`. Made for Megatron core 0.16 to 0.20.
 
+    def provider(num_samples, vp_stage=None):
+        return TokendIterator.from_args("train", get_args()), None, None
+
+    provider.is_distributed = True  # called in every process; those that read attach
+
 Processes that read: tensor-parallel rank 0 of the first and of the last pipeline stage, and each of
 their context-parallel ranks. All processes of one data rank get the same rows. Each model chunk
 (virtual pipeline stage) has its own iterator and cursor.
+
+Keep --train-samples across restarts. With several model chunks omit `--dataloader-save`: Megatron
+cannot save their iterators.
 """
 
 from __future__ import annotations
@@ -25,6 +33,12 @@ REMEDY = (
     "load a checkpoint that has a cursor in this run's directory, or name an empty one to continue "
     "from the samples consumed"
 )
+
+
+@functools.cache  # a process with several model chunks asks for each
+def _say(line: str) -> None:
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        print(line, flush=True)
 
 
 def _begin(stream: str, args: Any) -> bytes | int:
@@ -52,8 +66,7 @@ def _begin(stream: str, args: Any) -> bytes | int:
             f"dataloader_save: {why} is at sample {at}, but the checkpoint of {iteration} steps "
             f"has consumed {consumed}; {REMEDY}"
         )
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        print(f"tokend: stream {stream!r} begins at sample {at}: {why}", flush=True)
+    _say(f"tokend: stream {stream!r} begins at sample {at}: {why}")
     return where
 
 
@@ -184,6 +197,8 @@ class TokendControl:
     iterators reads.
     """
 
+    SHARED = ("number", "kind", "args", "acts_from", "error", "save", "stop")
+
     def __init__(self, iterators: TokendIterator | list[TokendIterator]) -> None:
         self._iterators = iterators if isinstance(iterators, list) else [iterators]
         self._group: Any = None  # of all processes
@@ -204,15 +219,17 @@ class TokendControl:
 
     def __call__(self) -> Any:
         """Returns what tokend.Loader.control() returns, and raises as it does. Processes that read
-        nothing get only requests that ask for a save, with save and a done() that does nothing.
+        nothing get only requests that ask for a save, and those that read report them as done.
         """
         if self._group is None:
             self._begin()
-        loader = self._loader
-        request = loader.control() if loader is not None else None
-        told = [bool(request), loader is not None and loader.should_stop]
+        request, told = None, [None, False]
+        if self._loader is not None:
+            request = self._loader.control()
+            fields = {name: getattr(request, name) for name in self.SHARED} if request else None
+            told = [fields, self._loader.should_stop]
         dist.broadcast_object_list(told, self._source, self._group)
-        saves, self.should_stop = told
-        if loader is None and saves:
-            return SimpleNamespace(save=True, done=lambda text="": None)
-        return request
+        fields, self.should_stop = told
+        if self._loader is not None or fields is None:
+            return request
+        return SimpleNamespace(**fields, done=lambda text="": None)

@@ -3,9 +3,12 @@ and its main branch of August 2026.
 
     replace(config, dataloader=TokendDataLoader.Config(stream="train"))
 
-Tensor-, context- and pipeline-parallel processes of one data rank get the same rows. torchtitan
-counts tokens and measures the time spent in next() itself (tps, time_metrics/data_loading). For
-operators' requests (tokctl) use TokendTrainer.
+torchtitan passes data rank, length and number of rows, and stores the state in its checkpoint. A
+resume may change the data-parallel degree, and a finite stream gives each rank equally many
+batches. Tensor-, context- and pipeline-parallel processes of one data rank get the same rows. The
+last checkpoint contains only the model, unless `checkpoint.last_save_model_only` is False.
+torchtitan counts tokens and measures the time spent in next() itself (tps,
+time_metrics/data_loading). For operators' requests (tokctl) use TokendTrainer.
 """
 
 from __future__ import annotations
