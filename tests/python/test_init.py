@@ -93,10 +93,15 @@ LAYOUTS = {  # files, arguments, {stream: {dataset: path}}
         [f"{D}/train_*.bin"],
         {"train": {"data": f"{D}/train_*.bin"}},
     ),
-    "validation and masks among shards": (
-        {f"{D}/{part}.bin": flat(9000) for part in ("train", "val", "x_mask")},
+    "other files among shards": (
+        {
+            **{f"{D}/{part}.bin": flat(9000) for part in ("train_0", "train_1", "val", "x_mask")},
+            f"{D}/model.bin": b"PK\3\4" * 9000,
+            f"{D}/train_0_offsets.npy": shard_writers.npy(tokens(900, "<i8")),
+            f"{D}/prepare.py": WORDS,
+        },
         [f"{D}/"],
-        {"train": {"data": D}},
+        {"train": {"data": f"{D}/train_*.bin"}},
     ),
     "odd characters": (
         {f"{D}/a\u2028\x85\x1b[31m.bin": flat(9000)},
@@ -118,14 +123,16 @@ def test_a_config_for_shards(layout):
     } == expected
     assert "\x1b" not in said
     assert "python -m tokend try\n" in said and "torchrun train.py\n" in said
-    named = ("val.bin is validation data by its name", "x_mask.bin is an index or a mask by its")
-    assert [name in said for name in named] == [layout == "validation and masks among shards"] * 2
+    left_out = ("val.bin: is for val", "x_mask.bin: its name (mask)", "model.bin: is a zip archive")
+    left_out += ("train_0_offsets.npy: its name (offsets)", "prepare.py: is text")
+    named = [f"left out: {D}/{name}" in said for name in left_out]
+    assert named == [layout == "other files among shards"] * 5, said
     stream, datasets = streams["train"]
     if "widths" in layout:
         weights = {name: round(facts["weight"], 3) for name, facts in datasets.items()}
         assert weights == {"web": 0.5, "math": 0.333, "code": 0.167}
         assert datasets["code"]["dtype"] == "u32" and "dtype" not in datasets["math"]
-        assert stream["vocab"] == 1 << 18
+        assert 149_000 < stream["vocab"] <= 150_000, "the largest of all tokens, and 1"
     assert "valid" not in streams or streams["valid"][0]["epochs"] == 1
 
 
@@ -160,6 +167,11 @@ BAD = {  # files, arguments, words of the message
         [D],
         "../data: has no documents; name other files",
     ),
+    "a directory of arrays": (
+        {f"{D}/c/0": b"\xff\xfe" * 90000, f"{D}/zarr.json": WORDS},
+        [D],
+        "../data: most of it, as ../data/c/0, is not UTF-8 text",
+    ),
     "text next to shards": (
         {f"{D}/a.bin": flat(9000), f"{D}/b.bin": flat(9000), f"{D}/c.bin": WORDS},
         [D],
@@ -170,10 +182,10 @@ BAD = {  # files, arguments, words of the message
         [f"{D}/train.bin", f"{D}/val.bin"],
         "val.bin: is validation data by its name; leave it out",
     ),
-    "an index next to shards": (
-        {f"{D}/a.bin": flat(9000), f"{D}/a_offsets.npy": shard_writers.npy(tokens(900, "<i8"))},
+    "an index alone": (
+        {f"{D}/doc_idx.npy": shard_writers.npy(tokens(9000, "<i8"))},
         [D],
-        "a_offsets.npy: format is npy, but that of the first shard, a.bin",
+        "doc_idx.npy: its name (idx) is not a shard's; name it itself if it has tokens",
     ),
     "the current directory": ({"./0.bin": flat(9000)}, ["."], "tokend.yaml"),
     "two formats": (
@@ -272,7 +284,7 @@ def test_try_is_refused_in_one_line(here):
 
 def test_the_first_mib_of_text_is_converted():
     write({f"{D}/{name}": WORDS for name in ("all/train.txt", "all/test_it.py", "more.txt")})
-    write({f"{D}/all/latin.txt": "café".encode("latin-1")})
+    write({f"{D}/all/latin.txt": "café".encode("latin-1"), f"{D}/all/dev/0.txt": WORDS})
     write({f"{D}/all/much/{name}.txt": WORDS * 20 for name in "ab"})
     streams, said = begin(f"{D}/all", f"{D}/more*.txt", "--most", "1")
     assert has(said, "(--most converts more)\n", "a token is a byte")
@@ -281,6 +293,7 @@ def test_the_first_mib_of_text_is_converted():
     sizes = [os.stat(f"{path}/00000.bin").st_size for path in paths]
     assert sizes[1] == 2 * (len(WORDS) + 1) and sizes[0] % 2 == 0, sizes
     assert "left out: ../data/all/latin.txt: is not UTF-8" in said
+    assert "left out: ../data/all/dev/0.txt: is for validation by its name" in said
 
 
 def test_train_py_saves_when_asked_and_resumes(here):

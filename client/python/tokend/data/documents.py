@@ -19,6 +19,8 @@ ROWS = 256  # of a table, in memory
 TEXTS, TABLES = ("txt", "jsonl", "parquet"), ("parquet", "arrow")
 ENDING = re.compile(r"\.(?:(txt|jsonl)(?:\.gz|\.zst)?|(parquet|arrow))$")
 TOKENIZERS = re.compile(r"tokenizer\.json|.*\.tiktoken")
+VALIDATION = {"val", "valid", "validation", "test", "dev", "eval", "held", "heldout"}  # in names
+NOT_TEXT = "is not UTF-8 text"
 DAMAGED = OSError, EOFError, ValueError, NotImplementedError, zlib.error  # zlib's, pyarrow's
 
 
@@ -60,6 +62,18 @@ def _files(path):
     return sorted(files)
 
 
+def words_of(path):
+    return set(re.findall("[a-z]+", path.lower()))
+
+
+def is_held_out(path):
+    """Is a part of the path a name as val.txt, test-00000-of-2.jsonl.gz or valid/? Not test_one.py:
+    it may be a text about tests.
+    """
+    names = [words_of(name.partition(".")[0]) - {"of"} for name in path.split("/")]
+    return any(words and words <= VALIDATION for words in names)
+
+
 def _source(path, kinds, any_text):
     """Returns the Source, or why it is left out."""
     status, ending = os.stat(path), ENDING.search(path)
@@ -73,7 +87,7 @@ def _source(path, kinds, any_text):
             return "is a tokenizer"
         kind = "txt"
     if any_text and kind not in TABLES and not _is_text(path):
-        return "is not UTF-8 text"
+        return NOT_TEXT
     if path.endswith(".zst") or kind in TABLES:
         importlib.import_module("pyarrow")  # before an output is begun
     return Source(path, kind, status.st_size, status.st_mtime_ns)
@@ -97,16 +111,26 @@ def sources_of(paths, kinds, any_text, say):
     """
     sources = []
     for path in paths:
+        found, other = [], []
         for file in _files(path):
             source = _source(file, kinds, any_text)
+            if any_text and file != path and is_held_out(os.path.relpath(file, path)):
+                source = "is for validation by its name"
             if isinstance(source, Source):
-                sources.append(source)
+                found.append(source)
             elif file == path:
                 raise Error(f"{path}: {source}; leave it out")
             else:
                 say(f"left out: {file}: {source}")
-    if not sources:
-        raise Error(f"{', '.join(paths)}: has no documents; name other files")
+                other += [file] if source == NOT_TEXT else []
+        if not found:
+            raise Error(f"{path}: has no documents; name other files")
+        if sum(map(os.path.getsize, other)) > sum(source.size for source in found):
+            raise Error(
+                f"{path}: most of it, as {other[0]}, {NOT_TEXT}; name the files of text, or a "
+                "pattern in quotes"
+            )
+        sources += found
     return sources
 
 

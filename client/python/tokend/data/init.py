@@ -5,6 +5,7 @@
 
 It writes tokend.yaml and train.py into the current directory. Each argument is a dataset: a file, a
 directory, or a pattern in quotes. Shards stay where they are, and are weighted by their tokens.
+Other files of a directory, and validation data, are left out and named.
 Text is converted to shards below tokens/, up to --most MiB of each argument. The stream for
 validation has a part of each dataset, which the other stream does not have.
 """
@@ -12,7 +13,6 @@ validation has a part of each dataset, which the other stream does not have.
 import itertools
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import time
@@ -24,11 +24,13 @@ from .parser import Parser, positive, printable, quoted, tokctl
 
 CONFIG, SCRIPT, TOKENS = "tokend.yaml", "train.py", "tokens"
 MOST_MIB = 64  # of text: 20 to 40 CPU seconds with a real tokenizer
+SCANNED_BYTES = 1 << 30  # of shards, for the largest token
 LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
 RUN = 64  # windows: a part of a dataset consists of such runs
 LEAST = 4 * RUN  # windows of a dataset; of a larger one, some are held out
 SHARE = 0.999  # of a dataset is trained on, if the rest is held out
-VALIDATION = {"val", "valid", "validation", "test", "dev", "eval", "held", "heldout"}  # in names
+# Words of names that are not those of shards.
+SIDES = set("idx index indexes indices mask masks offset offsets lengths labels bounds".split())
 
 YAML = """\
 # Written by `python -m tokend init`. `man tokend.yaml` describes every key.
@@ -113,12 +115,61 @@ def _names(paths):
     return names
 
 
+def _ask(path, dtype=None):
+    how = ("--input-dtype", dtype) if dtype else ()
+    return tokctl("inspect", "--json", *how, "--", path, statuses=(0, 1))
+
+
+def _is_held_out(path):
+    """Is it for validation by its last name?"""
+    return documents.VALIDATION & documents.words_of(os.path.basename(os.path.abspath(path)))
+
+
+def _why_not(path, shard):
+    """Why init leaves out a file of a directory with shards; None: it does not."""
+    words = documents.words_of(os.path.relpath(shard["path"], path))
+    if not shard["format"]:
+        return shard["problems"][0].partition(", not a shard")[0]
+    if words & SIDES:
+        return f"its name ({min(words & SIDES)}) is not a shard's"
+    if words & documents.VALIDATION and not _is_held_out(path):
+        return f"is for validation by its name; add it to {CONFIG} as a stream of its own"
+    return None
+
+
+def _pattern(paths):
+    """Matches these, and perhaps more."""
+    begin = os.path.commonprefix(paths).rstrip("0123456789")
+    end = os.path.commonprefix([path[::-1] for path in paths])[::-1].lstrip("0123456789")
+    return f"{begin}*{end}"
+
+
+def _place(path):
+    """Returns the path of the shards in a directory that may have other files: @path, or one below
+    it, or a pattern. Says which files are left out.
+    """
+    shards = _ask(path) if os.path.isdir(path) else []
+    why = {shard["path"]: _why_not(path, shard) for shard in shards}
+    chosen = sorted(file for file, reason in why.items() if not reason)
+    if not chosen and any(shard["format"] for shard in shards):
+        file = next(shard["path"] for shard in shards if shard["format"])
+        raise Error(f"{file}: {why[file]}; name it itself if it has tokens to train on")
+    if len(chosen) in (0, len(why)):
+        return path
+    for place in (os.path.commonpath(chosen), _pattern(chosen)):
+        if sorted(shard["path"] for shard in _ask(place)) == chosen:
+            for file, reason in why.items():
+                if reason:
+                    print(printable(f"left out: {file}: {reason}"))
+            return place
+    return path
+
+
 def _inspect(path):
     """Returns what tokctl inspect says of a path's shards. None: it is text."""
     noted, first = tokenize.read_notes(_directory(path))[0], None
     for dtype in [noted["dtype"]] if noted else [None, "u32"]:
-        how = ("--input-dtype", dtype) if dtype else ()
-        shards = tokctl("inspect", "--json", *how, "--", path, statuses=(0, 1))
+        shards = _ask(path, dtype)
         if not any(shard["format"] for shard in shards):
             return None
         bad = next((s for s in shards if s["problems"] or first and s["notes"]), None)
@@ -166,13 +217,20 @@ def _vocabulary(datasets, given):
     asked = given.tokenizer and tokenizer.load(given.tokenizer)
     if file and not others and (not asked or asked.file == file):
         return max(run["vocab"] for run in runs), f"tokenizer: {file}", f"eos: {eos}"
-    largest, ends = 0, []
+    largest, ends, whole, left = 0, [], True, SCANNED_BYTES
     for dataset in datasets:
-        how = ("--input-dtype", dataset.keys.get("dtype", "u16"), "--", dataset.shards[0]["path"])
-        for shard in tokctl("inspect", "--json", "--deep", *how):
-            largest = max(largest, shard["max_token"])
-    about = f"the largest in the first shards is {largest}; set your tokenizer's"
-    vocab = 1 << largest.bit_length()
+        for i, shard in enumerate(dataset.shards):
+            left -= os.stat(shard["path"]).st_size
+            whole &= left >= 0
+            if i > 0 and left < 0:
+                break
+            how = ("--input-dtype", dataset.keys.get("dtype", "u16"), "--", shard["path"])
+            for found in tokctl("inspect", "--json", "--deep", *how):
+                largest = max(largest, found["max_token"])
+    about, vocab = f"the largest of all tokens is {largest}", largest + 1
+    if not whole:
+        about = f"the largest in {SCANNED_BYTES >> 30} GiB is {largest}; set your tokenizer's"
+        vocab = 1 << largest.bit_length()
     if asked:
         about, ends = f"tokenizer: {asked.file}", [*asked.ends_of_text().values()]
         vocab = max(largest + 1, asked.vocab, *(end + 1 for end in ends))
@@ -232,11 +290,12 @@ def _init(given):
     for one, other in itertools.permutations(paths, 2):
         if f"{os.path.realpath(one)}/".startswith(f"{os.path.realpath(other)}/"):
             raise Error(f"{one}: is in {other}, too; name it once")
-    last = {path: os.path.basename(os.path.normpath(path)).lower() for path in paths}
-    held = [path for path in paths if VALIDATION & set(re.findall("[a-z]+", last[path]))]
+    held = list(filter(_is_held_out, paths))
     if 0 < len(held) < len(paths):
         raise Error(f"{held[0]}: is validation data by its name; leave it out, add it to {CONFIG}")
-    names, shards = _names(paths), {path: _inspect(path) for path in paths}
+    names = _names(paths)
+    paths = [_place(path) for path in paths]
+    shards = {path: _inspect(path) for path in paths}
     texts = [path for path in paths if shards[path] is None]
     if 0 < len(texts) < len(paths):
         raise Error(f"{texts[0]}: is text, others are shards; name one kind, or convert it first")
