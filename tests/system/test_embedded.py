@@ -94,6 +94,12 @@ def test_a_daemon_at_the_files_socket_is_used_if_it_serves_the_file(place):
     mine.finish(mine.start())
     assert len(mine.starts()) == 1, "the other file's daemon is not used"
     mine.end()
+    other.write(socket=path, state_dir="other", io="pread")
+    trainer = other.start()
+    _, err = trainer.communicate(timeout=60)
+    assert "RuntimeWarning: " in err and f"edited after the daemon at {path} read it" in err, err
+    _, _, err = other.run(TOKCTL, "status", "-c", other.config)
+    assert f"{other.config} was edited after" in err and err.count("\n") == 1, err
     assert daemon.stop() == 0
 
 

@@ -257,7 +257,9 @@ static bool find_shared(struct service *s)
 	if (config)
 		ctl_daemons_look(&s->link, &found, config, s->config);
 	for (unsigned i = 0; i < found.shared && !serves; i++) {
-		serves = ctl_daemon_has(&s->link, &found.daemon[i], s->config, NULL, NULL);
+		serves = ctl_daemon_has(&s->link, &found, i, s->config, NULL, NULL);
+		if (serves && s->link.edited)
+			ctl_note(EDITED, s->config, s->link.socket);
 		if (!serves && s->link.untrusted)
 			ctl_note("%s; until then a private daemon serves %s", s->link.why,
 				s->config);

@@ -98,7 +98,7 @@ void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struc
 	struct places places;
 	struct fault fault;
 
-	*found = (struct ctl_daemons){0};
+	*found = (struct ctl_daemons){.digest = config ? config->digest : 0};
 	places_read(&found->named, NULL, socket);
 	places_list(&places, &unnamed);
 	add_places(found, &found->named);
@@ -128,16 +128,16 @@ void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struc
 
 /* ---- what they serve ---- */
 
-bool ctl_daemon_has(struct ctl_link *l, const struct ctl_daemon *daemon, const char *whole,
-	const char *stream, const char *run)
+bool ctl_daemon_has(struct ctl_link *l, const struct ctl_daemons *found, unsigned daemon,
+	const char *whole, const char *stream, const char *run)
 {
 	bool quiet = l->quiet, has = false;
-	char served[PATH_MAX];
+	char served[PATH_MAX], digest[17];
 	json_t *status, *s;
 	size_t i;
 
 	l->quiet = true; /* one that does not answer has nothing */
-	status = ctl_status_at(l, daemon->path, false);
+	status = ctl_status_at(l, found->daemon[daemon].path, false);
 	l->quiet = quiet;
 	if (whole)
 		has = realpath(status_text(json_object_get(status, "daemon"), "config"), served) &&
@@ -148,6 +148,9 @@ bool ctl_daemon_has(struct ctl_link *l, const struct ctl_daemon *daemon, const c
 			has |= strcmp(status_text(s, "stream"), stream) == 0 &&
 			       (!run || strcmp(status_text(s, "run"), run) == 0);
 		}
+	snprintf(digest, sizeof(digest), "%016" PRIx64, found->digest);
+	l->edited = found->digest != 0 &&
+		    strcmp(status_text(json_object_get(status, "config"), "digest"), digest) != 0;
 	json_decref(status);
 	return has;
 }
@@ -164,7 +167,7 @@ static bool find_unnamed(
 	if (found->n == 1 || (!stream && found->usual))
 		return true;
 	for (unsigned i = 0; stream && i < found->n; i++)
-		if (ctl_daemon_has(l, &found->daemon[i], NULL, stream, run) && fit++ == 0)
+		if (ctl_daemon_has(l, found, i, NULL, stream, run) && fit++ == 0)
 			found->daemon[0] = found->daemon[i];
 	if (fit == 1)
 		return true;
@@ -184,10 +187,12 @@ static bool find_server(struct ctl_link *l, struct ctl_daemons *found, const cha
 	const char *whole, const char *broken)
 {
 	for (unsigned i = 0; i < found->n; i++)
-		if (ctl_daemon_has(l, &found->daemon[i], whole, NULL, NULL)) {
+		if (ctl_daemon_has(l, found, i, whole, NULL, NULL)) {
 			found->daemon[0] = found->daemon[i];
 			if (broken && !l->quiet)
 				ctl_note("%s; its daemon still serves what it read before", broken);
+			else if (l->edited && i < found->shared && !l->quiet)
+				ctl_note(EDITED, file, found->daemon[0].path);
 			return true;
 		}
 	if (broken)

@@ -27,6 +27,7 @@ struct ctl_link {
 	bool quiet;
 	bool untrusted; /* somebody else's process listens there */
 	bool absent;	/* no socket exists where a trainer looks */
+	bool edited;	/* the daemon asked last read its file before it was edited */
 	char why[LIMIT_TEXT_BYTES];
 
 	/* Gets the answers to a request that come before a reply; or NULL. */
@@ -50,7 +51,13 @@ struct ctl_daemons {
 	unsigned n, shared;  /* the first ones are not private, nor of tokend@USER */
 	bool usual;	     /* the first one is the one that a trainer finds */
 	struct places named; /* where a trainer looks */
+	uint64_t digest;     /* of the file's text; 0: none that can be read */
 };
+
+/* A note with the file and the daemon's socket, if link->edited. */
+#define EDITED                                                                                     \
+	"%s was edited after the daemon at %s read it, which still serves what it read; reload "   \
+	"(SIGHUP) or stop it"
 
 /* True if --socket, -c or the environment names a daemon. Otherwise any that runs here may be
  * meant.
@@ -61,10 +68,11 @@ bool ctl_daemon_named(const struct ctl_arguments *a);
  * it cannot be read. */
 void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struct config *config,
 	const char *whole);
-/* Asks the daemon for its status. True if it serves the file @whole, an absolute path; if that is
- * NULL, if it has sessions of @stream and @run, which may be NULL. */
-bool ctl_daemon_has(struct ctl_link *l, const struct ctl_daemon *daemon, const char *whole,
-	const char *stream, const char *run);
+/* Asks number @daemon of @found for its status. True if it serves the file @whole, an absolute
+ * path, also if it read that before it was edited (l->edited); if @whole is NULL, if it has
+ * sessions of @stream and @run, which may be NULL. */
+bool ctl_daemon_has(struct ctl_link *l, const struct ctl_daemons *found, unsigned daemon,
+	const char *whole, const char *stream, const char *run);
 /*
  * Writes the socket of the private daemon of @config, an absolute path. Its name depends on the
  * file's text: readers of an edited config must not find the daemon of the old one. False with
