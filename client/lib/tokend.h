@@ -284,8 +284,9 @@ TOKEND_API uint64_t tokend_taken(const struct tokend *t);
 /* Hash of cursor, world and micro-batch. It is equal on all ranks of a job at the same step; if it
  * differs, the ranks read different orders. */
 TOKEND_API uint64_t tokend_fingerprint(const struct tokend *t);
-/* Hash of the shards' contents as the daemon knew them at the attach. If ranks that attach together
- * have different ones, their nodes have other shards under equal names. */
+/* Hash of the shards' contents as the daemon knew them at the attach, of their side files, and of
+ * the stream's eos, vocab, documents and loss_mask. If ranks that attach together have different
+ * ones, their nodes have other shards under equal names, or other configs. */
 TOKEND_API uint64_t tokend_contents(const struct tokend *t);
 
 /*

@@ -75,8 +75,9 @@ struct dataset {
 	uint64_t windows;     /* N, of its part */
 	uint64_t path_digest; /* of (path, tokens) of all shards */
 	uint64_t digest;      /* the same, and of the part if there is one: the cursor's */
-	uint64_t contents;    /* a hash of sampled tokens, or of the manifest's digests: equal on
-				 all nodes that have the same shards */
+	/* A hash of sampled tokens and bytes of side files, or of the manifest's digests: equal on
+	 * all nodes that have the same. */
+	uint64_t contents;
 	_Atomic uint64_t *samples; /* the daemon's counter of those that were read, or NULL */
 	bool listed;		   /* by a manifest */
 	struct dataset_identity manifest; /* 0: none, or in a store */

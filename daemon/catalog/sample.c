@@ -15,13 +15,44 @@
 enum {
 	SAMPLE_SHARDS = 64, /* at most; `tokctl inspect --deep` looks at all */
 	COPY_LEAST = 1000,  /* tokens; shorter shards may be equal */
+	SIDE_BYTES = 4096,  /* of a side file, at each of SAMPLE_PLACES */
+	GZIP_END = 8,	    /* CRC and size of the contents; the header has a date */
 };
+
+/* A hash of bytes of the side files that are asked for; 0: there are none. */
+static uint64_t hash_sides(const struct dataset *d, const struct shard *shard)
+{
+	char path[PATH_MAX], some[SIDE_BYTES];
+	struct bytes *file = NULL;
+	struct fault fault;
+	uint64_t hash = 0;
+
+	for (enum side_kind side = SIDE_INDEX; side <= SIDE_MASK; side++) {
+		bool asked = d->hint.loss_mask || (d->hint.documents && side != SIDE_MASK);
+
+		if (!asked ||
+			!side_open(side, d->format, shard->bytes, &d->hint, path, &file, &fault) ||
+			!file)
+			continue;
+		bool gzip = side == SIDE_BOUNDS;
+		uint64_t most = gzip ? GZIP_END : SIDE_BYTES, places = SAMPLE_PLACES - 1,
+			 n = file->size < most ? file->size : most, rest = file->size - n;
+
+		hash = order_derive(hash, side, gzip ? 0 : file->size);
+		for (uint64_t i = gzip ? places : 0; i <= places; i++)
+			if (bytes_read(file, rest * i / places, some, n, &fault))
+				hash = XXH64(some, n, hash);
+		bytes_close(file);
+	}
+	return hash;
+}
 
 /*
  * A sample of the shard at @path, or NULL: that a shard cannot be opened or read is reported when
- * it is served. @token: FAULT_TOKEN if one of its tokens may not be served.
+ * it is served. @token: FAULT_TOKEN if one of its tokens may not be served. @sides: hash_sides().
  */
-static struct sample *look(const struct dataset *d, const char *path, struct fault *token)
+static struct sample *look(
+	const struct dataset *d, const char *path, struct fault *token, uint64_t *sides)
 {
 	struct shard_hint hint = d->hint;
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -37,6 +68,7 @@ static struct sample *look(const struct dataset *d, const char *path, struct fau
 
 	if (s && i < s->n)
 		vocab_refuse(d, sample_token(s, (unsigned)i), s->value[i], token);
+	*sides = shard ? hash_sides(d, shard) : 0;
 	shard_close(shard);
 	if (fd >= 0)
 		close(fd);
@@ -87,11 +119,11 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 	char path[PATH_MAX + 1];
 
 	for (uint64_t i = 0; fine && i < n && !d->listed; i++) {
-		uint64_t shard = shard_of(i, n, shards), k = 0;
+		uint64_t shard = shard_of(i, n, shards), k = 0, sides;
 		struct fault token;
 
 		shard_list_path(&d->list, shard, path, sizeof(path));
-		struct sample *s = look(d, path, &token);
+		struct sample *s = look(d, path, &token, &sides);
 
 		if (token.code == FAULT_TOKEN && !refused)
 			dataset_remark(d, REMARK_WRONG,
@@ -100,9 +132,9 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 		refused |= token.code == FAULT_TOKEN;
 		if (!s)
 			continue;
-		/* Lets ranks notice nodes with other tokens under the same names. */
+		/* Lets ranks notice nodes with other tokens or side files under the same names. */
 		hash[i] = XXH64(s->value, s->n * sizeof(*s->value), d->table.tokens[shard]);
-		d->contents += order_derive(hash[i], shard);
+		d->contents += order_derive(hash[i], shard, sides);
 		fine = check_verdict(d, path, s, fault);
 		while (hash[k] != hash[i])
 			k++;

@@ -1,5 +1,6 @@
 """Processes of a job that do not fit together all raise an error at attach that names the one."""
 
+import gzip
 import re
 
 import numpy
@@ -57,10 +58,15 @@ def with_other_tokens(node):
     numpy.fromfile(path, "<u2")[::-1].tofile(path)
 
 
+def with_another_vocab(node):
+    node.config.write_text(node.config.read_text().replace("vocab: 65536", "vocab: 65535", 1))
+
+
 NODES = [  # a node's seed, what it has, what all processes report
     (43, None, r"process 1 .*: seed: 43 \| 42"),
     (42, without_a_shard, rf"{PROCESS_1}: dataset web: .*\(there \| {PROCESS_0}\)$"),
     (42, with_other_tokens, rf"{PROCESS_1}: shards: names and lengths .*, but the tokens"),
+    (42, with_another_vocab, rf"{PROCESS_1}: shards: .* eos, vocab, documents or masks, are not"),
 ]
 
 
@@ -73,6 +79,35 @@ def test_a_node_with_another_config_or_data_is_named(daemon, seed, change, patte
             daemon.start(), other.start()
         all_were_told(refusals(daemon.directory, [daemon.socket, other.socket]), pattern)
     injected(40)
+
+
+def annotate(node, file, content):
+    """Adds documents and a mask to the stream, and replaces a side file."""
+    text = node.config.read_text().replace("web, w", "web, label_mask: mask, w")
+    keys = "    seed: 42\n    documents: true\n    loss_mask: true\n"
+    node.config.write_text(text.replace("    seed: 42\n", keys + "    eos: 0\n"))
+    (node.directory / "mask").mkdir()
+    for name, tokens in (("a", 60_000), ("b", 41_234)):
+        bounds = gzip.compress(b"0,9\n9,%d\n" % tokens, mtime=node.pid)
+        (node.directory / "web" / f"{name}.csv.gz").write_bytes(bounds)
+        (node.directory / "mask" / f"{name}.bin").write_bytes(b"\1" * tokens)
+    (node.directory / file).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "file, contents",
+    [
+        ("web/b.csv.gz", [gzip.compress(b"0,%d\n5000,41234\n" % end) for end in (5000, 4999)]),
+        ("mask/b.bin", [b"\1" * 41_234, bytes(41_234)]),
+    ],
+)
+def test_a_node_with_another_side_file_is_named(daemon, file, contents):
+    with another_daemon() as other:
+        for node, content in zip((daemon, other), contents):
+            annotate(node, file, content)
+            node.stop(), node.start()
+        told = refusals(daemon.directory, [daemon.socket, other.socket])
+        all_were_told(told, rf"{PROCESS_1}: shards: .* documents or masks, are not$")
 
 
 def snapshots(daemons):

@@ -223,7 +223,8 @@ def _fault(rows: list[dict[str, Any]]) -> tuple[int, int, str] | None:
             if name == "cursor":
                 return i, 0, f"{differences(here, first)} (there | {{}})"
             if name == "contents":
-                return i, 0, "shards: names and lengths are those at {}, but the tokens are not"
+                why = "shards: names and lengths are those at {}, but the tokens, or eos, vocab, "
+                return i, 0, why + "documents or masks, are not"
             return i, 0, f"{name}: {here} differs from {first} at {{}}"
     seen: dict[tuple[int, int], int] = {}
     for i, row in enumerate(rows):
