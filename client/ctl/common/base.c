@@ -89,14 +89,19 @@ void ctl_progress_end(void)
 
 /* ---- files that replace others ---- */
 
-bool ctl_file_sync_parent(const char *path)
+static int open_parent(const char *path, int flags)
 {
 	const char *slash = strrchr(path, '/');
 	char parent[PATH_MAX];
 
 	snprintf(parent, sizeof(parent), "%.*s", slash ? (int)(slash - path) + 1 : 1,
 		slash ? path : ".");
-	int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return open(parent, flags | O_CLOEXEC, 0666);
+}
+
+bool ctl_file_sync_parent(const char *path)
+{
+	int fd = open_parent(path, O_RDONLY | O_DIRECTORY);
 	bool done = fd >= 0 && fsync(fd) == 0;
 
 	if (fd >= 0)
@@ -112,7 +117,11 @@ bool ctl_file_begin(struct ctl_file *f, const char *path)
 	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
 		return ctl_error("%s: " PHRASE_NOT_FILE "; write to another path", path);
 	snprintf(f->part, sizeof(f->part), "%s.%ld", path, (long)getpid());
-	f->to = fopen(f->part, "wxe");
+	/* Without a name: an interrupt leaves nothing, and a walk does not meet it. */
+	int fd = open_parent(path, O_TMPFILE | O_WRONLY);
+
+	f->unnamed = fd >= 0;
+	f->to = f->unnamed ? fdopen(fd, "w") : fopen(f->part, "wxe");
 	if (f->to)
 		return true;
 	return ctl_error("%s: cannot be written: %s", path, strerror(errno));
@@ -120,9 +129,13 @@ bool ctl_file_begin(struct ctl_file *f, const char *path)
 
 bool ctl_file_end(struct ctl_file *f, bool keep)
 {
-	bool done = keep && fflush(f->to) == 0 && !ferror(f->to) && fsync(fileno(f->to)) == 0 &&
-		    rename(f->part, f->path) == 0 && ctl_file_sync_parent(f->path);
+	char unnamed[40];
+	bool done = keep && fflush(f->to) == 0 && !ferror(f->to) && fsync(fileno(f->to)) == 0;
 
+	snprintf(unnamed, sizeof(unnamed), "/proc/self/fd/%d", fileno(f->to));
+	if (done && f->unnamed)
+		done = linkat(AT_FDCWD, unnamed, AT_FDCWD, f->part, AT_SYMLINK_FOLLOW) == 0;
+	done = done && rename(f->part, f->path) == 0 && ctl_file_sync_parent(f->path);
 	if (keep && !done)
 		ctl_fail("%s: cannot be written: %s", f->path, strerror(errno));
 	if (!done)

@@ -274,6 +274,7 @@ struct si si(double value, const char *unit);
 struct ctl_file {
 	const char *path;	  /* borrowed */
 	char part[PATH_MAX + 24]; /* its name until then */
+	bool unnamed;		  /* it has none */
 	FILE *to;
 };
 
