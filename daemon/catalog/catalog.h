@@ -164,9 +164,10 @@ bool dataset_identical(const struct dataset_identity *was, const char *when, con
 bool dataset_same_shard(
 	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault);
 /*
- * Compares the names of the shards, and size, inode and mtime of each, with the list; a manifest
- * by its own size, inode and mtime. One stat() a shard; nothing is opened. False: @fault says what
- * differs. True for what cannot be looked at now, and for a dataset in a store. Blocks.
+ * Compares the names of the shards, and size, inode and mtime of each and of its side files, with
+ * the list; a manifest by its own size, inode and mtime. One stat() a file; nothing is opened.
+ * False: @fault says what differs. True for what cannot be looked at now, and for a dataset in a
+ * store. Blocks.
  */
 bool dataset_current(const struct dataset *dataset, struct fault *fault);
 /*

@@ -198,6 +198,36 @@ bool dataset_same_shard(
 	       dataset_identical(&d->entry[shard].file, "the shard was listed", st, fault);
 }
 
+/* ---- side files ---- */
+
+uint32_t dataset_sides(const struct shard_facts *facts)
+{
+	return facts->index ^ facts->bounds ^ (facts->mask << 16 | facts->mask >> 16);
+}
+
+static bool same_sides(const struct entry *was, const struct shard_facts *is, struct fault *fault)
+{
+	return was->sides == dataset_sides(is) ||
+	       fault_set(fault, FAULT_CHANGED, "",
+		       "its side files (index, document bounds, loss mask) changed after the "
+		       "shard was listed: one was added, removed or replaced");
+}
+
+/* The same of the shard at @path, as they are now. */
+static bool current_sides(
+	const struct dataset *d, uint64_t shard, const char *path, struct fault *fault)
+{
+	const struct shard_hint *hint = &d->hint;
+	bool bounds = hint->documents || hint->loss_mask;
+	const struct shard_facts facts = {
+		.index = side_id(SIDE_INDEX, d->format, hint, path),
+		.bounds = bounds ? side_id(SIDE_BOUNDS, d->format, hint, path) : 0,
+		.mask = hint->loss_mask ? side_id(SIDE_MASK, d->format, hint, path) : 0,
+	};
+
+	return same_sides(&d->entry[shard], &facts, fault) || fault_prefix(fault, "%s: ", path);
+}
+
 /* ---- all shards ---- */
 
 static bool is_gone(int error)
@@ -241,7 +271,8 @@ static bool same_shard(const struct parallel *p, struct fault *fault)
 			was->root, was->count, is->count,
 			shard_list_name(order < 0 ? was : is, p->i));
 	shard_list_path(&d->list, p->i, path, sizeof(path));
-	return same_file(&d->entry[p->i].file, "the shard was listed", path, fault);
+	return same_file(&d->entry[p->i].file, "the shard was listed", path, fault) &&
+	       current_sides(d, p->i, path, fault);
 }
 
 bool dataset_current(const struct dataset *d, struct fault *fault)
@@ -264,12 +295,7 @@ bool dataset_current(const struct dataset *d, struct fault *fault)
 	return same;
 }
 
-/* ---- side files ---- */
-
-uint32_t dataset_sides(const struct shard_facts *facts)
-{
-	return facts->index ^ facts->bounds ^ (facts->mask << 16 | facts->mask >> 16);
-}
+/* ---- annotations ---- */
 
 bool dataset_alike(const struct dataset *d, const struct shard_facts *facts, struct fault *fault)
 {
@@ -352,10 +378,8 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 			"its tokens of %s are served in %" PRIu32
 			" bytes, and those of the dataset in %" PRIu32,
 			shard_type_name(facts->type), facts->token_bytes, d->token_bytes);
-	else if (same && !is_new(d, shard) && dataset_sides(facts) != e->sides)
-		same = fault_set(fault, FAULT_CHANGED, "",
-			"its side files (index, document bounds, loss mask) changed after the "
-			"shard was listed: one was added, removed or replaced");
+	else if (same && !is_new(d, shard))
+		same = same_sides(e, facts, fault);
 	if (!same || !dataset_alike(d, facts, fault)) {
 		shard_close(opened);
 		return NULL;

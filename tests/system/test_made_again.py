@@ -2,6 +2,7 @@
 refused while a session reads the former ones. A stream whose open shard lost its name stops.
 """
 
+import gzip
 import os
 import shutil
 import signal
@@ -25,14 +26,17 @@ def rest(client):
 class Scene:
     """A daemon with a stream for each of two directories of three shards."""
 
-    def __init__(self, place, **paths):
+    def __init__(self, place, stream=None, **paths):
         self.place = place
         for name in ("web", "code"):
             self.write(name)
         streams = {
-            name: {"seed": 1, "seq_len": 7, "datasets": [{"name": name, "path": name, **about}]}
+            name: {
+                "seed": 1, "seq_len": 7, **(stream or {}),
+                "datasets": [{"name": name, "path": name, **about}],
+            }
             for name, about in (paths or {"web": {}, "code": {}}).items()
-        }
+        }  # fmt: skip
         self.config = place.config(streams=streams)
         self.daemon = Daemon(place, self.config)
 
@@ -100,6 +104,25 @@ def test_an_attach_is_refused_while_another_session_reads_the_former_shards(scen
     first.close()
     assert wait_for(scene.serves)
     other.close()
+
+
+def test_a_list_of_document_bounds_is_compared(place):
+    """Added, replaced and removed."""
+    scene = Scene(place, {"eos": 7, "documents": True})
+    side = place.file("web/1.csv.gz")
+    for rows in (b"0,30\n50,6000\n", b"0,77\n90,6000\n", None):
+        first = rest(scene.attach())
+        if rows:
+            with gzip.open(place.file("new"), "wb") as file:
+                file.write(rows)
+            os.rename(place.file("new"), side)
+        else:
+            os.remove(side)
+        text = refusal(scene.attach)
+        assert has(text, "web/1.bin: its side files", f"pid {os.getpid()}"), text
+        first.close()
+        assert wait_for(scene.serves)
+    assert scene.daemon.stop() == 0
 
 
 def test_the_first_shard_that_differs_is_named(scene):
