@@ -177,6 +177,11 @@ with warnings.catch_warnings(record=True) as caught:
         begin()
         time.sleep(1.5 * rank)
         take(make(deadline=60))
+    elif scenario == "peers":
+        begin()
+        mesh = torch.distributed.init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+        take(make())
+        take(make(mesh=mesh))
     else:  # made before the group
         os.environ.update(RANK=str(rank), WORLD_SIZE="2")
         loader = make(group=False if scenario == "apart" else None)
@@ -209,6 +214,12 @@ def test_a_loader_made_by_rank_0_alone_is_refused_and_the_next_works(served):
 def test_a_late_process_is_waited_for(served):
     (one, (warning,)), (two, _) = met(served, "late")
     assert (one, two) == ([0, 1], [2, 3]) and "has waited 0.5 s for rank 1 of 2" in warning
+
+
+def test_a_peer_that_passes_no_mesh_is_warned(served):
+    (one, same, (warning,)), (two, also, _) = met(served, "peers")
+    assert (one, two) == ([0, 1], [2, 3]) and same == also == [0, 1]
+    assert "one of 2 along dim 'tp' of a DeviceMesh, but got no mesh=" in warning
 
 
 def test_a_loader_made_before_the_group_is_compared_before_its_first_batch(served):

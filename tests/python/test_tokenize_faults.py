@@ -132,6 +132,22 @@ def test_invalid_text_is_named(directory, name, contents, text):
     assert not (directory / "out").exists() or not shards(directory / "out")
 
 
+def test_no_document_is_taken_twice(directory):
+    """Of a file and its compressed copy, and of a dataset saved twice."""
+    for name in ("text", "saved"):
+        (directory / name).mkdir()
+    write_jsonl(directory / "text/a.jsonl", ["one"])
+    ask = ("-o", directory / "out", "--tokenizer", "bytes")
+    (directory / "text/a.jsonl.gz").write_bytes(gzip.compress(b"{}"))
+    assert "a.jsonl has the same documents" in refused(directory / "text", *ask)
+    for part in ("0-of-2", "1-of-2", "0-of-1"):
+        write_jsonl(directory / f"saved/data-{part}.jsonl", [part])
+    assert "has the same documents, or some of them" in refused(directory / "saved", *ask)
+    (directory / "saved/data-0-of-1.jsonl").unlink()
+    tokenize(directory / "saved", *ask)
+    assert texts(directory / "out") == ["0-of-2", "1-of-2"]
+
+
 def test_names_do_not_control_the_terminal(directory):
     names = [directory / name for name in ("a\x1b[31m.csv", "b.txt")]
     for name in names:

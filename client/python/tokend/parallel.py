@@ -21,6 +21,7 @@ sparse mesh contain cp and tp. With cp or tp pass its mesh "batch", or rank= and
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import re
@@ -177,7 +178,16 @@ class Made:
                 f"{len(self._ranks)} of the ranks, so rows are lost; omit rank= and world=, or "
                 "pass jax.process_index() and jax.process_count()"
             )
-        return self._assumed and world > 1
+        if not self._assumed or world == 1:
+            return False
+        dim = _peer_dim()
+        if dim is not None:
+            phrases.warn(
+                f"this process is one of {dim[1]} along dim {dim[0]!r} of a DeviceMesh, but got no "
+                f"mesh=, so it is rank {rank} of {world} and takes other rows than they do; pass "
+                "mesh=, or rank= and world="
+            )
+        return True
 
 
 # ---- meshes ----
@@ -226,6 +236,19 @@ def _kinds(
             "with mp_; or pass rank= and world="
         )
     return names, kinds
+
+
+def _peer_dim() -> tuple[str, int] | None:
+    """The dim of a DeviceMesh with this process whose processes want the same rows, and its size;
+    None if there is none.
+    """
+    module: Any = sys.modules.get("torch.distributed.device_mesh")
+    for mesh in gc.get_referrers(module.DeviceMesh) if module else ():
+        if isinstance(mesh, module.DeviceMesh) and mesh.get_coordinate() is not None:
+            for name, size in zip(mesh.mesh_dim_names or (), mesh.mesh.shape, strict=False):
+                if size > 1 and _parts(name) & PEER:
+                    return name, size
+    return None
 
 
 def locate(mesh: Any, rank: int | None, world: int | None, peer: int) -> Place:

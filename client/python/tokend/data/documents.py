@@ -80,6 +80,8 @@ def _source(path, kinds, any_text):
     kind = ending and (ending[1] or ending[2])
     if status.st_size == 0:
         return "is empty"
+    if kind == "arrow" and os.path.basename(path).startswith("cache-"):
+        return "is a cache of datasets"
     if kind not in kinds:
         if not any_text:
             return "its name ends in none of " + ", ".join(f".{kind}" for kind in kinds)
@@ -102,6 +104,22 @@ def _is_text(path):
             return "\0" not in decode(block, len(block) < LOOKED_AT_BYTES)
         except DAMAGED:
             return False
+
+
+def _refuse_twice(sources):
+    """No document may be taken twice: of a file next to its compressed copy, or of the parts of a
+    dataset that was saved again in another number.
+    """
+    files, saves = {}, {}
+    for path in (source.path for source in sources):
+        whole = re.sub(r"\.(gz|zst)$", "", os.path.realpath(path))
+        other = files.get(whole)
+        if parts := re.search(r"-\d+-of-(\d+)", whole):
+            number, first = saves.setdefault(whole.replace(parts[0], ""), (parts[1], path))
+            other = other or (first if number != parts[1] else None)
+        if other and not os.path.samefile(other, path):  # the same one is named twice
+            raise Error(f"{path}: {other} has the same documents, or some of them; leave one out")
+        files[whole] = path
 
 
 def sources_of(paths, kinds, any_text, say):
@@ -131,6 +149,7 @@ def sources_of(paths, kinds, any_text, say):
                 "pattern in quotes"
             )
         sources += found
+    _refuse_twice(sources)
     return sources
 
 
