@@ -15,6 +15,7 @@ enum {
 	LARGE_FRAME = 1 << 20,
 	ENOUGH = 1000, /* tokens for the comparison of distributions */
 	CONSTANT = 64, /* tokens of one value */
+	FEW = 4,       /* tokens that a shard may not consist of */
 	HIGHEST_ID = 1 << 24,
 };
 
@@ -149,16 +150,24 @@ static void doubt_place(struct sample *s, uint32_t ones)
 	}
 }
 
-/* Whether no value occurs twice. Of tokens one does among the first few hundred. */
-static bool all_differ(const struct sample *s)
+/* The number of different values. */
+static unsigned kinds_of(const struct sample *s)
 {
-	uint8_t *seen = calloc(HIGHEST_ID, 1);
-	bool differ = seen != NULL;
+	enum { SLOTS = 1 << 16 }; /* twice as many as a sample has values */
+	uint64_t *seen = calloc(SLOTS, sizeof(*seen));
+	unsigned kinds = 0;
 
-	for (unsigned i = 0; i < s->n && differ; i++)
-		differ = !seen[s->value[i] % HIGHEST_ID]++;
+	for (unsigned i = 0; seen && i < s->n; i++) {
+		uint64_t value = (uint64_t)s->value[i] + 1,
+			 at = value * UINT64_C(0x9e3779b97f4a7c15);
+
+		for (at >>= 48; seen[at] && seen[at] != value;)
+			at = (at + 1) % SLOTS;
+		kinds += !seen[at];
+		seen[at] = value;
+	}
 	free(seen);
-	return differ;
+	return kinds;
 }
 
 /* Describes what is odd about tokens, if something is. */
@@ -176,13 +185,17 @@ static void doubt(struct sample *s, const struct shard_facts *facts)
 	doubt_place(s, facts->token_bytes == 2 ? UINT16_MAX : UINT32_MAX);
 	if (*s->text)
 		return;
+	unsigned kinds = s->n >= ENOUGH ? kinds_of(s) : 0;
+
 	if (s->n >= CONSTANT && zero && even > s->n / 4) /* too few to say more */
 		SAY(s, "every second token is 0, perhaps of a wider type");
 	else if (s->n >= ENOUGH && most == 1)
 		SAY(s, "has only the numbers 0 and 1, perhaps a mask");
 	else if (facts->row_tokens > 1 && facts->row_tokens < NARROW_ROW)
 		SAY(s, "is a table of %" PRIu64 " columns, perhaps an index", facts->row_tokens);
-	else if (s->n >= ENOUGH && all_differ(s))
+	else if (kinds > 0 && kinds <= FEW)
+		SAY(s, "repeats four tokens or fewer");
+	else if (kinds > 0 && kinds == s->n)
 		SAY(s, "no token occurs twice in a sample of %u; perhaps it is an index", s->n);
 }
 

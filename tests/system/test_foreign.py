@@ -82,6 +82,8 @@ DOUBTS = [
     ("never written", numpy.append(TOKENS, numpy.zeros(20_000, "<u2"))),
     ("of a wider type", (IDS % 3 + 1).astype("<u4")),
     ("perhaps a mask", rng.integers(0, 2, 9000).astype("<u2")),
+    ("repeats four tokens or fewer", numpy.full(9000, 5, "<u2")),
+    ("no token occurs twice in a sample", rng.permutation(9000).astype("<u2")),
 ]
 
 
