@@ -158,7 +158,7 @@ void stream_notes(const struct stream *s, stream_teller *tell, void *context)
 			tell(context, s, d->remark[r].kind != REMARK_NOTE, d->remark[r].text);
 		raw |= d->format->raw;
 		masks |= d->hint.loss_mask;
-		masked |= d->masks;
+		masked |= d->masks || d->bounds; /* tokens outside documents are masked */
 	}
 	if (masks && !masked)
 		tell(context, s, true,

@@ -3,6 +3,7 @@ contradict the config (another width, tokens not below vocab, a lost index or he
 when the dataset is opened, or when they are first read; unusual but valid shards are not.
 """
 
+import gzip
 import io
 import os
 import re
@@ -147,12 +148,12 @@ def test_good_input_is_rehearsed(place, row):
 
 
 def test_a_loss_mask_without_any_mask(place):
+    """A list of document bounds is one: tokens outside documents are masked."""
     about = {"stream": {"loss_mask": True, "vocab": 50257}}
-    code, out, err = check(config(place, WEB, about))
-    assert code == 0 and "loss_mask: none of its shards has a mask, so every token counts" in out, (
-        out,
-        err,
-    )
+    said = "loss_mask: none of its shards has a mask, so every token counts"
+    for gaps in ({}, {"a.csv.gz": gzip.compress(b"0,9000\n12000,20000\n")}):
+        code, out, err = check(config(place, WEB | gaps, about))
+        assert (code, said in out) == (0, not gaps), (out, err)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user")
