@@ -74,7 +74,7 @@ struct dataset {
 
 	uint64_t windows;     /* N, of its part */
 	uint64_t path_digest; /* of (path, tokens) of all shards */
-	uint64_t digest;      /* the same, and of the part if there is one: the cursor's */
+	uint64_t digest;      /* the same, whether samples are joined, and the part: the cursor's */
 	/* A hash of sampled tokens and bytes of side files, or of the manifest's digests: equal on
 	 * all nodes that have the same. */
 	uint64_t contents;

@@ -291,11 +291,12 @@ static bool add_up(struct dataset *d, struct fault *fault)
 			return REFUSE(
 				d, fault, path, "more than 2^64 tokens in total; must be fewer");
 	}
+	d->digest = d->path_digest;
 	/* The numbers of tokens do not tell whether samples are windows or joined. */
 	if (d->format->mixes_rows && d->sample_tokens == 0)
-		d->path_digest = order_derive(d->path_digest, d->table.shards);
-	d->digest = dataset_is_part(d) ? order_derive(d->path_digest, d->config->lo, d->config->hi)
-				       : d->path_digest;
+		d->digest = order_derive(d->digest, d->table.shards);
+	if (dataset_is_part(d))
+		d->digest = order_derive(d->digest, d->config->lo, d->config->hi);
 	return true;
 }
 

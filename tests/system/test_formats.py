@@ -231,3 +231,13 @@ def test_check_tells_what_becomes_of_shards(place, name):
     assert code == wanted and has(out.decode() + err, *words), (code, out, err)
     assert code == 0 or err.count("\n") == 1, err
     assert name != "one frame in order" or b"times as much" not in out
+
+
+def test_parts_of_rows_and_of_joined_rows_need_one_seq_len(place):
+    mds(os.path.dirname(place.file("d", "a")), RANDOM.reshape(-1, 64), None)
+    streams = {
+        f"s{n}": {"seed": 3, "seq_len": n, "extra": 0, "datasets": [{"path": "d", **dataset}]}
+        for n, dataset in ((64, {"name": "d", "part": [0, 0.5]}), (32, {"name": "e"}))
+    }
+    code, _, err = run(TOKEND, "--check", "-c", place.config(streams=streams))
+    assert code == 1 and "stream s32 cuts this path with another seq_len" in err, err
