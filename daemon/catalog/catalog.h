@@ -143,7 +143,7 @@ void dataset_source(const struct dataset *dataset, struct cursor_source *source)
 bool dataset_resize(struct dataset *d, uint64_t n, struct fault *fault);
 /*
  * Keeps the facts of shard @s, whose name is in the list. The first shard decides what all have.
- * False: @fault, with the field and without the path.
+ * False: @fault, without the path.
  */
 bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *format,
 	const struct shard_facts *facts, struct fault *fault);

@@ -80,13 +80,14 @@ static bool fits_first(const struct dataset *d, const struct shard_format *forma
 	snprintf(first, sizeof(first), "%" PRIu64, d->sample_tokens);
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++)
 		if (!facts[i].same)
-			return fault_set(fault, FAULT_DATA, facts[i].field,
+			return fault_set(fault, FAULT_DATA, "",
 				"%s is %s, but that of the first shard, %.79s, is %s; must be the "
-				"same in all shards of a dataset%s",
+				"same in all shards of a dataset; %smove it away, or give it a "
+				"dataset of its own",
 				facts[i].field, facts[i].is, shard_list_name(&d->list, 0),
 				facts[i].first,
-				i == 0 && flat ? "; perhaps the index of one is lost, or its "
-						 "header is damaged"
+				i == 0 && flat ? "if the index of one is lost, or its header is "
+						 "damaged, restore that first; otherwise "
 					       : "");
 	return true;
 }

@@ -100,6 +100,27 @@ static bool list_files(struct dataset *d, struct fault *fault)
 	       REFUSE(d, fault, path, "%s: no shards found; must have at least one", path);
 }
 
+/* The ending of all names but @path's; a pattern of it drops no other shard. NULL: they are in
+ * several directories, have several endings, or the path is a pattern already. */
+static const char *ending_of_others(const struct dataset *d, const char *path)
+{
+	const char *ending = NULL;
+	char other[PATH_MAX + 1];
+
+	for (uint64_t s = 0; s < d->list.count; s++) {
+		const char *name = shard_list_name(&d->list, s), *its = strrchr(name, '.');
+
+		shard_list_path(&d->list, s, other, sizeof(other));
+		if (strcmp(other, path) == 0)
+			continue;
+		if (!its || strchr(name, '/') || (ending && strcmp(its, ending) != 0))
+			return NULL;
+		ending = its;
+	}
+	return !ending || bytes_ends_in(path, ending) || strpbrk(d->config->path, "*?[") ? NULL
+											 : ending;
+}
+
 /*
  * Reports a fault of the shard @path. Keeps its code and errno if a system call failed. Among
  * shards, a file that is none is most likely a README or the index of another loader. `format:
@@ -108,18 +129,13 @@ static bool list_files(struct dataset *d, struct fault *fault)
 static bool refuse_shard(
 	const struct dataset *d, const char *path, const struct fault *cause, struct fault *fault)
 {
-	const char *remedy = "", *other = shard_list_name(&d->list, 0), *ending;
+	bool unknown = shard_is_unknown(cause);
+	const char *remedy = "", *ending = unknown ? ending_of_others(d, path) : NULL;
 
-	if (d->list.count > 1 && bytes_ends_in(path, other))
-		other = shard_list_name(&d->list, 1);
-	ending = strrchr(other, '.');
-	if (!shard_is_unknown(cause) || d->list.count == 1 || !ending || strchr(other, '/') ||
-		bytes_ends_in(path, ending))
-		ending = NULL;
-	if (shard_is_unknown(cause) && d->list.count > 1)
+	if (unknown && d->list.count > 1)
 		remedy = ending ? "; move it away, or set path: "
 				: "; move it away, or set a pattern that matches only the shards";
-	else if (shard_is_unknown(cause) && !shard_is_foreign(cause))
+	else if (unknown && !shard_is_foreign(cause))
 		remedy = "; " PHRASE_NOT_SHARD;
 	REFUSE(d, fault, path, "%s: %s%s%s%s%s", path, cause->text, remedy,
 		ending ? d->list.root : "", ending ? "/*" : "", ending ? ending : "");
