@@ -341,6 +341,7 @@ static bool check_windows(const struct dataset *d, struct fault *fault)
 static bool check_part(struct dataset *d, struct fault *fault)
 {
 	struct order_dataset part;
+	uint64_t runs = order_runs(d->table.windows);
 
 	d->windows = d->table.windows;
 	if (!dataset_is_part(d))
@@ -358,8 +359,10 @@ static bool check_part(struct dataset *d, struct fault *fault)
 	if (!order_part(&part, d->table.windows, d->config->lo, d->config->hi))
 		return REFUSE(d, fault, part,
 			"has none of the %" PRIu64
-			" windows of the path, which are dealt in runs of %d; must be larger",
-			d->table.windows, ORDER_RUN);
+			" windows of the path, which are dealt in %" PRIu64
+			" runs of %d; must be a share of at least %.6f",
+			d->table.windows, runs, ORDER_RUN,
+			(double)((999999 + runs) / (runs ? runs : 1)) / 1e6);
 	d->windows = part.windows;
 	return true;
 }

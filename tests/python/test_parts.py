@@ -119,3 +119,18 @@ def test_when_says_that_another_part_has_the_window(parts):
     code, out, err = run(TOKCTL, "when", "-c", parts.config, "some", "--dataset", "web", *place)
     assert (code, out) == (1, b"")
     assert f"never served here: window {row['window']} is not in part [0, 0.9] of the path" in err
+
+
+def test_parts_that_overlap_are_remarked(daemon):
+    """In one stream and of two, if they are not the same."""
+    two = TWO.replace("[0.9, 1]", "[0.85, 1]")
+    restart(daemon, two + stream("held", "held-out", "0.85, 1"))
+    for said in (
+        "run: best: its part of the path, [0.85, 1], overlaps [0, 0.9] of dataset most: both",
+        "held: held-out: its part of the path, [0.85, 1], overlaps [0, 0.9] of dataset most of "
+        "stream run: both",
+    ):
+        assert daemon.log().count(said) == 1
+    assert daemon.log().count("overlaps") == 2
+    with pytest.warns(RuntimeWarning, match=r"overlaps \[0, 0.9\] of dataset most"):
+        make(daemon, "run").close()

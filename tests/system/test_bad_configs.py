@@ -130,7 +130,8 @@ DATASETS = [
     *(dataset(f"part: {part}", f"part: {words}…{PART}") for part, words in (
         ("[0.9, 0.1]", "[0.9, 0.1] is not a part"), ("[0.5]", "has 1 values"),
         ("[-0.5, 1]", "'-0.5' is negative"), ("0.5", "'0.5' is a single value"))),
-    dataset("part: [0.41, 0.42]", "part: …none of the 1405 windows…in runs of 64; must be larger"),
+    dataset("part: [0.41, 0.42]", "part: …none of the 1405 windows…22 runs of 64…a share of at "
+            "least 0.045455"),
     dataset("part: [0, 0.5], slide: true", "slide: moves windows into other parts of the path "
             "(part, line 6); must be false"),
     dataset("part: [0, 0.5]", "part: …stride 63 is below seq_len 64…set stride: 64",
