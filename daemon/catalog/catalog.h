@@ -80,7 +80,9 @@ struct dataset {
 	uint64_t contents;
 	_Atomic uint64_t *samples; /* the daemon's counter of those that were read, or NULL */
 	bool listed;		   /* by a manifest */
-	struct dataset_identity manifest; /* 0: none, or in a store */
+	uint64_t padding;	   /* of its rows; of files only, as is the column */
+	char column[sizeof(((struct shard_facts *)0)->column)]; /* that holds the tokens, or "" */
+	struct dataset_identity manifest;			/* 0: none, or in a store */
 
 	/* ---- how its tokens are read ---- */
 

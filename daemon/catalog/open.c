@@ -163,6 +163,7 @@ static bool keep(struct dataset *d, uint64_t s, const char *path, const struct s
 		d->plain = true;
 		d->masks = facts->mask;
 		d->bounds = facts->bounds;
+		memcpy(d->column, facts->column, sizeof(d->column));
 	}
 	if (!dataset_alike(d, facts, &cause))
 		return refuse_shard(d, path, &cause, fault);
@@ -172,6 +173,7 @@ static bool keep(struct dataset *d, uint64_t s, const char *path, const struct s
 	if (!indexed && s < d->unindexed)
 		d->unindexed = s;
 	d->plain &= dataset_is_plain(d, s);
+	d->padding += facts->padding;
 	if (facts->note[0] && d->remarks == 0)
 		dataset_remark(d, REMARK_DOUBT, "shard %s (the first with a remark): %s",
 			shard_list_name(&d->list, s), facts->note);

@@ -52,7 +52,35 @@ static void print_dataset(const struct config *config, const struct dataset *d)
 		printf("; left out by each epoch, others each time (slide): %" PRIu64 " tokens",
 			t->tail_tokens);
 	printf("\n");
+	if (d->padding > 0)
+		printf("    rows of %" PRIu64 " tokens, %.3f %% padding\n", d->sample_tokens,
+			percent * (double)d->padding);
+	if (d->column[0])
+		printf("    column %s\n", d->column);
 	print_fetch(config, d);
+}
+
+/* What the config's schedule and limits make of the mix. */
+static void print_plan(const struct stream *s)
+{
+	const struct cursor *c = &s->begin;
+
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		uint64_t position, unserved, most = c->dataset[d].max_epochs;
+
+		if (cursor_unserved(c, d, &position, &unserved))
+			printf("  %s: max_epochs %" PRIu64 ": ends at position %" PRIu64
+			       "; %" PRIu64 " of its %" PRIu64 " × %" PRIu64
+			       " windows are never served\n",
+				c->dataset[d].name, most, position, unserved, most,
+				c->order[d].windows);
+		else if (most > 0)
+			printf("  %s: max_epochs %" PRIu64 ": not reached before the stream ends\n",
+				c->dataset[d].name, most);
+	}
+	if (s->config->steps > 0)
+		printf("  schedule: %" PRIu32 " steps; %" PRIu32 " changes of the mix in all\n",
+			s->config->steps, c->segments - 1);
 }
 
 static void print_stream(const struct config *config, const struct stream *s)
@@ -64,6 +92,7 @@ static void print_stream(const struct config *config, const struct stream *s)
 	for (uint32_t d = 0; d < s->config->datasets; d++)
 		print_dataset(config, &s->dataset[d]);
 	stream_notes(s, print_remark, NULL);
+	print_plan(s);
 }
 
 /* Names the provider of each store's credentials. */

@@ -10,7 +10,7 @@ import pickle
 
 import pytest
 import tokend
-from lib import REPO, TOKCTL, has, run
+from lib import REPO, TOKCTL, TOKEND, has, run
 
 PLAIN = {
     "seed": 7,
@@ -71,7 +71,7 @@ def test_a_fault_is_one_line_and_writes_nothing(cursor, arguments, status, words
     assert not os.path.exists(f"{cursor}-edited")
 
 
-def test_show_says_what_a_schedule_makes(shared, cursor):
+def test_show_and_check_say_what_a_schedule_makes(shared, cursor):
     new = shared.file("new")
     text, _ = tokctl("show", new)
     shown = json.loads(tokctl("show", new, "--json")[0])
@@ -83,6 +83,10 @@ def test_show_says_what_a_schedule_makes(shared, cursor):
     assert table[0][2:] == ["web", "75.000000", "%,", "code", "25.000000", "%"]
     (named,) = [row.split() for row in rows if row.startswith("code ")]
     assert named[3:6] == ["2", str(code["ends_at"]), str(code["unserved"])]
+    status, out, err = run(TOKEND, "-c", shared.file("tokend.yaml"), "--check")
+    end = f"ends at position {code['ends_at']}; {code['unserved']} of its 2 × {code['windows']} win"
+    changes = f"never served\n  schedule: 2 steps; {len(starts) - 1} changes of the mix in all\n"
+    assert status == 0 and has(out.decode(), f"  code: max_epochs 2: {end}", changes), (out, err)
 
 
 def test_a_mix_says_what_it_changes(shared, cursor):

@@ -14,7 +14,7 @@ import pytest
 
 from lib import TOKCTL, TOKEND, Client, Daemon, has, run, status, wait_for
 from lib.corpus import FORMATS, SEQ_LEN, corpus, manifest, plan
-from lib.shard_writers import llmc, mds, npy, put, raw, seekable
+from lib.shard_writers import arrow, llmc, mds, npy, put, raw, seekable
 
 pytestmark = pytest.mark.asan  # parsers must not touch memory out of bounds
 
@@ -214,6 +214,7 @@ CHECKED = {
                             ["windows of 63 + 1", "6400 tokens"]),
     "rows do not slide": (rows, RANDOM, {"seq_len": 63}, {"slide": True}, 1,
                           ["slide: its windows are samples of 64"]),
+    "a column": (arrow, RANDOM, {}, {}, 0, ["    column tokens\n"]),
     "one frame": (one_frame, PLAIN, {}, {"shuffle": "block"}, 0, ["1 shards"]),
     "over the budget": (one_frame, PLAIN, {}, {"memory": 8 << 20}, 1, ["a.bin.zst", "frame"]),
 }  # fmt: skip

@@ -242,6 +242,8 @@ def test_rows_are_served_as_they_are_and_padding_is_shown(place):
     _, out, err = check(loss_mask=False)
     assert has(out.decode(), f"{said[1]} windows"), err
     assert has(out.decode(), "trained on; set loss_mask: true")
+    out = check()[1].decode()
+    assert has(out, f"rows of 1025 tokens, {said[2]} % padding") and "loss_mask:" not in out
     line = json.loads(run(TOKCTL, "inspect", "--json", "--deep", place.file("out"))[1])
     assert line["padding"] == line["masked"] > 0 and line["sample_tokens"] == ROW
     run(TOKCTL, "manifest", place.file("out"), place.file("m.jsonl"))
