@@ -122,6 +122,41 @@ static void doubt_parts(struct dataset *d)
 
 /* ---- a dataset ---- */
 
+struct digest {
+	uint64_t value, shard;
+};
+
+static int by_value(const void *a, const void *b)
+{
+	const struct digest *x = a, *y = b;
+
+	if (x->value != y->value)
+		return x->value < y->value ? -1 : 1;
+	return x->shard < y->shard ? -1 : x->shard > y->shard;
+}
+
+/* Of files, samples are compared instead. */
+static void doubt_copies(struct dataset *d)
+{
+	uint64_t n = 0;
+	struct digest *all = d->listed ? malloc(d->table.shards * sizeof(*all)) : NULL;
+
+	for (uint64_t s = 0; all && s < d->table.shards; s++)
+		if (d->entry[s].digest && d->table.tokens[s] >= COPY_LEAST)
+			all[n++] = (struct digest){d->entry[s].digest, s};
+	if (n > 1)
+		qsort(all, n, sizeof(*all), by_value);
+	for (uint64_t i = 1; i < n; i++)
+		if (all[i].value == all[i - 1].value) {
+			dataset_remark(d, REMARK_DOUBT,
+				"shard %.200s has the same tokens as %.150s, by the manifest",
+				shard_list_name(&d->list, all[i].shard),
+				shard_list_name(&d->list, all[i - 1].shard));
+			break;
+		}
+	free(all);
+}
+
 void dataset_remarks(struct dataset *d)
 {
 	const struct table *w = &d->table;
@@ -131,6 +166,7 @@ void dataset_remarks(struct dataset *d)
 
 	doubt_names(d);
 	doubt_parts(d);
+	doubt_copies(d);
 	if (w->windows > 0 && d->config->weight > 0 && lost > w->total_tokens / UNSERVED_PART)
 		dataset_remark(d, REMARK_DOUBT,
 			"%.1f %% of its %" PRIu64 " tokens are never served: %" PRIu64

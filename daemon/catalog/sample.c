@@ -14,7 +14,6 @@
 
 enum {
 	SAMPLE_SHARDS = 64, /* at most; `tokctl inspect --deep` looks at all */
-	COPY_LEAST = 1000,  /* tokens; shorter shards may be equal */
 	SIDE_BYTES = 4096,  /* of a side file, at each of SAMPLE_PLACES */
 	GZIP_END = 8,	    /* CRC and size of the contents; the header has a date */
 };

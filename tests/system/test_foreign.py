@@ -106,3 +106,11 @@ AMONG = [  # two shards, and the remark
 def test_copies_gaps_and_validation_data_among_shards_are_named(place, names, same, words):
     code, said = check(place, "d", dict(zip(names, [TOKENS, TOKENS if same else TOKENS[::-1]])))
     assert code == 0 and words in said, said
+
+
+def test_copies_in_a_manifest_are_named(place):
+    shards = {"0.bin": TOKENS, "1.bin": TOKENS[::-1], "2.bin": TOKENS}
+    config(place, "d", shards)
+    assert run(TOKCTL, "manifest", place.file("d", "data"), place.file("m.jsonl"))[0] == 0
+    code, said = check(place, "d", shards, manifest=place.file("m.jsonl"))
+    assert code == 0 and "shard 2.bin has the same tokens as 0.bin, by the manifest" in said, said
