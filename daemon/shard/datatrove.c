@@ -52,10 +52,10 @@ static bool read_ends(const struct shard_scan *s)
 	return true;
 }
 
-/* Reads the width of a token and the number of tokens, if it says them. */
+/* Reads the number of tokens, and the width of a token, if it says that. */
 static bool read_metadata(const struct shard_scan *s, uint64_t *width, uint64_t *count)
 {
-	char path[PATH_MAX], text[METADATA_MOST + 1];
+	char path[PATH_MAX], text[METADATA_MOST + 1], more[2];
 	struct bytes *file;
 
 	if (!bytes_side_path(s->b->path, ".ds", ".ds.metadata", path, sizeof(path)))
@@ -73,7 +73,9 @@ static bool read_metadata(const struct shard_scan *s, uint64_t *width, uint64_t 
 	text[n] = 0;
 	char *line = text + strcspn(text, "\n");
 
-	sscanf(line, "\n%" SCNu64, count);
+	if (sscanf(line, "\n%" SCNu64 "%1[^ \r\n]", count, more) != 1)
+		return refuse(s, ".ds.metadata: line 2 is not the number of tokens: it is "
+				 "truncated or damaged");
 	*line = 0;
 	const char *bar = strrchr(text, '|');
 

@@ -108,21 +108,30 @@ static bool is_there(const struct bytes *index, const char *name)
 }
 
 /* Adds all shards of an index, which must exist, to @to. */
-static bool take_shards(
-	const struct bytes *index, const json_t *whole, json_t *to, struct fault *fault)
+static bool take_shards(const struct bytes *index, json_t *whole, json_t *to, struct fault *fault)
 {
 	const json_t *shards = json_object_get(whole, "shards");
-	json_int_t samples, bytes;
+	json_int_t samples, bytes, version;
 	json_error_t error;
-	const char *name;
+	const char *name, *format;
 
+	if (json_unpack_ex(whole, &error, 0, "{s:I}", "version", &version) != 0)
+		return fault_data(fault, "%s", error.text);
+	if (!bytes_check(fault, version, 2, 2, "version"))
+		return false;
 	if (!json_is_array(shards))
 		return fault_data(fault, "shards is %s; must be an array", json_kind(shards));
 	for (size_t i = 0; i < json_array_size(shards); i++) {
-		if (json_unpack_ex(json_array_get(shards, i), &error, 0, "{s:I, s:{s:s, s:I}}",
+		if (json_unpack_ex(json_array_get(shards, i), &error, 0,
+			    "{s:I, s:s, s:I, s:{s:s, s:I}}", "version", &version, "format", &format,
 			    "samples", &samples, "raw_data", "basename", &name, "bytes",
 			    &bytes) != 0)
 			return fault_data(fault, "shards[%zu]: %s", i, error.text);
+		if (!bytes_check(fault, version, 2, 2, "shards[%zu].version", i))
+			return false;
+		if (strcmp(format, "mds") != 0)
+			return fault_data(
+				fault, "shards[%zu].format is '%.15s'; must be mds", i, format);
 		if (!is_there(index, name))
 			return fault_data(fault,
 				"shards[%zu] is '%.79s', but there is no such file; add it, or "

@@ -190,6 +190,7 @@ TABLES = {
     ],
     ("datatrove", "a.ds.metadata"): [
         ("token count is 8; must be 9", whole(b"gpt2|2\n8\n")),
+        *(("line 2 is not the number", whole(b)) for b in (b"", bytes(9), b"gpt2|2\n9K.0 T")),
     ],
     ("megatron", "a.idx"): [
         ("it is not a Megatron index", at(0, ord("m"), 1)),
@@ -245,6 +246,10 @@ TABLES = {
     ("mds", "index.json"): [
         ("is an array; must be a JSON object", whole(b"[]")),
         ("duplicate object key", sub(b'"version": 2', b'"version": 2, "version": 2')),
+        ("index.json: Object item not found: version", whole(b'{"shards": []}')),
+        ("index.json: version is 3; must be 2", whole(b'{"shards": [], "version": 3}')),
+        ("shards[0].version is 1; must be 2", sub(b'"version": 2, "zip', b'"version": 1, "zip')),
+        ("shards[0].format is 'mdr'; must be mds", sub(b'"mds"', b'"mdr"')),
         ("is not among the 0 shards of ", whole(b'{"shards": [], "version": 2}')),
         ("has 3 samples and ", sub(b'"samples": 3', b'"samples": 4')),
         ("/index.json it has 3 and 9", sub(b'"bytes": ', b'"bytes": 9')),
