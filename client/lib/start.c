@@ -194,10 +194,14 @@ int start_finish(struct tokend *t)
 
 int start_join(struct tokend *t, const char *config)
 {
-	t->config = realpath(config, NULL);
-	if (!t->config && errno != ENOMEM)
-		t->config = strdup(config); /* tokctl says what is wrong with it */
-	return t->config ? 0 : handle_memory(t);
+	char here[PATH_MAX];
+	bool below = config[0] != '/' && getcwd(here, sizeof(here));
+
+	/* A link stays one: relative paths in the config start at its directory. */
+	if (asprintf(&t->config, "%s%s%s", below ? here : "", below ? "/" : "", config) >= 0)
+		return 0;
+	t->config = NULL;
+	return handle_memory(t);
 }
 
 int start_find(struct tokend *t, const char *config, uint32_t ms)

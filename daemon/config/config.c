@@ -12,19 +12,34 @@
 #include <string.h>
 #include <unistd.h>
 
+bool config_whole(const char *path, char whole[PATH_MAX])
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	char directory[PATH_MAX], place[PATH_MAX];
+
+	snprintf(directory, sizeof(directory), "%.*s.", (int)(name - path), path);
+	if (!realpath(path, whole) || !realpath(directory, place))
+		return false;
+	size_t n = place[1] ? strlen(place) : 0;
+
+	if (strncmp(whole, place, n) == 0 && strrchr(whole, '/') == whole + n)
+		return true;
+	return snprintf(whole, PATH_MAX, "%.*s/%s", (int)n, place, name) < PATH_MAX;
+}
+
 char *config_state_place(const struct config *config, unsigned i)
 {
-	char *whole = realpath(config->path, NULL), path[PLACE_STATE_BYTES];
+	char whole[PATH_MAX], path[PLACE_STATE_BYTES];
+	bool is = config_whole(config->path, whole);
 	const struct place_state_setting setting = {
 		.config = config->has_state_dir ? config->state_dir : NULL,
 		.given = getenv("STATE_DIRECTORY"),
 		.state_home = getenv("XDG_STATE_HOME"),
 		.home = getenv("HOME"),
-		.config_hash = whole ? order_checksum(whole, strlen(whole)) : 0,
+		.config_hash = is ? order_checksum(whole, strlen(whole)) : 0,
 	};
-	bool found = (i == 0 || whole) && place_state(&setting, i, path);
+	bool found = (i == 0 || is) && place_state(&setting, i, path);
 
-	free(whole);
 	return found ? strdup(path) : NULL;
 }
 

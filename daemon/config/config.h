@@ -8,6 +8,7 @@
 #include "proto/nearest.h"
 #include "proto/order.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -113,6 +114,12 @@ void config_free(struct config *config);
 /* Writes the absolute path of @written, which may be relative to the config's directory, or the URL
  * that it is, to @path. False: it does not fit. */
 bool config_path(const struct config *config, const char *written, char *path, size_t path_bytes);
+/*
+ * Writes the absolute path that names the config at @path: equal for all names of one file in one
+ * directory. A link to a file elsewhere keeps its own, because relative paths in the config start
+ * at the link's directory. False: it does not exist.
+ */
+bool config_whole(const char *path, char whole[PATH_MAX]);
 /* Directory number @i of the places of state (proto/place.h), of this process's environment. Owned
  * by the caller. NULL: it does not exist. */
 char *config_state_place(const struct config *config, unsigned i);

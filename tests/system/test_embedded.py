@@ -103,6 +103,22 @@ def test_a_daemon_at_the_files_socket_is_used_if_it_serves_the_file(place):
     assert daemon.stop() == 0
 
 
+def test_relative_paths_start_at_the_directory_of_a_linked_config(place):
+    """In the loader as in all tools. A link in the file's directory names the same daemon."""
+    scene, other = Scene(place, "real"), Scene(place, "other")
+    place.shard("other/web/a.bin", 50_000, seed=9)
+    os.remove(other.config)
+    for directory in "real", "other":
+        os.symlink("../real/tokend.yaml", place.file(directory, "link.yaml"))
+    names = scene.config, place.file("real", "link.yaml")
+    assert len({scene.run(TOKCTL, "start", "-c", name)[1] for name in names}) == 1
+    other.config = place.file("other", "link.yaml")
+    other.finish(other.start())
+    other.finish(other.start_c())
+    for each in scene, other:
+        each.end()
+
+
 def test_a_starting_daemon_can_be_stopped(place):
     """As soon as it can be connected to, SIGHUP does not end it and SIGTERM does, cleanly."""
     scene, path = Scene(place, state_dir=place.file("state")), place.file("early.sock")

@@ -290,7 +290,7 @@ static int start(const struct ctl_arguments *a)
 	struct service s = {.pid = 0};
 	struct fault fault;
 
-	if (!realpath(ctl_text(a, CONFIG), s.config))
+	if (!config_whole(ctl_text(a, CONFIG), s.config))
 		snprintf(s.config, sizeof(s.config), "%s", ctl_text(a, CONFIG));
 	settle_descriptors();
 	if (tokend_program("tokend", s.program, sizeof(s.program)) != 0)

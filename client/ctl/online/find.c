@@ -140,7 +140,8 @@ bool ctl_daemon_has(struct ctl_link *l, const struct ctl_daemons *found, unsigne
 	status = ctl_status_at(l, found->daemon[daemon].path, false);
 	l->quiet = quiet;
 	if (whole)
-		has = realpath(status_text(json_object_get(status, "daemon"), "config"), served) &&
+		has = config_whole(
+			      status_text(json_object_get(status, "daemon"), "config"), served) &&
 		      strcmp(served, whole) == 0;
 	else
 		json_array_foreach(json_object_get(status, "sessions"), i, s)
@@ -208,7 +209,7 @@ static bool find(struct ctl_link *l, const char *file, const char *stream, const
 {
 	char real[PATH_MAX], tried[LIMIT_TEXT_BYTES];
 	/* One that does not exist is not served. */
-	const char *whole = file && realpath(file, real) ? real : file;
+	const char *whole = file && config_whole(file, real) ? real : file;
 	struct fault fault;
 	struct config *config = file ? config_load(file, &fault) : NULL;
 	const char *broken = file && !config ? fault.text : NULL;
