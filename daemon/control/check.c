@@ -241,6 +241,23 @@ static bool check_state_dir(const struct config *config)
 	return false;
 }
 
+/* The default socket is systemd's, or the daemon chooses another one. */
+static bool check_socket(const struct config *config)
+{
+	char directory[PATH_MAX];
+
+	if (!config->has_socket || strcmp(config->socket, WIRE_SOCKET) == 0)
+		return true;
+	snprintf(directory, sizeof(directory), "%s", config->socket);
+	strrchr(directory, '/')[1] = 0;
+	if (access(directory, W_OK | X_OK) == 0)
+		return true;
+	log_line(LOG_ERROR, "%s: socket: uid %u cannot create %s: %s; %s, or choose another socket",
+		config->path, (unsigned)geteuid(), config->socket, strerror(errno),
+		errno == ENOENT ? "create its directory" : "have its owner allow that");
+	return false;
+}
+
 int check_run(const struct catalog *catalog, struct stores *stores)
 {
 	const struct config *config = catalog->config;
@@ -262,6 +279,7 @@ int check_run(const struct catalog *catalog, struct stores *stores)
 		fine &= sound && (!open || check_windows(s, reading.reader));
 	}
 	fine &= check_state_dir(config);
+	fine &= check_socket(config);
 	if (!reading_fits_cache(config, &fault)) {
 		log_line(LOG_ERROR, "%s", fault.text);
 		fine = false;

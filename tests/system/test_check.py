@@ -96,6 +96,7 @@ REFUSED = {  # shards, keys of the dataset or the stream or the whole, words of 
         "README.md: is text", "move it away, or set a pattern that matches only the shards"),
     "hf": (WEB, {"path": "hf://datasets/web/"}, "path: hf:// is unknown", "gs"),
     "memory: 1": (WEB, {"whole": {"memory": 1}}, "memory: 1 bytes are too few", "set memory: "),
+    "socket": (WEB, {"whole": {"socket": "/none/x"}}, "socket: uid", "create its directory"),
     "state_dir": (WEB, {"whole": {"state_dir": "/dev/null/x"}}, "state_dir: uid", "/dev/null/x"),
 }  # fmt: skip
 ACCEPTED = {  # shards, keys, words

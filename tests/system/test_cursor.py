@@ -92,7 +92,8 @@ def test_show_and_check_say_what_a_schedule_makes(shared, cursor):
 def test_a_mix_says_what_it_changes(shared, cursor):
     to = shared.file("mixed")
     out, err = tokctl("mix", cursor, "web=1", "-o", to)
-    assert not err and has(out, "mix from 6144: absent | web 100.000000 %\n", " | absent\n")
+    assert err == "tokctl: dataset code is not named and gets weight 0\n"
+    assert has(out, "mix from 6144: absent | web 100.000000 %\n", " | absent\n")
     assert tokctl("diff", to, to)[0] == ""
 
 

@@ -93,6 +93,16 @@ def test_a_manifest_that_cannot_be_written_stays_as_it_is(place):
     assert sorted(os.listdir(place.path)) == ["many", "none.jsonl", "odd"]
 
 
+def test_a_manifest_may_be_in_the_directory_of_its_shards(place):
+    write(place.file("web", "a.bin"), bytes(100))
+    path = place.file("web", "m.jsonl")
+    tokctl("manifest", place.file("web"), path)
+    assert '"a.bin"' in open(path).read() and sorted(os.listdir(place.file("web"))) == [
+        "a.bin",
+        "m.jsonl",
+    ]
+
+
 def test_a_manifest_survives_a_power_cut(place):
     """A directory is synced after the last rename in it."""
     if not shutil.which("strace"):

@@ -189,6 +189,9 @@ def test_finite_stream_with_padding(scene):
     name = scene.directory("finite")
     record = scene.phase("finite", 3, 7, 1 << 40, stream="finite")
     proves(scene.verify(name, stream="finite"), 0, end)
+    command = TOKCTL, "verify", "-c", scene.config, "finite", name, "--to", end + 1
+    code, _, err = run(*command)
+    assert code == 1 and f"--to {end + 1}: the stream ends at position {end}" in err, err
     with open(f"{record}-0.record", "ab") as file:
         numpy.array([end + 3, 1], "<u8").tofile(file)
     said = scene.verify(name, code=1, stream="finite")

@@ -90,7 +90,9 @@ def test_a_job_is_changed(bench, ranks):
         assert seen == [(0, "done"), (0, "noted"), (1, "done"), (1, "noted")], arguments
     assert len({t.cursor() for t in ranks}) == 1
     _, out, _ = carried_out(bench, ranks, "rescale", "train", "--world", 20, json=False)
-    assert has(out, "world 2 -> 20", "global batch 64 -> 640"), out
+    assert has(out, "world 2 -> 20", "global batch 64 -> 640\n"), out
+    _, out, _ = carried_out(bench, ranks, "rescale", "train", "--world", 3, json=False)
+    assert has(out, "64 -> 96: neither a multiple nor a divisor of the old one"), out
     code, out, err = carried_out(bench, ranks, "mix", "train", "web=1", "--at", 1025, json=False)
     assert (code, out, err.count("\n"), err.count("not a multiple")) == (1, "", 1, 1), err
     assert has(err, "rank 0 (pid", "rank 1 (pid")

@@ -485,6 +485,23 @@ static int new_cursor(const struct ctl_arguments *a)
 
 /* ---- edits ---- */
 
+/* Notes datasets that the user may have forgotten: those with a weight now or in a pending mix. */
+static void note_unnamed(const struct cursor *before, const struct ctl_arguments *mix)
+{
+	for (uint32_t d = 0; d < before->datasets; d++) {
+		bool named = false, serves = false;
+
+		for (int i = 1; i < mix->arguments; i++) /* ctl_weights() has cut them */
+			named |= strcmp(mix->argument[i], before->dataset[d].name) == 0;
+		for (uint32_t i = cursor_past(before); i < before->segments; i++)
+			serves |= d < before->segment[i]->datasets &&
+				  before->segment[i]->units[d] > 0;
+		if (serves && !named)
+			ctl_note("dataset %s is not named and gets weight 0",
+				before->dataset[d].name);
+	}
+}
+
 /* Returns an exit status. */
 static int apply(struct cursor *c, const struct ctl_arguments *a, const struct ctl_stream *s)
 {
@@ -530,6 +547,8 @@ static int edit(const struct ctl_arguments *a)
 		status = apply(&after, a, &s);
 	if (status == CTL_OK && !ctl_cursor_write(&after, ctl_text(a, OUTPUT)))
 		status = CTL_FAILED;
+	if (status == CTL_OK && a->command == &verbs[MIX])
+		note_unnamed(&before, a);
 	if (status == CTL_OK)
 		compare_two(&e, &before, &after);
 	ctl_stream_close(&s);

@@ -34,8 +34,8 @@ struct inspect {
 	struct ctl_input input;
 	struct listed *listed; /* all datasets of the config */
 	unsigned lists;
-	bool deep, faults;
-	FILE *manifest; /* to be written; or NULL */
+	bool deep, faults, makes; /* a manifest is made, */
+	FILE *manifest;		  /* which is written here once the shards are listed; or NULL */
 
 	/* the path that is read */
 	struct ctl_place place;
@@ -207,7 +207,7 @@ static bool list_dataset(const struct inspect *in, struct listed *l, struct faul
 	char path[PATH_MAX];
 
 	/* A manifest that is to be written may be the dataset's. */
-	if (dataset->manifest && !in->manifest) {
+	if (dataset->manifest && !in->makes) {
 		l->shards = (struct dataset){.file = config,
 			.stream = l->stream,
 			.config = dataset,
@@ -754,10 +754,10 @@ static int manifest(const struct ctl_arguments *a)
 {
 	const char *path = a->argument[0], *to = a->argument[1], *from = ctl_named(a, "from");
 	bool remote = url_text_is(path);
-	struct inspect in = {.deep = false};
+	struct inspect in = {.makes = true};
 	struct ctl_file file;
 	int status, shards = !from;
-	bool begun;
+	bool begun, opened;
 
 	if (url_text_is(to))
 		return ctl_usage(a->command,
@@ -766,16 +766,20 @@ static int manifest(const struct ctl_arguments *a)
 			to);
 	if (from && !(remote && bytes_ends_in(path, "/")))
 		return ctl_usage(a->command, "--from needs a URL that ends in '/'");
-	if (!ctl_file_begin(&file, to))
-		return CTL_FAILED;
-	in.manifest = file.to;
 	status = inspect_begin(&in, a, &shards);
-	in.deep |= !remote; /* for the digests: files have no ETag */
-	if (status == CTL_OK && from)
-		join(&in, from, path);
-	else if (status == CTL_OK && inspect_open(&in, path, NULL))
-		inspect_place(&in);
 	begun = status == CTL_OK;
+	in.deep |= !remote; /* for the digests: files have no ETag */
+	/* The shards are listed before FILE is written, which may be in their directory. */
+	opened = begun && !from && inspect_open(&in, path, NULL);
+	if (!ctl_file_begin(&file, to)) {
+		dataset_close(&in.place.set);
+		return inspect_end(&in, CTL_FAILED);
+	}
+	in.manifest = file.to;
+	if (begun && from)
+		join(&in, from, path);
+	else if (opened)
+		inspect_place(&in);
 	status = inspect_end(&in, status); /* if the report fails, the manifest may lack shards */
 	if (begun && status != CTL_OK)
 		ctl_fail("%s: not written because of the problems above", to);

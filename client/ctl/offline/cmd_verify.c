@@ -639,10 +639,13 @@ static bool set_range(struct proof *p, const struct ctl_arguments *a)
 {
 	const struct ctl_history *oldest = p->peer->force[0].order;
 	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-	uint64_t recorded = p->to;
+	uint64_t recorded = p->to, end = cursor_end(&oldest->cursor);
 
 	p->from = ctl_number(a, FROM, p->from);
-	p->to = least(ctl_number(a, TO, recorded), cursor_end(&oldest->cursor));
+	p->to = ctl_number(a, TO, least(recorded, end));
+	if (p->to > end)
+		return ctl_error(
+			"--to %" PRIu64 ": the stream ends at position %" PRIu64, p->to, end);
 	/* The last of several passes may still be going on. */
 	if (p->records->passes > 1 && p->peer->pass + 1 == p->records->passes && recorded > p->from)
 		p->to = least(p->to, recorded);

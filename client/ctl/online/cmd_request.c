@@ -211,7 +211,11 @@ static void put_rescale(struct request *r)
 		"world %" PRIu64 " -> %" PRIu64 ", micro-batch %" PRIu64 " -> %" PRIu64
 		": the next job begins at position %" PRIu64,
 		r->world_before, world, r->micro_batch_before, micro_batch, r->cursor.next);
-	emit_line(e, "global batch %" PRIu64 " -> %" PRIu64, before, after);
+	emit_line(e, "global batch %" PRIu64 " -> %" PRIu64 "%s", before, after,
+		after % before == 0 || before % after == 0
+			? ""
+			: ": neither a multiple nor a divisor of the old one, so steps no longer "
+			  "end at the same positions");
 }
 
 static void put_result(struct request *r)
