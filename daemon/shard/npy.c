@@ -88,9 +88,8 @@ static bool take_shape(const char *text, struct header *h, struct fault *fault)
 	}
 	h->columns = 0;
 	return (sscanf(text, "(%" SCNu64 " , %n", &h->rows, &end) == 1 && text[end] == ')') ||
-	       refuse(fault,
-		       "shape is \"%.31s\"; must be one dimension, as (5,), or two, as (3, 4)",
-		       text);
+	       refuse(fault, "shape is %.*s; must be one dimension, as (5,), or two, as (3, 4)",
+		       (int)strcspn(text, ")") + 1, text);
 }
 
 static bool parse(const char *text, struct header *h, struct fault *fault)
@@ -156,7 +155,7 @@ static bool npy_scan(const struct shard_scan *s)
 		       bytes == left) ||
 	       refuse(s->fault,
 		       "shape is (%" PRIu64 ", %" PRIu64 ") of %s; the file has %" PRIu64
-		       " bytes after the header",
+		       " bytes after the header: it is damaged, or truncated",
 		       h.rows, columns, shard_type_name(h.type), left);
 }
 

@@ -171,7 +171,7 @@ TABLES = {
         ("header length is 65535; must be 0 to 136", at(8, 65535, 2)),
         ("big-endian", head("<u2", ">u2")),
         ("not an integer type", head("<u2", "<f2")),
-        *((f'shape is "{shape}', head("(9,)", shape)) for shape in ("[9]", "(9,,)", "(9)")),
+        *((f'shape is {shape}', head("(9,)", shape)) for shape in ("[9]", "(9,,)", "(9)")),
         ("the file has 18 bytes after the header", head("(9,)", "(-9,)")),
         ("shape is (4294967296, 4294967296)", head("(9,)", "(4294967296, 4294967296)")),
         ("shape is (0, 1) of u16", head("(9,)", "(9, 0)")),
