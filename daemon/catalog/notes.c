@@ -171,11 +171,11 @@ void dataset_remarks(struct dataset *d)
 		dataset_remark(d, REMARK_DOUBT,
 			"%.1f %% of its %" PRIu64 " tokens are never served: %" PRIu64
 			" of its %" PRIu64 " shards are shorter than a window of %" PRIu64
-			" tokens, and what is left at the end of a shard is left out; use longer "
-			"shards, a smaller seq_len, or slide: true, which leaves out other ends in "
-			"each epoch",
+			" tokens%s; use longer shards, or a smaller seq_len%s",
 			100.0 * (double)lost / (double)w->total_tokens, w->total_tokens,
-			w->short_shards, w->shards, w->window_tokens);
+			w->short_shards, w->shards, w->window_tokens,
+			tails ? ", and what is left at the end of a shard is left out" : "",
+			tails ? ", or slide: true, which leaves out other ends in each epoch" : "");
 	if (dataset_is_part(d))
 		dataset_remark(
 			d, REMARK_NOTE, "windows %" PRIu64 " of %" PRIu64, d->windows, w->windows);

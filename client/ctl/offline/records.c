@@ -474,4 +474,5 @@ void records_free(struct records *r)
 	free(r->generation);
 	free(r->force);
 	free(r->life);
+	*r = (struct records){0};
 }
