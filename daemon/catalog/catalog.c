@@ -190,26 +190,30 @@ static bool same_path(const struct dataset *a, const struct dataset *b)
 	return same;
 }
 
-/* Two streams may have the same part. */
-static void doubt_overlap(struct dataset *d, const struct dataset *e)
+/* Two streams may have the same part. Returns whether it has remarked an overlap. */
+static bool doubt_overlap(struct dataset *d, const struct dataset *e)
 {
 	const struct config_dataset *mine = d->config, *its = e->config;
 	bool one = d->stream == e->stream, same = mine->lo == its->lo && mine->hi == its->hi;
 	char text[ORDER_PART_BYTES], other[ORDER_PART_BYTES];
 
-	if (mine->lo < its->hi && its->lo < mine->hi && (one || !same))
-		dataset_remark(d, REMARK_DOUBT,
-			"its part of the path, %s, overlaps %s of dataset %s%s%s: both serve what "
-			"is in both",
-			order_part_text(mine->lo, mine->hi, text),
-			order_part_text(its->lo, its->hi, other), its->name,
-			one ? "" : " of stream ", one ? "" : e->stream->name);
+	if (mine->lo >= its->hi || its->lo >= mine->hi || (same && !one))
+		return false;
+	dataset_remark(d, REMARK_DOUBT,
+		"its part of the path, %s, overlaps %s of dataset %s%s%s: both serve what "
+		"is in both",
+		order_part_text(mine->lo, mine->hi, text), order_part_text(its->lo, its->hi, other),
+		its->name, one ? "" : " of stream ", one ? "" : e->stream->name);
+	return true;
 }
 
 /* Parts of one path are disjoint only if they are parts of the same windows. @saved: what is not in
  * a store has its remarks already. */
 static bool check_parts(const struct catalog *c, bool saved, struct fault *fault)
 {
+	const struct config_stream *told =
+		NULL; /* of the last overlap: one of a stream is enough */
+
 	for (struct dataset *d = c->dataset; d < c->dataset + c->datasets; d++)
 		for (struct dataset *e = c->dataset; e < d; e++) {
 			const struct config_stream *mine = d->stream, *its = e->stream;
@@ -217,8 +221,8 @@ static bool check_parts(const struct catalog *c, bool saved, struct fault *fault
 
 			if (!(part || dataset_is_part(e)) || !same_path(d, e))
 				continue;
-			if (d->bucket || !saved)
-				doubt_overlap(d, e);
+			if (told != mine && (d->bucket || !saved) && doubt_overlap(d, e))
+				told = mine;
 			if (mine->seq_len != its->seq_len || mine->extra != its->extra ||
 				d->table.stride != e->table.stride)
 				return REFUSE(part ? d : e, fault, part,
