@@ -211,8 +211,7 @@ static bool doubt_overlap(struct dataset *d, const struct dataset *e)
  * a store has its remarks already. */
 static bool check_parts(const struct catalog *c, bool saved, struct fault *fault)
 {
-	const struct config_stream *told =
-		NULL; /* of the last overlap: one of a stream is enough */
+	const struct config_stream *told = NULL; /* of the last overlap: one each is enough */
 
 	for (struct dataset *d = c->dataset; d < c->dataset + c->datasets; d++)
 		for (struct dataset *e = c->dataset; e < d; e++) {

@@ -297,8 +297,8 @@ const void *ctl_map(const char *path, size_t *bytes);
 void ctl_unmap(const void *mapped, size_t bytes);
 
 /* Reads the cursor file @path to @cursor, which is zero; false after an error. @begin: the first
- * cursor of the stream that
- * @cursor must belong to, or NULL. The caller calls cursor_free() after a failure, too. */
+ * cursor of the stream that @cursor must belong to, or NULL. The caller calls cursor_free() after a
+ * failure, too. */
 bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct cursor *begin);
 /* Replaces @path atomically and durably. False after an error. */
 bool ctl_cursor_write(const struct cursor *cursor, const char *path);

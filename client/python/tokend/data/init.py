@@ -146,7 +146,8 @@ def _pattern(paths):
 
 def _place(path):
     """Returns the path of the shards in a directory that may have other files: @path, or one below
-    it, or a pattern. Says which files are left out.
+    it, or a pattern; and what tokctl inspect says of it, if it was asked. Says which files are left
+    out.
     """
     shards = _ask(path) if os.path.isdir(path) else []
     why = {shard["path"]: _why_not(path, shard) for shard in shards}
@@ -155,21 +156,24 @@ def _place(path):
         file = next(shard["path"] for shard in shards if shard["format"])
         raise Error(f"{file}: {why[file]}; name it itself if it has tokens to train on")
     if len(chosen) in (0, len(why)):
-        return path
+        return path, shards
     for place in (os.path.commonpath(chosen), _pattern(chosen)):
-        if sorted(shard["path"] for shard in _ask(place)) == chosen:
+        found = _ask(place)
+        if sorted(shard["path"] for shard in found) == chosen:
             for file, reason in why.items():
                 if reason:
                     print(printable(f"left out: {file}: {reason}"))
-            return place
-    return path
+            return place, found
+    return path, shards
 
 
-def _inspect(path):
-    """Returns what tokctl inspect says of a path's shards. None: it is text."""
+def _inspect(path, asked=()):
+    """Returns what tokctl inspect says of a path's shards. None: it is text. @asked: as _place()
+    returns it.
+    """
     noted, first = tokenize.read_notes(_directory(path))[0], None
     for dtype in [noted["dtype"]] if noted else [None, "u32"]:
-        shards = _ask(path, dtype)
+        shards = _ask(path, dtype) if dtype or not asked else asked
         if not any(shard["format"] for shard in shards):
             return None
         bad = next((s for s in shards if s["problems"] or first and s["notes"]), None)
@@ -294,9 +298,8 @@ def _init(given):
     if 0 < len(held) < len(paths):
         raise Error(f"{held[0]}: is validation data by its name; leave it out, add it to {CONFIG}")
     names = _names(paths)
-    paths = [_place(path) for path in paths]
-    shards = {path: _inspect(path) for path in paths}
-    texts = [path for path in paths if shards[path] is None]
+    shards = {path: _inspect(path, asked) for path, asked in map(_place, paths)}
+    texts = [path for path, found in shards.items() if found is None]
     if 0 < len(texts) < len(paths):
         raise Error(f"{texts[0]}: is text, others are shards; name one kind, or convert it first")
     if texts:
