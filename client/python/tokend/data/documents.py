@@ -143,10 +143,11 @@ def sources_of(paths, kinds, any_text, say):
                 other += [file] if source == NOT_TEXT else []
         if not found:
             raise Error(f"{path}: has no documents; name other files")
-        if sum(map(os.path.getsize, other)) > sum(source.size for source in found):
+        # zarr.json next to arrays, not the binaries in a directory of sources
+        if sum(map(os.path.getsize, other)) > 100 * sum(source.size for source in found):
             raise Error(
-                f"{path}: most of it, as {other[0]}, {NOT_TEXT}; name the files of text, or a "
-                "pattern in quotes"
+                f"{path}: nearly all of it, as {other[0]}, {NOT_TEXT}; name the files of text, or "
+                "a pattern in quotes"
             )
         sources += found
     _refuse_twice(sources)
