@@ -257,10 +257,7 @@ static bool keep(const struct reading *r, const struct line *l, const struct sha
 	/* As in shard.c. Of files, where tokens are is found when they are opened. */
 	facts.token_bytes = shard_served(facts.type, &d->hint);
 	facts.sample_tokens = shard_sample(&facts, &d->hint);
-	facts.plain =
-		d->bucket && l->has_data_at &&
-		(facts.type == SHARD_U16 || facts.type == SHARD_U32 || facts.type == SHARD_I32) &&
-		facts.token_bytes == shard_type_bytes(facts.type);
+	facts.plain = d->bucket && l->has_data_at && shard_as_served(facts.type, facts.token_bytes);
 	if ((s & (s - 1)) == 0 && !dataset_resize(d, s ? 2 * s : 1, r->fault))
 		return false;
 	if (!(r->key ? shard_list_add_between(

@@ -28,11 +28,10 @@ uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *
 									     : facts->sample_tokens;
 }
 
-/* Of i32 tokens, the reader checks that none is negative. */
-static bool stored_as_served(const struct shard_facts *facts)
+bool shard_as_served(enum shard_type type, uint32_t token_bytes)
 {
-	return facts->token_bytes == shard_type_bytes(facts->type) &&
-	       (facts->type == SHARD_U16 || facts->type == SHARD_U32 || facts->type == SHARD_I32);
+	return token_bytes == shard_type_bytes(type) &&
+	       (type == SHARD_U16 || type == SHARD_U32 || type == SHARD_I32);
 }
 
 /* Fills the facts that do not depend on the format: compression and served width. */
@@ -44,7 +43,7 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 	facts->frame_bytes = b->frame_bytes;
 	assert(!facts->plain ||
 		facts->data_at + facts->tokens * shard_type_bytes(facts->type) <= b->size);
-	facts->plain = facts->plain && b->plain && stored_as_served(facts);
+	facts->plain = facts->plain && b->plain && shard_as_served(facts->type, facts->token_bytes);
 	if (facts->tokens == 0 && !facts->note[0])
 		snprintf(facts->note, sizeof(facts->note), "has no tokens");
 	if (facts->frame_bytes >= LARGE_FRAME && !facts->note[0])
@@ -202,7 +201,7 @@ static bool read_tokens(const struct shard *shard, struct map_span *span, uint64
 	const struct shard_facts *facts = &shard->facts;
 	uint32_t width = shard_type_bytes(facts->type);
 	uint64_t from = 0, have = 0, byte, end, some; /* from, have: what is in the chunk */
-	bool as_is = stored_as_served(facts) && facts->type != SHARD_I32;
+	bool as_is = shard_as_served(facts->type, facts->token_bytes) && facts->type != SHARD_I32;
 	char chunk[CHUNK_BYTES];
 
 	for (; n > 0; token += some, to += some * facts->token_bytes, n -= some) {
@@ -257,7 +256,8 @@ bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to, 
 
 	if (!within_shard(shard, token, n))
 		return false;
-	if (byte && shard->bytes->plain && stored_as_served(&shard->facts) &&
+	if (byte && shard->bytes->plain &&
+		shard_as_served(shard->facts.type, shard->facts.token_bytes) &&
 		extent(shard, &span, token, n, byte) == n)
 		return true;
 	if (byte)

@@ -26,6 +26,9 @@ struct shard {
  * 8-byte tokens are served in the config's dtype if it is set. At least hint->token_bytes.
  */
 uint32_t shard_served(enum shard_type type, const struct shard_hint *hint);
+/* Are tokens of @type stored as they are served in so many bytes? Of i32 tokens, the reader checks
+ * that none is negative. */
+bool shard_as_served(enum shard_type type, uint32_t token_bytes);
 /* The length of a sample; 0: windows are cut anywhere. Rows as long as a window are samples. */
 uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *hint);
 

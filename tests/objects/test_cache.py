@@ -328,6 +328,7 @@ def test_directories_that_cannot_be_a_cache(store, shared):
     "dataset, windows",
     [
         ({"fetch": "window"}, 3000),
+        ({"fetch": "window", "shuffle": "none"}, 3200),
         ({"fetch": "piece"}, 2 * WINDOWS),
         ({"fetch": "piece", "shuffle": "none"}, WINDOWS // 2),
         ({"fetch": "piece", "shuffle": "block", "block": PIECE // WINDOW_BYTES}, 2 * WINDOWS),

@@ -36,15 +36,17 @@ def test_nodes_rate_and_prices(place):
         assert window["bytes"] == window["gets"] * 2 * (SEQ_LEN + 1)
 
 
-def test_pieces_in_order_are_exact(place):
-    """Windows in order share blocks, so these are estimates."""
+@pytest.mark.parametrize("manifest", [{}, {"manifest": "m.jsonl"}])
+def test_pieces_in_order_are_exact(place, manifest):
+    """Windows in order share blocks of 64 KiB, so these are estimates."""
     place.shard("web/a.bin", 4 * PIECE)
-    web = datasets("web", shuffle="none", piece=PIECE)
+    run(TOKCTL, "manifest", place.file("web"), place.file("m.jsonl"))
+    web = datasets("web", shuffle="none", piece=PIECE, **manifest)
     config = place.config(streams={"train": {"seed": 5, "seq_len": SEQ_LEN, "datasets": web}})
     code, out, err = run(TOKCTL, "cost", "-c", config, "train", "--for", 1e9, "--json")
     assert code == 0, err
     exact = {c["mode"]: (c["exact"], c["gets"]) for c in map(json.loads, out.splitlines())}
-    assert exact["piece"] == (True, 8) and not exact["window"][0]
+    assert exact == {"piece": (True, 8), "window": (False, 30518)}
 
 
 def test_each_small_block_fetches_a_piece(place):

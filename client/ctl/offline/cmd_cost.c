@@ -85,8 +85,10 @@ static struct cost window_cost(const struct reads *r)
 		.used = r->windows * window,
 		.exact = r->exact};
 
-	/* Windows that follow each other share blocks. */
-	if (d->plain && r->order->shuffle == ORDER_NONE && window < STORE_BLOCK_BYTES) {
+	/* Plain windows that follow each other share blocks. A manifest of files does not say which
+	 * shards are plain. */
+	if (r->exact && shard_as_served((enum shard_type)d->entry[0].type, d->token_bytes) &&
+		r->order->shuffle == ORDER_NONE && window < STORE_BLOCK_BYTES) {
 		cost.gets = ceil(
 			r->windows * (double)d->table.stride * r->token_bytes / STORE_BLOCK_BYTES);
 		cost.exact = false;
