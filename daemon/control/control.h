@@ -86,7 +86,6 @@ struct state_job {
 	struct connection *connection;	     /* that waits for it, as its `errand`; or NULL */
 	uint64_t serial;		     /* of its query */
 	uint64_t since_ms;		     /* when it was given */
-	bool dropped;			     /* its connection has gone: skipped unless begun */
 	void (*work)(struct state_job *job); /* in the pool; may block */
 	/* Always called; frees the job. @connection waits for a reply, unless it is NULL. */
 	void (*done)(struct state_job *job);
@@ -104,7 +103,7 @@ struct state {
 
 /* Its work and done are set; serial, too, if @c is to wait for it. */
 void state_give(struct state *state, struct connection *c, struct state_job *job);
-/* The connection closes, or has its reply: it does not wait any more. */
+/* The connection closes, or has its reply: its job ends now, unless it has begun. */
 void state_forget(struct connection *c);
 /* How long the present job has been running; 0: none. */
 uint64_t state_busy_ms(const struct state *state);

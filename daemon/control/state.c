@@ -71,19 +71,15 @@ static void job_done(uv_work_t *pool, int status)
 
 static void begin_next(struct state *state)
 {
-	struct state_job *job;
+	struct state_job *job = TAILQ_FIRST(&state->waiting);
 
-	while (!state->running && (job = TAILQ_FIRST(&state->waiting))) {
-		TAILQ_REMOVE(&state->waiting, job, others);
-		if (job->dropped) {
-			job_end(job);
-			continue;
-		}
-		state->running = job;
-		state->begun_ms = uv_now(state->loop);
-		job->pool.data = job;
-		uv_queue_work(state->loop, &job->pool, job_work, job_done);
-	}
+	if (state->running || !job)
+		return;
+	TAILQ_REMOVE(&state->waiting, job, others);
+	state->running = job;
+	state->begun_ms = uv_now(state->loop);
+	job->pool.data = job;
+	uv_queue_work(state->loop, &job->pool, job_work, job_done);
 }
 
 void state_give(struct state *state, struct connection *c, struct state_job *job)
@@ -106,8 +102,11 @@ void state_forget(struct connection *c)
 	if (!job)
 		return;
 	job->connection = NULL;
-	job->dropped = true;
 	c->errand = NULL;
+	if (job == job->state->running)
+		return;
+	TAILQ_REMOVE(&job->state->waiting, job, others);
+	job_end(job);
 }
 
 void state_clock(struct connection *c)
@@ -121,11 +120,9 @@ void state_clock(struct connection *c)
 		"state_dir has not answered for %d s; check its file system, then try again",
 		STATE_DEADLINE_MS / 1000);
 	log_client(c->uid, LOG_ERROR, "pid %d: %s", (int)c->pid, fault.text);
+	(c->session && !c->session->fed ? connection_refuse : connection_error)(
+		c, job->serial, &fault);
 	state_forget(c);
-	if (c->session && !c->session->fed)
-		connection_refuse(c, job->serial, &fault);
-	else
-		connection_error(c, job->serial, &fault);
 }
 
 uint64_t state_busy_ms(const struct state *state)

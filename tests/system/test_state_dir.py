@@ -71,6 +71,10 @@ def test_training_continues_while_state_dir_hangs(place):
         by_tag = Client(daemon.socket)
         attach = {"op": "attach", "stream": "train", "run": "before", "rank": 0, "world": 1}
         by_tag.tell(**attach, micro=2, peer=0, slots=4, tag="early")
+        for _ in range(50):
+            gone = Client(daemon.socket)
+            gone.tell(**attach, micro=2, peer=0, slots=4, tag="early")
+            gone.close()
         saving.s.settimeout(30)
         told = refusal(saving.hear)
         took = time.monotonic() - asked
@@ -82,7 +86,8 @@ def test_training_continues_while_state_dir_hangs(place):
         told = refusal(by_tag.hear)
         assert told["passing"] == 1 and "state_dir" in told["text"], "an attach at a snapshot"
         assert metric(daemon.socket, "tokend_state_dir_busy_seconds") > 19
-        assert metric(daemon.socket, "tokend_state_dir_jobs") >= 7
+        jobs = metric(daemon.socket, "tokend_state_dir_jobs")
+        assert 7 <= jobs < 20, "who left waits no more"
         assert daemon.said("has not answered for 20 s")
         scene.attach("new6")
         injected(51)
