@@ -102,7 +102,6 @@ struct dataset {
 			       table.shards: none. Samples count as documents. */
 	bool masks, bounds; /* the first shard has a loss mask; has a list of document bounds. With
 			       loss_mask: true all shards agree. */
-	char *label_mask;   /* absolute, or NULL */
 
 	struct remark *remark; /* [remarks] */
 	uint32_t remarks;

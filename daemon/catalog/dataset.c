@@ -39,7 +39,6 @@ void dataset_close(struct dataset *dataset)
 	free(dataset->table.first_window);
 	free(dataset->entry);
 	free(dataset->remark);
-	free(dataset->label_mask);
 	shard_list_free(&dataset->list);
 	json_decref(dataset->sides);
 	mds_indexes_free(dataset->hint.indexes);
@@ -278,12 +277,11 @@ static bool same_shard(const struct parallel *p, struct fault *fault)
 
 bool dataset_current(const struct dataset *d, struct fault *fault)
 {
-	const char *of = d->listed ? d->config->manifest : d->config->path;
-	char path[PATH_MAX];
+	const char *path = d->listed ? d->config->manifest : d->config->path;
 	struct shard_list list = {0};
 	struct lists lists = {d, &list};
 
-	if (url_text_is(of) || !config_path(d->file, of, path, sizeof(path)))
+	if (url_text_is(path))
 		return true;
 	if (d->listed)
 		return same_file(&d->manifest, "the manifest was read", path, fault);
@@ -456,7 +454,6 @@ bool dataset_load(struct dataset *d, FILE *from, struct fault *fault)
 	d->finder = was.finder;
 	d->format = shard_format(saved.format);
 	d->samples = NULL;
-	d->label_mask = NULL;
 	d->hint.indexes = NULL;
 	d->list.root = strdup(saved.root);
 	return (pass_arrays(d, from, false) && d->list.root) || fault_memory(fault);

@@ -55,27 +55,18 @@ static bool begin(struct dataset *d, struct fault *fault)
 		       source->format);
 }
 
-/* Writes the absolute path, or the URL, that a key of the config has. */
-static bool absolute(
-	const struct dataset *d, const char *written, char path[PATH_MAX], struct fault *fault)
-{
-	return config_path(d->file, written, path, PATH_MAX) ||
-	       REFUSE(d, fault, path, "%.80s…: %s", written, strerror(ENAMETOOLONG));
-}
-
 bool dataset_manifest(struct dataset *d, struct fault *fault)
 {
 	const struct config_dataset *source = d->config;
 	struct stat st;
-	char path[PATH_MAX], root[PATH_MAX]; /* which need not exist until shards are read */
 	struct fault cause;
 
-	if (!begin(d, fault) || !absolute(d, source->manifest, path, fault) ||
-		!absolute(d, source->path, root, fault))
+	if (!begin(d, fault))
 		return false;
-	if (stat(path, &st) == 0)
+	if (stat(source->manifest, &st) == 0)
 		d->manifest = dataset_identify(&st);
-	if (manifest_read(d, path, root, shard_format(source->format), NULL, NULL, &cause))
+	if (manifest_read(d, source->manifest, source->path, shard_format(source->format), NULL,
+		    NULL, &cause))
 		return true;
 	if (cause.index == FAULT_NO_INDEX)
 		return REFUSE(d, fault, manifest, "%s; must be a file written by `tokctl manifest`",
@@ -88,10 +79,10 @@ bool dataset_manifest(struct dataset *d, struct fault *fault)
 
 static bool list_files(struct dataset *d, struct fault *fault)
 {
+	const char *path = d->config->path;
 	struct fault cause;
-	char path[PATH_MAX];
 
-	if (!begin(d, fault) || !absolute(d, d->config->path, path, fault))
+	if (!begin(d, fault))
 		return false;
 	if (!shard_list_read(&d->list, path, &cause))
 		return REFUSE(d, fault, path, "%s%s", cause.text,
@@ -100,38 +91,40 @@ static bool list_files(struct dataset *d, struct fault *fault)
 	       REFUSE(d, fault, path, "%s: no shards found; must have at least one", path);
 }
 
-/* The ending of all names but @path's; a pattern of it drops no other shard. NULL: they are in
- * several directories, have several endings, or the path is a pattern already. */
-static const char *ending_of_others(const struct dataset *d, const char *path)
+/* The ending of all names but that of shard @s; a pattern of it drops no other shard. NULL: they
+ * are in several directories, have several endings, or the path is a pattern already. */
+static const char *ending_of_others(const struct dataset *d, uint64_t s)
 {
 	const char *ending = NULL;
-	char other[PATH_MAX + 1];
 
-	for (uint64_t s = 0; s < d->list.count; s++) {
-		const char *name = shard_list_name(&d->list, s), *its = strrchr(name, '.');
+	for (uint64_t i = 0; i < d->list.count; i++) {
+		const char *name = shard_list_name(&d->list, i), *its = strrchr(name, '.');
 
-		shard_list_path(&d->list, s, other, sizeof(other));
-		if (strcmp(other, path) == 0)
+		if (i == s)
 			continue;
 		if (!its || strchr(name, '/') || (ending && strcmp(its, ending) != 0))
 			return NULL;
 		ending = its;
 	}
-	return !ending || bytes_ends_in(path, ending) || strpbrk(d->config->path, "*?[") ? NULL
-											 : ending;
+	return !ending || bytes_ends_in(shard_list_name(&d->list, s), ending) ||
+			       strpbrk(d->config->path, "*?[")
+		       ? NULL
+		       : ending;
 }
 
 /*
- * Reports a fault of the shard @path. Keeps its code and errno if a system call failed. Among
- * shards, a file that is none is most likely a README or the index of another loader. `format:
- * flat` would serve it as tokens, so the remedy is a pattern without it.
+ * Reports a fault of shard @s. Keeps its code and errno if a system call failed. Among shards, a
+ * file that is none is most likely a README or the index of another loader. `format: flat` would
+ * serve it as tokens, so the remedy is a pattern without it.
  */
 static bool refuse_shard(
-	const struct dataset *d, const char *path, const struct fault *cause, struct fault *fault)
+	const struct dataset *d, uint64_t s, const struct fault *cause, struct fault *fault)
 {
 	bool unknown = shard_is_unknown(cause);
-	const char *remedy = "", *ending = unknown ? ending_of_others(d, path) : NULL;
+	const char *remedy = "", *ending = unknown ? ending_of_others(d, s) : NULL;
+	char path[PATH_MAX + 1];
 
+	shard_list_path(&d->list, s, path, sizeof(path));
 	if (unknown && d->list.count > 1)
 		remedy = ending ? "; move it away, or set path: "
 				: "; move it away, or set a pattern that matches only the shards";
@@ -146,27 +139,25 @@ static bool refuse_shard(
 	return false;
 }
 
-/* Keeps the facts of shard @s at @path. Call it with the lock. */
-static bool keep(struct dataset *d, uint64_t s, const char *path, const struct shard *shard,
-	struct fault *fault)
+/* Keeps the facts of shard @s. Call it with the lock. */
+static bool keep(struct dataset *d, uint64_t s, const struct shard *shard, struct fault *fault)
 {
 	const struct shard_facts *facts = &shard->facts;
-	struct fault cause;
 	/* Are the starts of documents known? Samples count as documents. */
 	bool indexed =
 		facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
 	bool first = !d->format;
 
-	if (!dataset_keep(d, s, shard->format, facts, &cause))
-		return refuse_shard(d, path, &cause, fault);
+	if (!dataset_keep(d, s, shard->format, facts, fault))
+		return false;
 	if (first) {
 		d->plain = true;
 		d->masks = facts->mask;
 		d->bounds = facts->bounds;
 		memcpy(d->column, facts->column, sizeof(d->column));
 	}
-	if (!dataset_alike(d, facts, &cause))
-		return refuse_shard(d, path, &cause, fault);
+	if (!dataset_alike(d, facts, fault))
+		return false;
 	d->entry[s].sides = dataset_sides(facts);
 	d->marked |= (d->hint.documents && indexed) ||
 		     (d->hint.loss_mask && (facts->mask || facts->bounds));
@@ -180,15 +171,18 @@ static bool keep(struct dataset *d, uint64_t s, const char *path, const struct s
 	return true;
 }
 
-static bool describe(struct dataset *d, uint64_t s, struct fault *fault)
+static bool describe(const struct parallel *p, struct fault *fault)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over datasets */
+	struct dataset *d = p->context;
 	struct shard *shard = NULL;
 	char path[PATH_MAX + 1];
 	struct fault cause;
 	struct stat st;
 
-	shard_list_path(&d->list, s, path, sizeof(path));
+	if (p->i == 0 && d->format) /* it was described before the others */
+		return true;
+	shard_list_path(&d->list, p->i, path, sizeof(path));
 	/* O_NONBLOCK: open() would wait for the writer of a FIFO. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
@@ -198,10 +192,12 @@ static bool describe(struct dataset *d, uint64_t s, struct fault *fault)
 		shard = shard_open(
 			shard_format(d->config->format), path, fd, &d->hint, false, &cause);
 	pthread_mutex_lock(&lock);
-	bool fine = shard ? keep(d, s, path, shard, fault) : refuse_shard(d, path, &cause, fault);
+	bool fine = shard && keep(d, p->i, shard, &cause);
 
 	if (fine)
-		d->entry[s].file = dataset_identify(&st);
+		d->entry[p->i].file = dataset_identify(&st);
+	else
+		refuse_shard(d, p->i, &cause, fault);
 	pthread_mutex_unlock(&lock);
 	shard_close(shard);
 	if (fd >= 0)
@@ -209,18 +205,13 @@ static bool describe(struct dataset *d, uint64_t s, struct fault *fault)
 	return fine;
 }
 
-static bool describe_next(const struct parallel *p, struct fault *fault)
-{
-	return describe(p->context, p->i + 1, fault);
-}
-
 static bool describe_files(struct dataset *d, struct fault *fault)
 {
-	uint64_t n = d->list.count - 1;
+	uint64_t n = d->list.count;
 
 	/* The first shard sets the format and width that all must have. */
-	return dataset_resize(d, n + 1, fault) && describe(d, 0, fault) &&
-	       parallel_for(n, PARALLEL_READS, describe_next, d, fault) == n;
+	return dataset_resize(d, n, fault) && describe(&(struct parallel){.context = d}, fault) &&
+	       parallel_for(n, PARALLEL_READS, describe, d, fault) == n;
 }
 
 /* ---- the shards of a dataset ---- */
@@ -228,32 +219,24 @@ static bool describe_files(struct dataset *d, struct fault *fault)
 /* The part of the hint that depends on where the shards are. */
 static bool find_sides(struct dataset *d, struct fault *fault)
 {
-	size_t root = strlen(d->list.root);
-	char path[PATH_MAX], shard[PATH_MAX + 1];
+	const char *masks = d->config->label_mask;
+	size_t root = strlen(d->list.root), n = masks ? strlen(masks) : 0;
+	char shard[PATH_MAX + 1];
 
 	d->hint.column = d->config->column;
-	d->hint.label_mask = NULL;
-	d->hint.indexes = mds_indexes_new();
-	if (!d->hint.indexes)
-		return fault_memory(fault);
-	if (!d->config->label_mask)
-		return true;
-	if (!absolute(d, d->config->label_mask, path, fault))
-		return false;
-	size_t n = strlen(path);
-
-	for (; n > 1 && path[n - 1] == '/'; n--)
-		path[n - 1] = 0;
-	d->hint.label_mask = d->label_mask = strdup(path);
+	d->hint.label_mask = masks;
 	d->hint.root_bytes = root + (root > 0 && d->list.root[root - 1] != '/');
+	d->hint.indexes = mds_indexes_new();
+	while (n > 1 && masks[n - 1] == '/')
+		n--;
 	/* A mask among the shards would be served as tokens. */
-	for (uint64_t s = 0; s < d->list.count; s++)
+	for (uint64_t s = 0; n > 0 && s < d->list.count; s++)
 		if (shard_list_path(&d->list, s, shard, sizeof(shard)) &&
-			strncmp(shard, path, n) == 0 && shard[n] == '/')
+			strncmp(shard, masks, n) == 0 && shard[n] == '/')
 			return REFUSE(d, fault, label_mask,
 				"%s is in it and also in path; must be a directory outside path",
 				shard);
-	return d->label_mask || fault_memory(fault);
+	return d->hint.indexes || fault_memory(fault);
 }
 
 /*

@@ -111,15 +111,6 @@ void config_free(struct config *config)
 	free(config);
 }
 
-bool config_path(const struct config *config, const char *written, char *path, size_t path_bytes)
-{
-	bool below = written[0] != '/' && !url_text_is(written);
-	int n = snprintf(path, path_bytes, "%s%s%s", below ? config->directory : "",
-		below ? "/" : "", written);
-
-	return n >= 0 && (size_t)n < path_bytes;
-}
-
 const struct config_stream *config_stream(const struct config *config, const char *name)
 {
 	for (uint32_t i = 0; i < config->streams; i++)

@@ -38,14 +38,13 @@ struct config_store {
 
 struct config_dataset {
 	char name[LIMIT_NAME_BYTES + 1];
-	char *path;	      /* as written; may be a URL (url_text.h) */
-	char *manifest;	      /* as written; may be a URL; NULL: not given */
+	char *path;	      /* absolute, or a URL (url_text.h) */
+	char *manifest;	      /* likewise; NULL: not given */
 	char *format;	      /* "auto" or a format's name */
 	uint32_t token_bytes; /* of `dtype:`; 2 unless given */
 	bool has_dtype;
 	char *column;	     /* of MDS and Arrow; NULL: not given */
-	char *label_mask;    /* directory of loss masks, as written; may be a URL; NULL: not
-				given */
+	char *label_mask;    /* directory of loss masks, as path; NULL: not given */
 	double weight;	     /* 1 unless given */
 	uint64_t lo, hi;     /* of `part:`, in 1 / ORDER_UNITS; 0 and ORDER_UNITS: the whole */
 	uint64_t max_epochs; /* 0: no limit */
@@ -111,9 +110,6 @@ struct config *config_load(const char *path, struct fault *fault);
 /* The same with its text from @fd, which it closes. */
 struct config *config_load_from(int fd, const char *path, struct fault *fault);
 void config_free(struct config *config);
-/* Writes the absolute path of @written, which may be relative to the config's directory, or the URL
- * that it is, to @path. False: it does not fit. */
-bool config_path(const struct config *config, const char *written, char *path, size_t path_bytes);
 /*
  * Writes the absolute path that names the config at @path: equal for all names of one file in one
  * directory. A link to a file elsewhere keeps its own, because relative paths in the config start

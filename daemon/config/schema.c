@@ -527,25 +527,16 @@ static bool check_variables(struct schema *s, const char *text)
 
 SCHEMA_TAKER(schema_path_or_url)
 {
-	if (!schema_text(s, key, value, to))
-		return false;
-	const char *text = *(char **)to;
-
-	if (text[0] == '~')
-		return schema_refuse(s, "~ is not expanded; write the whole path");
-	return url_text_is(text) || check_variables(s, text);
-}
-
-SCHEMA_TAKER(schema_path)
-{
 	char **path = to, *copy;
 
-	if (!schema_path_or_url(s, key, value, to))
+	if (!schema_text(s, key, value, to))
 		return false;
-	if (strncmp(*path, "file://", 7) == 0)
-		return schema_refuse(s, "is a URL; write the path alone: %.200s", *path + 7);
+	if (**path == '~')
+		return schema_refuse(s, "~ is not expanded; write the whole path");
 	if (url_text_is(*path))
-		return schema_refuse(s, "is a URL; must be a local path");
+		return true;
+	if (!check_variables(s, *path))
+		return false;
 	if (**path == '/')
 		return true;
 	if (asprintf(&copy, "%s/%s", s->config->directory, *path) < 0)
@@ -553,4 +544,15 @@ SCHEMA_TAKER(schema_path)
 	free(*path);
 	*path = copy;
 	return true;
+}
+
+SCHEMA_TAKER(schema_path)
+{
+	const char *const *path = to;
+
+	if (!schema_path_or_url(s, key, value, to))
+		return false;
+	if (strncmp(*path, "file://", 7) == 0)
+		return schema_refuse(s, "is a URL; write the path alone: %.200s", *path + 7);
+	return !url_text_is(*path) || schema_refuse(s, "is a URL; must be a local path");
 }

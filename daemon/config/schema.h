@@ -123,9 +123,9 @@ SCHEMA_TAKER(schema_flag);     /* bool */
 SCHEMA_TAKER(schema_choice);   /* unsigned */
 SCHEMA_TAKER(schema_text);     /* char *, owned */
 /*
- * A path, owned: as written or a URL of objects, and made absolute. ~, $NAME and other URLs are
- * refused: only shells and other loaders understand them. Nothing is expanded, because daemon,
- * trainers and tokctl read one config as other users.
+ * A path, owned and made absolute, or a URL of objects. ~, $NAME and other URLs are refused: only
+ * shells and other loaders understand them. Nothing is expanded, because daemon, trainers and
+ * tokctl read one config as other users.
  */
 SCHEMA_TAKER(schema_path_or_url);
 SCHEMA_TAKER(schema_path);

@@ -51,7 +51,7 @@ static void check(const struct config *c)
 static bool is_here(const struct config_dataset *d)
 {
 	for (size_t i = 0; i < sizeof(shards) / sizeof(shards[0]); i++)
-		if (strcmp(d->path, shards[i]) == 0)
+		if (strcmp(strrchr(d->path, '/') + 1, shards[i]) == 0)
 			return !d->manifest && !d->label_mask;
 	return false;
 }

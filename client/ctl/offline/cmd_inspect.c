@@ -24,7 +24,6 @@ struct listed {
 	struct dataset shards; /* its list; the rest only if there is a manifest */
 	struct dataset first; /* a list of the first shard that was seen, and its facts; or empty */
 	char *root;	      /* with links resolved, to compare with paths */
-	char *mask;	      /* its label_mask, absolute or a URL; or NULL */
 	bool judged, joined;  /* its samples are joined; known once it is judged */
 };
 
@@ -184,13 +183,14 @@ static struct listed *find_listed(const struct inspect *in, const char *path, in
 {
 	struct listed *found = NULL;
 
-	for (unsigned i = 0; i < in->lists && !(found && found->mask); i++) {
+	for (unsigned i = 0; i < in->lists && !(found && found->dataset->label_mask); i++) {
 		struct listed *l = &in->listed[i];
 		const char *name = name_below(l, path);
 		int64_t number = name ? shard_list_find(&l->shards.list, name) : -1;
 
 		/* Without a manifest a store has no list: all below the root. */
-		if (!name || (number < 0 && l->shards.list.count > 0) || (found && !l->mask))
+		if (!name || (number < 0 && l->shards.list.count > 0) ||
+			(found && !l->dataset->label_mask))
 			continue;
 		found = l;
 		*shard = number;
@@ -204,7 +204,6 @@ static bool list_dataset(const struct inspect *in, struct listed *l, struct faul
 	const struct config_dataset *dataset = l->dataset;
 	const struct config *config = in->input.config;
 	bool url = url_text_is(dataset->path);
-	char path[PATH_MAX];
 
 	/* A manifest that is to be written may be the dataset's. */
 	if (dataset->manifest && !in->makes) {
@@ -216,19 +215,13 @@ static bool list_dataset(const struct inspect *in, struct listed *l, struct faul
 			return false;
 	} else if (url) { /* without its slash, as other roots */
 		l->shards.list.root = strndup(dataset->path, strlen(dataset->path) - 1);
-	} else if (!config_path(config, dataset->path, path, sizeof(path))) {
-		return fault_errno(
-			fault, ENAMETOOLONG, "", "%s: %s", dataset->path, strerror(ENAMETOOLONG));
-	} else if (!shard_list_read(&l->shards.list, path, fault)) {
+	} else if (!shard_list_read(&l->shards.list, dataset->path, fault)) {
 		return fault_prefix(fault, "%s:%d: path: ", config->path, dataset->path_line);
 	}
 	const char *root = l->shards.list.root;
 
 	l->root = !root ? NULL : url ? strdup(root) : realpath(root, NULL);
-	if (dataset->label_mask && config_path(config, dataset->label_mask, path, sizeof(path)))
-		l->mask = strdup(path);
-	return (l->root && !l->mask == !dataset->label_mask) ||
-	       fault_errno(fault, errno, "", "%s: %s", dataset->path, strerror(errno));
+	return l->root || fault_errno(fault, errno, "", "%s: %s", dataset->path, strerror(errno));
 }
 
 static bool list_datasets(struct inspect *in, struct fault *fault)
@@ -266,7 +259,7 @@ static void use_listed(const struct listed *l, struct ctl_input *input)
 	if (!input->hint.column)
 		input->hint.column = dataset->column;
 	input->hint.window_tokens = l->stream->seq_len + l->stream->extra;
-	input->hint.label_mask = l->mask;
+	input->hint.label_mask = dataset->label_mask;
 	input->hint.root_bytes = strlen(l->root) + !bytes_ends_in(l->root, "/");
 }
 
@@ -565,10 +558,12 @@ static void inspect_place(struct inspect *in)
 /* The label_mask in a store of the dataset that @path is in, or NULL. */
 static const char *masks_of(const struct inspect *in, const char *path)
 {
-	for (unsigned i = 0; i < in->lists; i++)
-		if (in->listed[i].mask && url_text_is(in->listed[i].mask) &&
-			name_below(&in->listed[i], path))
-			return in->listed[i].mask;
+	for (unsigned i = 0; i < in->lists; i++) {
+		const char *masks = in->listed[i].dataset->label_mask;
+
+		if (masks && url_text_is(masks) && name_below(&in->listed[i], path))
+			return masks;
+	}
 	return NULL;
 }
 
@@ -608,7 +603,6 @@ static int inspect_end(struct inspect *in, int status)
 		dataset_close(&in->listed[i].shards);
 		dataset_close(&in->listed[i].first);
 		free(in->listed[i].root);
-		free(in->listed[i].mask);
 	}
 	free(in->listed);
 	dataset_close(&in->first);
