@@ -32,7 +32,7 @@ struct entry {
 	/* Of a manifest's line only bytes, until dataset_open_shard() has compared the shard; in a
 	 * store always. */
 	struct dataset_identity file;
-	uint64_t digest;   /* of its tokens; 0: none */
+	uint64_t digest;   /* of its tokens, of files of a sample; 0: none */
 	uint32_t plain_at; /* 1 + the byte of a plain shard's first token; 0: not plain, or not
 			      known */
 	uint32_t sides;	   /* a hash of its side files' identities; 0: none, or not known */

@@ -91,6 +91,12 @@ static bool fits_first(const struct dataset *d, const struct shard_format *forma
 	return true;
 }
 
+/* As struct entry has it. */
+static uint32_t plain_at(const struct shard_facts *f)
+{
+	return f->plain && f->data_at < UINT32_MAX ? (uint32_t)f->data_at + 1 : 0;
+}
+
 bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *format,
 	const struct shard_facts *f, struct fault *fault)
 {
@@ -108,7 +114,7 @@ bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *form
 	d->table.tokens[s] = f->tokens;
 	d->entry[s] = (struct entry){
 		.type = (uint8_t)f->type,
-		.plain_at = f->plain && f->data_at < UINT32_MAX ? (uint32_t)f->data_at + 1 : 0,
+		.plain_at = plain_at(f),
 	};
 	return true;
 }
@@ -372,12 +378,9 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 	const struct shard_facts *facts = &opened->facts;
 	bool same = dataset_agrees(d, shard, opened->format, facts, (uint64_t)st.st_size, fault);
 
-	if (same && facts->token_bytes != d->token_bytes)
-		same = fault_set(fault, FAULT_CHANGED, "dtype",
-			"its tokens of %s are served in %" PRIu32
-			" bytes, and those of the dataset in %" PRIu32,
-			shard_type_name(facts->type), facts->token_bytes, d->token_bytes);
-	else if (same && !is_new(d, shard))
+	/* Equal types are served in equal widths: see shard_served(). */
+	assert(!same || facts->token_bytes == d->token_bytes);
+	if (same && !is_new(d, shard))
 		same = same_sides(e, facts, fault);
 	if (!same || !dataset_alike(d, facts, fault)) {
 		shard_close(opened);
@@ -386,8 +389,7 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 	if (d->listed) { /* it is not compared again */
 		e->file = dataset_identify(&st);
 		e->sides = dataset_sides(facts);
-		if (facts->plain && facts->data_at < UINT32_MAX)
-			e->plain_at = (uint32_t)facts->data_at + 1;
+		e->plain_at = plain_at(facts);
 	}
 	return opened;
 }

@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNSERVED_PART = 20 }; /* doubt if more than this part of the tokens is never served */
+enum {
+	UNSERVED_PART = 20, /* doubt if more than this part of the tokens is never served */
+	COPY_LEAST = 1000,  /* tokens; shorter shards may be equal */
+};
 
 void dataset_remark(struct dataset *d, int kind, const char *text, ...)
 {
@@ -135,11 +138,10 @@ static int by_value(const void *a, const void *b)
 	return x->shard < y->shard ? -1 : x->shard > y->shard;
 }
 
-/* Of files, samples are compared instead. */
 static void doubt_copies(struct dataset *d)
 {
 	uint64_t n = 0;
-	struct digest *all = d->listed ? malloc(d->table.shards * sizeof(*all)) : NULL;
+	struct digest *all = malloc(d->table.shards * sizeof(*all)), *copy = NULL;
 
 	for (uint64_t s = 0; all && s < d->table.shards; s++)
 		if (d->entry[s].digest && d->table.tokens[s] >= COPY_LEAST)
@@ -147,13 +149,14 @@ static void doubt_copies(struct dataset *d)
 	if (n > 1)
 		qsort(all, n, sizeof(*all), by_value);
 	for (uint64_t i = 1; i < n; i++)
-		if (all[i].value == all[i - 1].value) {
-			dataset_remark(d, REMARK_DOUBT,
-				"shard %.200s has the same tokens as %.150s, by the manifest",
-				shard_list_name(&d->list, all[i].shard),
-				shard_list_name(&d->list, all[i - 1].shard));
-			break;
-		}
+		if (all[i].value == all[i - 1].value && (!copy || all[i].shard < copy->shard))
+			copy = &all[i];
+	if (copy)
+		dataset_remark(d, REMARK_DOUBT, "shard %.200s has the same tokens as %.150s, %s",
+			shard_list_name(&d->list, copy->shard),
+			shard_list_name(&d->list, copy[-1].shard),
+			d->listed ? "by the manifest"
+				  : "wherever both were sampled (the first of its kind)");
 	free(all);
 }
 

@@ -32,8 +32,6 @@ bool sample_dataset(struct dataset *d, struct fault *fault);
 
 /* ---- remarks ---- */
 
-enum { COPY_LEAST = 1000 }; /* tokens; shorter shards may be equal */
-
 /* Adds one, unless memory runs out. */
 __attribute__((format(printf, 3, 4))) void dataset_remark(
 	struct dataset *d, int kind, const char *text, ...);

@@ -25,12 +25,12 @@ static uint64_t hash_sides(const struct dataset *d, const struct shard *shard)
 	struct bytes *file = NULL;
 	struct fault fault;
 	uint64_t hash = 0;
+	enum side_kind last = d->hint.loss_mask	  ? SIDE_MASK
+			      : d->hint.documents ? SIDE_BOUNDS
+						  : SIDE_OTHER;
 
-	for (enum side_kind side = SIDE_INDEX; side <= SIDE_MASK; side++) {
-		bool asked = d->hint.loss_mask || (d->hint.documents && side != SIDE_MASK);
-
-		if (!asked ||
-			!side_open(side, d->format, shard->bytes, &d->hint, path, &file, &fault) ||
+	for (enum side_kind side = SIDE_INDEX; side <= last; side++) {
+		if (!side_open(side, d->format, shard->bytes, &d->hint, path, &file, &fault) ||
 			!file)
 			continue;
 		bool gzip = side == SIDE_BOUNDS;
@@ -74,51 +74,43 @@ static struct sample *look(
 	return s;
 }
 
-/* Remarks on the first shard of each kind. *@told has a bit for each. */
-static void tell(struct dataset *d, uint64_t shard, const struct sample *s, unsigned *told)
+/*
+ * Without a word in the config about its tokens, a shard that does not look like them is refused.
+ * Otherwise the first of each kind is remarked: *@told has a bit for each.
+ */
+static bool take_verdict(struct dataset *d, uint64_t shard, const char *path,
+	const struct sample *s, unsigned *told, struct fault *fault)
 {
-	bool wrong = s->kind > SAMPLE_DOUBT, set = wrong && d->hint.has_type;
+	const char *type = shard_type_name(d->hint.type);
+	bool wrong = s->kind > SAMPLE_DOUBT, foreign = s->kind == SAMPLE_FOREIGN,
+	     set = d->config->has_dtype;
 
+	if (wrong && !set && !foreign)
+		return dataset_refuse(d, fault, d->config->line, "dtype", "%s %s%s", path, s->text,
+			d->table.shards > 1 ? "; if only this shard does, move it away" : "");
+	if (wrong && !set && !d->stream->has_vocab)
+		return REFUSE(d, fault, path,
+			"%s %s; move it away, or, if it does hold tokens, set dtype: %s", path,
+			s->text, type);
 	if (s->kind == SAMPLE_FINE || *told & 1u << s->kind)
-		return;
+		return true;
 	*told |= 1u << s->kind;
 	dataset_remark(d, wrong ? REMARK_WRONG : REMARK_DOUBT,
 		"shard %.200s %.*s%s%s%s (the first of its kind)", shard_list_name(&d->list, shard),
-		(int)strcspn(s->text, ";"), s->text, set ? ", but dtype: " : "",
-		set ? shard_type_name(d->hint.type) : "", set ? " is set and used" : "");
-}
-
-/* Without a word in the config about its tokens, a file that does not look like them is refused. */
-static bool check_verdict(
-	const struct dataset *d, const char *path, const struct sample *s, struct fault *fault)
-{
-	if (s->kind <= SAMPLE_DOUBT || d->config->has_dtype ||
-		(s->kind == SAMPLE_FOREIGN && d->stream->has_vocab))
-		return true;
-	if (s->kind == SAMPLE_FOREIGN)
-		return REFUSE(d, fault, path,
-			"%s %s; move it away, or, if it does hold tokens, set dtype: %s", path,
-			s->text, shard_type_name(d->hint.type));
-	return dataset_refuse(d, fault, d->config->line, "dtype", "%s %s%s", path, s->text,
-		d->table.shards > 1 ? "; if only this shard does, move it away" : "");
-}
-
-/* The number of sampled shard @i of @n. */
-static uint64_t shard_of(uint64_t i, uint64_t n, uint64_t shards)
-{
-	return n > 1 ? i * (shards - 1) / (n - 1) : 0;
+		(int)strcspn(s->text, ";"), s->text, wrong && set ? ", but dtype: " : "",
+		wrong && set ? type : "", wrong && set ? " is set and used" : "");
+	return true;
 }
 
 bool sample_dataset(struct dataset *d, struct fault *fault)
 {
 	uint64_t shards = d->table.shards, n = shards < SAMPLE_SHARDS ? shards : SAMPLE_SHARDS;
-	uint64_t hash[SAMPLE_SHARDS] = {0};
 	unsigned told = 0;
 	bool fine = true, refused = false;
 	char path[PATH_MAX + 1];
 
 	for (uint64_t i = 0; fine && i < n && !d->listed; i++) {
-		uint64_t shard = shard_of(i, n, shards), k = 0, sides;
+		uint64_t shard = n > 1 ? i * (shards - 1) / (n - 1) : 0, sides, hash;
 		struct fault token;
 
 		shard_list_path(&d->list, shard, path, sizeof(path));
@@ -132,18 +124,11 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 		if (!s)
 			continue;
 		/* Lets ranks notice nodes with other tokens or side files under the same names. */
-		hash[i] = XXH64(s->value, s->n * sizeof(*s->value), d->table.tokens[shard]);
-		d->contents += order_derive(hash[i], shard, sides);
-		fine = check_verdict(d, path, s, fault);
-		while (hash[k] != hash[i])
-			k++;
-		if (k < i && s->n >= COPY_LEAST && s->kind == SAMPLE_FINE) {
-			s->kind = SAMPLE_DOUBT;
-			snprintf(s->text, sizeof(s->text),
-				"has the same tokens as %.150s, wherever both were sampled",
-				shard_list_name(&d->list, shard_of(k, n, shards)));
-		}
-		tell(d, shard, s, &told);
+		hash = XXH64(s->value, s->n * sizeof(*s->value), d->table.tokens[shard]);
+		d->contents += order_derive(hash, shard, sides);
+		if (s->kind == SAMPLE_FINE)
+			d->entry[shard].digest = hash;
+		fine = take_verdict(d, shard, path, s, &told, fault);
 		free(s);
 	}
 	return fine;
