@@ -59,24 +59,25 @@ static bool begin(struct stream *stream, struct fault *fault)
 static bool check_ends(const struct stream *stream, const struct dataset *d, struct fault *fault)
 {
 	const struct config_stream *source = stream->config;
-	bool indexed = d->unindexed == d->table.shards, fits = source->eos <= UINT16_MAX ||
-							       d->token_bytes > 2 ||
-							       (indexed && stream->token_bytes > 2);
+	bool indexed = d->unindexed == d->table.shards;
+	uint32_t width = indexed ? stream->token_bytes : d->token_bytes;
 	char field[sizeof(fault->field)];
 
-	if (!source->documents || (source->has_eos ? fits : indexed))
+	if (!source->documents)
 		return true;
 	snprintf(field, sizeof(field), "streams.%s.%s", source->name,
 		source->has_eos ? "eos" : "documents");
 	if (source->has_eos)
-		return config_refuse(fault, stream->file, source->eos_line, field,
-			"%" PRIu64 " does not fit u16, so no document of dataset %s would end; "
-			"must be at most %d",
-			source->eos, d->config->name, UINT16_MAX);
-	return config_refuse(fault, stream->file, source->documents_line, field,
-		"the ends of documents in dataset %s are unknown: shard %s, of format %s, has no "
-		"index; set eos, the token that ends a document",
-		d->config->name, shard_list_name(&d->list, d->unindexed), d->format->name);
+		return source->eos <= UINT16_MAX || width > 2 ||
+		       config_refuse(fault, stream->file, source->eos_line, field,
+			       "%" PRIu64 " does not fit u16, so no document of dataset %s would "
+			       "end; must be at most %d",
+			       source->eos, d->config->name, UINT16_MAX);
+	return indexed ||
+	       config_refuse(fault, stream->file, source->documents_line, field,
+		       "the ends of documents in dataset %s are unknown: shard %s, of format %s, "
+		       "has no index; set eos, the token that ends a document",
+		       d->config->name, shard_list_name(&d->list, d->unindexed), d->format->name);
 }
 
 /* A stream serves all datasets in one width, that of the widest. Shards of the others are converted

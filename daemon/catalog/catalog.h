@@ -131,13 +131,6 @@ static inline uint64_t dataset_data_at(const struct dataset *dataset, uint64_t s
 	return dataset->entry[shard].plain_at - UINT64_C(1);
 }
 
-/* Size of the cache of decoded frames, for all datasets together; also the largest decoded size of
- * a frame. */
-static inline uint64_t dataset_frames_budget(const struct config *config)
-{
-	return config->memory_bytes / 4;
-}
-
 /* Fills @source for cursor_begin() and cursor_add(). Borrows the name. */
 void dataset_source(const struct dataset *dataset, struct cursor_source *source);
 /* Makes room for @n shards. False: @fault. */
@@ -201,17 +194,15 @@ typedef bool manifest_visit(
 	void *context, const struct dataset *d, json_t *line, struct fault *fault);
 /*
  * Reads the shards of the manifest @path, a file or a URL, into @d, which has none. Its hint gives
- * the window, the served width and the budget; it has the stores for URLs. @root is the
- * directory that its paths are relative to, or a URL; a local one need not exist. @format is the
- * format that all shards must have; NULL: any. @visit may be NULL. Rejects a line that contradicts
- * itself, an earlier line or the hint.
+ * the window, the served width and the budget, its config, if any, the format; it has the stores
+ * for URLs. @root is the directory that its paths are relative to, or a URL; a local one need not
+ * exist. @visit may be NULL. Rejects a line that contradicts itself, an earlier line or those.
  *
  * On failure returns false. @fault is "PATH:LINE: …" with the line as index, or "PATH: …" with
  * FAULT_NO_INDEX if the file cannot be read.
  */
-bool manifest_read(struct dataset *d, const char *path, const char *root,
-	const struct shard_format *format, manifest_visit *visit, void *context,
-	struct fault *fault);
+bool manifest_read(struct dataset *d, const char *path, const char *root, manifest_visit *visit,
+	void *context, struct fault *fault);
 /* Whether a listing's or manifest's @name is a path below a directory: none of its parts is empty,
  * "." or "..". */
 bool manifest_name_ok(const char *name);

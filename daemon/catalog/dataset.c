@@ -397,7 +397,7 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 /* ---- for the next process ---- */
 
 /* Writes all arrays to @file, or reads them, which dataset_close() frees. */
-static bool pass_arrays(struct dataset *d, FILE *file, bool save)
+static bool pass_arrays(struct dataset *d, size_t root_bytes, FILE *file, bool save)
 {
 	size_t n = d->table.shards;
 	const struct {
@@ -407,6 +407,7 @@ static bool pass_arrays(struct dataset *d, FILE *file, bool save)
 		{&d->table.tokens, n * sizeof(*d->table.tokens)},
 		{&d->table.first_window, (n + 1) * sizeof(*d->table.first_window)},
 		{&d->entry, n * sizeof(*d->entry)},
+		{&d->list.root, root_bytes},
 		{&d->list.paths, d->list.bytes},
 		{&d->list.at, n * sizeof(*d->list.at)},
 		{&d->remark, d->remarks * sizeof(*d->remark)},
@@ -429,17 +430,18 @@ static bool pass_arrays(struct dataset *d, FILE *file, bool save)
 /* The head of a saved dataset; its arrays follow. */
 struct saved {
 	struct dataset dataset;
-	char format[16], root[PATH_MAX];
+	char format[16];
+	size_t root_bytes;
 };
 
 bool dataset_save(struct dataset *d, FILE *to)
 {
-	struct saved saved = {.dataset = *d};
+	struct saved saved = {.dataset = *d, .root_bytes = strlen(d->list.root) + 1};
 
 	assert(!d->bucket);
 	snprintf(saved.format, sizeof(saved.format), "%s", d->format->name);
-	snprintf(saved.root, sizeof(saved.root), "%s", d->list.root);
-	return fwrite(&saved, sizeof(saved), 1, to) == 1 && pass_arrays(d, to, true);
+	return fwrite(&saved, sizeof(saved), 1, to) == 1 &&
+	       pass_arrays(d, saved.root_bytes, to, true);
 }
 
 bool dataset_load(struct dataset *d, FILE *from, struct fault *fault)
@@ -457,8 +459,7 @@ bool dataset_load(struct dataset *d, FILE *from, struct fault *fault)
 	d->format = shard_format(saved.format);
 	d->samples = NULL;
 	d->hint.indexes = NULL;
-	d->list.root = strdup(saved.root);
-	return (pass_arrays(d, from, false) && d->list.root) || fault_memory(fault);
+	return pass_arrays(d, saved.root_bytes, from, false) || fault_memory(fault);
 }
 
 /* ---- tokens that may not be served ---- */

@@ -45,9 +45,8 @@ enum {
 
 struct reading {
 	struct dataset *d;
-	const char *key; /* of the dataset; NULL: local */
-	uint64_t line;	 /* 0: the whole file */
-	const struct shard_format *format;
+	const char *key;     /* of the dataset; NULL: local */
+	uint64_t line;	     /* 0: the whole file */
 	struct fault *fault; /* "PATH:LINE: " is added at the end */
 };
 
@@ -138,13 +137,16 @@ static bool check_order(const struct reading *r, const char *path)
 /* Looks up the format and the type. */
 static bool take_names(const struct reading *r, struct line *l, const struct shard_format **format)
 {
+	const struct config_dataset *config = r->d->config;
+	const struct shard_format *set = config ? shard_format(config->format) : NULL;
+
 	*format = shard_format(l->format);
 	if (!*format)
 		return WRONG(
 			r, "format '%.39s' is unknown; must be one of: " SHARD_FORMATS, l->format);
-	if (r->format && *format != r->format)
+	if (set && *format != set)
 		return WRONG(r, "format is %s, but the config sets %s; must be the same", l->format,
-			r->format->name);
+			set->name);
 	if (!shard_type(l->dtype, &l->facts.type))
 		return WRONG(r,
 			"dtype '%.39s' is unknown; must be u8, i8, u16, i16, u32, i32, u64 or i64",
@@ -364,11 +366,10 @@ static bool begin(struct reading *r, const char *path, const char *root)
 	return true;
 }
 
-bool manifest_read(struct dataset *d, const char *path, const char *root,
-	const struct shard_format *format, manifest_visit *visit, void *context,
-	struct fault *fault)
+bool manifest_read(struct dataset *d, const char *path, const char *root, manifest_visit *visit,
+	void *context, struct fault *fault)
 {
-	struct reading r = {.d = d, .format = format, .fault = fault};
+	struct reading r = {.d = d, .fault = fault};
 	char *text = NULL;
 	FILE *file = begin(&r, path, root) ? open_text(d, path, &text, fault) : NULL;
 	bool fine = file && take_lines(&r, file, visit, context);

@@ -45,7 +45,7 @@ static bool begin(struct dataset *d, struct fault *fault)
 		.type = source->token_bytes == 4 ? SHARD_U32 : SHARD_U16,
 		.has_type = source->has_dtype,
 		.window_tokens = d->stream->seq_len + d->stream->extra,
-		.budget_bytes = dataset_frames_budget(d->file),
+		.budget_bytes = config_frames_budget(d->file),
 		.documents = d->stream->documents,
 		.loss_mask = d->stream->loss_mask,
 	};
@@ -65,8 +65,7 @@ bool dataset_manifest(struct dataset *d, struct fault *fault)
 		return false;
 	if (stat(source->manifest, &st) == 0)
 		d->manifest = dataset_identify(&st);
-	if (manifest_read(d, source->manifest, source->path, shard_format(source->format), NULL,
-		    NULL, &cause))
+	if (manifest_read(d, source->manifest, source->path, NULL, NULL, &cause))
 		return true;
 	if (cause.index == FAULT_NO_INDEX)
 		return REFUSE(d, fault, manifest, "%s; must be a file written by `tokctl manifest`",
@@ -294,7 +293,7 @@ static bool add_up(struct dataset *d, struct fault *fault)
 	}
 	d->digest = d->path_digest;
 	/* The numbers of tokens do not tell whether samples are windows or joined. */
-	if (d->format->mixes_rows && d->sample_tokens == 0)
+	if (d->hint.joined)
 		d->digest = order_derive(d->digest, d->table.shards);
 	if (dataset_is_part(d))
 		d->digest = order_derive(d->digest, d->config->lo, d->config->hi);
@@ -322,7 +321,8 @@ static bool check_windows(const struct dataset *d, struct fault *fault)
 		stream->epochs ? "no such dataset" : "weight 0");
 }
 
-/* Parts have no token in common if windows do not overlap, and always begin at the same tokens. */
+/* Parts have no token in common if windows do not overlap, and always begin at the same tokens: the
+ * config refuses slide. */
 static bool check_part(struct dataset *d, struct fault *fault)
 {
 	struct order_dataset part;
@@ -331,10 +331,6 @@ static bool check_part(struct dataset *d, struct fault *fault)
 	d->windows = d->table.windows;
 	if (!dataset_is_part(d))
 		return true;
-	if (d->config->slide)
-		return REFUSE(d, fault, slide,
-			"moves windows into other parts of the path (part, line %d); must be false",
-			d->config->part_line);
 	if (d->sample_tokens == 0 && d->table.stride < d->stream->seq_len)
 		return REFUSE(d, fault, part,
 			"stride %" PRIu64 " is below seq_len %" PRIu64

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 
@@ -48,8 +47,8 @@ uint64_t parallel_for(uint64_t n, unsigned threads,
 	sigset_t all, before;
 	unsigned others = 0;
 
+	assert(threads <= PARALLEL_THREADS);
 	threads = threads < n ? threads : (unsigned)n;
-	threads = threads < PARALLEL_THREADS ? threads : PARALLEL_THREADS;
 	if (threads > 1) {
 		sigfillset(&all); /* signals belong to the caller's threads */
 		pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -64,12 +63,4 @@ uint64_t parallel_for(uint64_t n, unsigned threads,
 		pthread_join(thread[--others], NULL);
 	assert(loop.failed <= n);
 	return loop.failed;
-}
-
-unsigned parallel_processors(void)
-{
-	cpu_set_t set;
-	int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-
-	return n < 1 ? 1 : n < PARALLEL_THREADS ? (unsigned)n : PARALLEL_THREADS;
 }

@@ -28,7 +28,4 @@ uint64_t parallel_for(uint64_t n, unsigned threads,
 	bool (*work)(const struct parallel *p, struct fault *fault), void *context,
 	struct fault *fault);
 
-/* Threads for work that computes. */
-unsigned parallel_processors(void);
-
 #endif

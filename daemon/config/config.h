@@ -102,6 +102,13 @@ struct config {
 	int cache_line;
 };
 
+/* Size of the cache of decoded frames, for all datasets together; also the largest decoded size of
+ * a frame. */
+static inline uint64_t config_frames_budget(const struct config *config)
+{
+	return config->memory_bytes / 4;
+}
+
 /*
  * Reads the file at @path. Owned by the caller. On failure returns NULL and sets @fault; its text
  * is the whole line that users see. Defaults are in the tables of keys (schema.h).

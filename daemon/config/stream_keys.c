@@ -441,6 +441,10 @@ static bool check_dataset(
 		return schema_refuse_key(s, d->label_mask_line, key_of(i, "label_mask", name),
 			"is used only with loss_mask; set loss_mask: true in the stream, or remove "
 			"it");
+	if (d->slide && (d->lo > 0 || d->hi < ORDER_UNITS))
+		return schema_refuse_key(s, d->slide_line, key_of(i, "slide", name),
+			"moves windows into other parts of the path (part, line %d); must be false",
+			d->part_line);
 	if (d->max_epochs && stream->epochs)
 		return schema_refuse_key(
 			s, d->max_epochs_line, key_of(i, "max_epochs", name), finite, epochs_line);

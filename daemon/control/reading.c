@@ -184,7 +184,7 @@ bool reading_open(const struct catalog *catalog, struct stores *stores, struct r
 		.stores = t.stored ? stores : NULL,
 		.files = (unsigned)files,
 		.streams = config->streams,
-		.frames_bytes = t.compressed ? dataset_frames_budget(config) : 0,
+		.frames_bytes = t.compressed ? config_frames_budget(config) : 0,
 		.indexes_bytes = t.indexed ? config->memory_bytes / INDEXES_SHARE : 0,
 		.largest_window_bytes = t.largest,
 	};

@@ -41,17 +41,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct input in = {data, size};
 	uint8_t plan[FAIL_BYTES] = {input_byte(&in), input_byte(&in)};
-	const struct shard_format *only = input_byte(&in) == 1 ? shard_format("npy") : NULL;
+	struct config_dataset config = {.format = input_byte(&in) == 1 ? "npy" : "auto"};
 	int fd = memfd_create("manifest", MFD_CLOEXEC);
 	char path[64];
 	struct fault fault = {0};
-	struct dataset m = {
+	struct dataset m = {.config = &config,
 		.hint = {.type = SHARD_U16, .window_tokens = 5, .budget_bytes = 1 << 20}};
 
 	assert(fd >= 0 && pwrite(fd, in.at, in.n, 0) == (ssize_t)in.n);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	fail_plan(plan);
-	bool done = manifest_read(&m, path, "/data/web/", only, NULL, NULL, &fault);
+	bool done = manifest_read(&m, path, "/data/web/", NULL, NULL, &fault);
 
 	fail_end();
 	if (done) {

@@ -32,7 +32,7 @@ static bool read_index(struct files *f, struct fault *fault)
 static bool read_manifest(struct files *f, struct fault *fault)
 {
 	struct dataset m = {0};
-	bool done = manifest_read(&m, files_path(f, "m.jsonl"), ".", NULL, NULL, NULL, fault);
+	bool done = manifest_read(&m, files_path(f, "m.jsonl"), ".", NULL, NULL, fault);
 
 	if (done)
 		assert_int_equal(m.list.count, 2);

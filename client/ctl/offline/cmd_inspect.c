@@ -228,7 +228,7 @@ static bool list_datasets(struct inspect *in, struct fault *fault)
 {
 	const struct config *config = in->input.config;
 
-	in->input.hint.budget_bytes = dataset_frames_budget(config);
+	in->input.hint.budget_bytes = config_frames_budget(config);
 	for (uint32_t i = 0; i < config->streams; i++)
 		for (uint32_t d = 0; d < config->stream[i].datasets; d++) {
 			if (!ctl_grow((void **)&in->listed, in->lists, sizeof(*in->listed)))
@@ -715,11 +715,11 @@ static void join(struct inspect *in, const char *path, const char *url)
 	if (in->deep && listed)
 		from.hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
 	if (unlisted)
-		fine = manifest_read(&named, path, "/", NULL, add_names, &names, &fault);
+		fine = manifest_read(&named, path, "/", add_names, &names, &fault);
 	shard_list_sort(&names);
 	if (fine && inspect_open(in, url, unlisted ? &names : NULL)) {
 		in->from = &from;
-		fine = manifest_read(&from, path, "/", NULL, join_line, in, &fault);
+		fine = manifest_read(&from, path, "/", join_line, in, &fault);
 		if (fine)
 			check_join(in, path);
 		if (fine && in->deep && !in->faults) /* makes the lines anew */

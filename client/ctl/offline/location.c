@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -273,7 +274,10 @@ bool ctl_place_pinned(const struct ctl_place *p, uint64_t i, struct fault *fault
 
 unsigned ctl_place_threads(const struct ctl_place *p)
 {
-	return p->set.bucket ? CTL_GETS : parallel_processors();
+	cpu_set_t set;
+	int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+
+	return p->set.bucket ? CTL_GETS : n < PARALLEL_THREADS ? (unsigned)n : PARALLEL_THREADS;
 }
 
 /* ---- their side files ---- */

@@ -225,7 +225,7 @@ struct ctl_windows *ctl_windows_open(
 	const struct cursor *c = &s->stream->begin;
 	uint64_t fit;
 
-	*r = (struct ctl_windows){.frames = frames_new(dataset_frames_budget(s->config)),
+	*r = (struct ctl_windows){.frames = frames_new(config_frames_budget(s->config)),
 		.window_bytes = (c->seq_len + c->extra) * s->stream->token_bytes,
 		.take = take,
 		.context = context,
