@@ -84,26 +84,31 @@ static void ring_commit(struct io_uring *ring)
 }
 
 static void ring_read(
-	struct io_uring *ring, int fd, void *to, size_t bytes, uint64_t at, struct io_work *work)
+	struct io_uring *ring, int fd, const struct iovec to[2], uint64_t at, struct io_work *work)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
 
-	assert(bytes > 0 && bytes <= INT32_MAX);
+	assert(to->iov_len > 0 && to->iov_len <= INT32_MAX);
 	/* There is an entry for each work and the news, so the ring is full only if the kernel
 	 * postponed a submit. */
 	while (!sqe) {
 		ring_commit(ring);
 		sqe = io_uring_get_sqe(ring);
 	}
-	io_uring_prep_read(sqe, fd, to, (unsigned)bytes, at);
+	if (to[1].iov_len > 0)
+		io_uring_prep_readv(sqe, fd, to, 2, at);
+	else
+		io_uring_prep_read(sqe, fd, to->iov_base, (unsigned)to->iov_len, at);
 	io_uring_sqe_set_data(sqe, work);
 }
 
 /* Queues a read of the pool's descriptor, unless there is one. */
 static void ring_arm(struct io *io)
 {
+	const struct iovec to[2] = {{&io->news, sizeof(io->news)}};
+
 	if (!io->armed)
-		ring_read(&io->ring, pool_news_fd(io->pool), &io->news, sizeof(io->news), 0, NULL);
+		ring_read(&io->ring, pool_news_fd(io->pool), to, 0, NULL);
 	io->armed = true;
 }
 
@@ -148,11 +153,9 @@ static void ring_wait(struct io *io, struct timespec left)
 /* True: it was read, from the page cache. After an error the pool tries again and reports it. */
 static bool read_cached(struct io_work *work)
 {
-	struct iovec to = {.iov_base = work->to, .iov_len = work->bytes};
-
 	if (work->direct) /* RWF_NOWAIT waits for the device */
 		return false;
-	work->result = preadv2(work->fd, &to, 1, (off_t)work->at, RWF_NOWAIT);
+	work->result = preadv2(work->fd, work->to, 2, (off_t)work->at, RWF_NOWAIT);
 	return work->result >= 0;
 }
 
@@ -207,11 +210,11 @@ const char *io_name(const struct io *io)
 
 void io_submit(struct io *io, struct io_work *work)
 {
-	assert(work->call ? !work->nowait : work->fd >= 0 && work->to && work->bytes > 0);
+	assert(work->call ? !work->nowait : work->fd >= 0 && work->to->iov_len > 0);
 	if (work->call || !work->nowait)
 		works_add(&io->slow, work);
 	else if (io->has_ring)
-		ring_read(&io->ring, work->fd, work->to, work->bytes, work->at, work);
+		ring_read(&io->ring, work->fd, work->to, work->at, work);
 	else
 		works_add(&io->fast, work);
 }

@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 
 /* Alignment of O_DIRECT's offsets, lengths and addresses: enough for all common devices. Offsets
  * and lengths may need less: io_align(). */
@@ -37,10 +38,9 @@ struct io_work {
 	/* The caller's: called after io_reap(). */
 	void (*done)(void *owner, struct io_work *work);
 	int fd;
-	bool nowait; /* the file system can read without waiting (it knows RWF_NOWAIT) */
-	bool direct; /* the file is open with O_DIRECT */
-	void *to;
-	size_t bytes;
+	bool nowait;	    /* the file system can read without waiting (it knows RWF_NOWAIT) */
+	bool direct;	    /* the file is open with O_DIRECT */
+	struct iovec to[2]; /* of a read; the second is filled next, and may be empty */
 	uint64_t at;
 };
 

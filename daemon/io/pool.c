@@ -71,8 +71,8 @@ static int64_t work_do(struct io_work *work)
 {
 	if (work->call)
 		return work->call(work);
-	assert(work->fd >= 0 && work->to);
-	ssize_t n = pread(work->fd, work->to, work->bytes, (off_t)work->at);
+	assert(work->fd >= 0);
+	ssize_t n = preadv(work->fd, work->to, 2, (off_t)work->at);
 
 	return n < 0 ? -errno : n;
 }

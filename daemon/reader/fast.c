@@ -75,8 +75,8 @@ static uint64_t window_end(const struct read *read)
 static void transfer_continue(struct reader *reader, struct read *read)
 {
 	const struct file *file = read->file;
-	char *to = read->staged ? read->staging : read->window.to;
 	uint64_t from = read->have, end = window_end(read);
+	struct iovec to[2] = {{0}}, *next = to;
 
 	assert(from < end);
 	if (read->staged) {
@@ -84,24 +84,37 @@ static void transfer_continue(struct reader *reader, struct read *read)
 		end = (end + file->align - 1) / file->align * file->align;
 		assert(end <= reader->staging_each);
 	}
+	uint64_t n = end - from < TRANSFER_MOST ? end - from : TRANSFER_MOST, before = 0;
+
+	if (read->staged) {
+		*next = (struct iovec){read->staging + from, n};
+	} else {
+		if (from < read->skip) {
+			before = read->skip - from;
+			*next++ = (struct iovec){read->header + from, before};
+		}
+		*next = (struct iovec){
+			(char *)read->window.to + from + before - read->skip, n - before};
+	}
 	move(read, READ_READING, NULL);
 	read->work = (struct io_work){
 		.done = transfer_done,
 		.fd = file->fd,
 		.nowait = true,
 		.direct = read->staged,
-		.to = to + from,
-		.bytes = end - from < TRANSFER_MOST ? end - from : TRANSFER_MOST,
+		.to = {to[0], to[1]},
 		.at = read->start + from,
 	};
 	io_submit(reader->io, &read->work);
 }
 
-/* Reads the window, which begins at byte @from of the file. */
-static void transfer_start(struct reader *reader, struct read *read, uint64_t from)
+/* Reads the window at read->place. */
+static void transfer_start(struct reader *reader, struct read *read)
 {
+	uint64_t from = read->place.byte;
+
 	read->staged = atomic_load_explicit(&read->file->direct, memory_order_relaxed);
-	read->skip = read->staged ? from % read->file->align : 0;
+	read->skip = read->staged ? from % read->file->align : read->place.header_bytes;
 	read->start = from - read->skip;
 	read->have = 0;
 	transfer_continue(reader, read);
@@ -122,6 +135,11 @@ static void transfer_done(void *owner, struct io_work *work)
 	}
 	if (read->have < end) {
 		transfer_continue(reader, read);
+		return;
+	}
+	if (read->place.header_bytes > 0 &&
+		!shard_header_is(read->file->shard, &read->place, read->header)) {
+		fast_give_up(reader, read);
 		return;
 	}
 	if (read->staged)
@@ -148,7 +166,6 @@ bool fast_begin(struct reader *reader, struct read *read)
 {
 	const struct reader_read *window = &read->window;
 	struct file *file = files_get(&reader->files, window->dataset, window->shard);
-	uint64_t byte = SHARD_UNKNOWN;
 
 	assert(read->state == READ_FREE && !read->file);
 	read->file = file;
@@ -159,14 +176,15 @@ bool fast_begin(struct reader *reader, struct read *read)
 		leave_file(reader, read);
 		return false;
 	}
+	read->place = (struct shard_place){
+		.byte = file->data_at + window->token * window->dataset->token_bytes};
 	if (file->plain)
-		transfer_start(
-			reader, read, file->data_at + window->token * window->dataset->token_bytes);
+		transfer_start(reader, read);
 	else if (!shard_try(file->shard, window->token, window->tokens, window->to,
-			 read->stored ? NULL : &byte))
+			 read->stored ? NULL : &read->place))
 		fast_give_up(reader, read);
-	else if (byte != SHARD_UNKNOWN)
-		transfer_start(reader, read, byte);
+	else if (!read->stored && read->place.byte != SHARD_UNKNOWN)
+		transfer_start(reader, read);
 	else
 		check(reader, read);
 	return true;

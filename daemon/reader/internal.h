@@ -100,12 +100,14 @@ struct read {
 	uint64_t start;		   /* byte offset of the first byte read; aligned if staged */
 	uint64_t have;		   /* bytes read from there on */
 	unsigned skip;		   /* of these, bytes before the window */
-	bool stored;		   /* its dataset is in a store */
-	uint64_t number;	   /* of the reads that were queued */
-	bool by_name;		   /* it was passed to the slow path to look by name */
-	_Atomic bool cancelled;	   /* stored: nobody needs it any more */
-	_Atomic unsigned ticks;	   /* since it was queued, or since its last try */
-	struct fault fault;	   /* code FAULT_NONE: none */
+	struct shard_place place;  /* not staged: of the window; what is read before it: */
+	uint8_t header[SHARD_HEADER_MOST];
+	bool stored;		/* its dataset is in a store */
+	uint64_t number;	/* of the reads that were queued */
+	bool by_name;		/* it was passed to the slow path to look by name */
+	_Atomic bool cancelled; /* stored: nobody needs it any more */
+	_Atomic unsigned ticks; /* since it was queued, or since its last try */
+	struct fault fault;	/* code FAULT_NONE: none */
 };
 
 struct reader {

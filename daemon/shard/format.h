@@ -185,13 +185,15 @@ const char *foreign_to_plain(const struct bytes *b, enum shard_type type);
 struct map_anchor;
 
 struct map {
-	uint32_t width;	  /* of a token in the file, in bytes; set it before the first span */
-	bool joins;	  /* documents are not requested: spans that follow one another are one */
-	uint64_t tokens;  /* of all spans */
-	uint64_t byte;	  /* offset in the file of the end of the last span */
-	uint64_t data_at; /* offset of the first token */
-	uint64_t outside; /* tokens of all gaps */
-	bool scattered;	  /* the spans are not contiguous */
+	uint32_t width;	   /* of a token in the file, in bytes; set it before the first span */
+	bool joins;	   /* documents are not requested: spans that follow one another are one */
+	uint64_t tokens;   /* of all spans */
+	uint64_t byte;	   /* offset in the file of the end of the last span */
+	uint64_t data_at;  /* offset of the first token */
+	uint64_t outside;  /* tokens of all gaps */
+	bool scattered;	   /* the spans are not contiguous */
+	unsigned presumed; /* not 0: spans have headers, which were not read; see mds_header() */
+	_Atomic uint8_t *compared; /* a bit a span: its header was, as its tokens were read */
 
 	uint64_t last_at, last; /* joins: the last span, which is not encoded yet, and its tokens */
 	uint8_t *code;		/* the encoded spans */
@@ -208,6 +210,7 @@ void map_free(struct map *map);
 uint64_t map_bytes(const struct map *map); /* allocated memory, without the struct */
 
 struct map_span {
+	uint64_t number;
 	uint64_t begin, end; /* tokens */
 	uint64_t at;	     /* offset of the first one */
 	bool gap;
@@ -265,5 +268,15 @@ bool mask_open(const struct shard_format *format, const struct shard_scan *s, st
 /* Those of a dataset. Each is read once. NULL: out of memory. */
 struct mds_indexes *mds_indexes_new(void);
 void mds_indexes_free(struct mds_indexes *indexes); /* NULL: does nothing */
+
+/*
+ * Large shards are opened without reading the headers of their samples: the size of a sample tells
+ * which one it has if it is an array of one dimension. Writes that to @to, and returns its length.
+ * It must be compared when tokens are read, otherwise bytes of another header would be tokens.
+ * @presumed: what comes before its number of tokens: 2 bytes if it states their type, otherwise 1.
+ */
+enum { SHARD_HEADER_MOST = 6 };
+unsigned mds_header(
+	unsigned presumed, enum shard_type type, uint64_t tokens, uint8_t to[SHARD_HEADER_MOST]);
 
 #endif

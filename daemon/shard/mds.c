@@ -7,7 +7,8 @@
  * otherwise they are documents, which are joined. An empty sample is a document without tokens.
  *
  * Where the lengths tell how many tokens a sample has, as with what llm-foundry writes, only the
- * first sample of a large shard is looked at; if that is an array of one dimension, all are.
+ * first sample of a large shard is looked at. If that is an array of one dimension, the others must
+ * be, too, which is checked when they are read.
  *
  * index.json, in a shard's directory or its parent, lists the shards. The index and the files must
  * agree, so that a lost, a stray or a rewritten file does not silently change a run.
@@ -403,12 +404,18 @@ static bool find_column(const struct mds *m, struct sample *s, bool look)
 				       s->number, sum, bytes);
 }
 
-/* The number of a type is its bits, plus 1 if it is signed. That of sample 0 becomes m->type. */
+/* The number of a type: its bits, plus 1 if it is signed. */
+static uint8_t number_of(enum shard_type type)
+{
+	return (uint8_t)(8 * shard_type_bytes(type) + shard_type_signed(type));
+}
+
+/* That of sample 0 becomes m->type. */
 static bool take_type(struct mds *m, const struct sample *s, uint8_t number)
 {
 	enum shard_type type = SHARD_U8;
 
-	while (type <= SHARD_I64 && number != 8 * shard_type_bytes(type) + shard_type_signed(type))
+	while (type <= SHARD_I64 && number != number_of(type))
 		type++;
 	if (type > SHARD_I64 || (s->number > 0 && type != m->type))
 		return refuse(m,
@@ -466,37 +473,67 @@ static bool look(struct mds *m, struct sample *s)
 		       s->number, count, shard_type_name(m->type), m->name, s->bytes, n);
 }
 
-/* The same by its size: it is raw, or an array of one dimension, in the fewest bytes. */
+unsigned mds_header(
+	unsigned presumed, enum shard_type type, uint64_t tokens, uint8_t to[SHARD_HEADER_MOST])
+{
+	unsigned width = tokens >> 16 ? 2 : tokens >> 8 ? 1 : 0, bytes = 1u << width;
+
+	to[0] = number_of(type);
+	to[presumed - 1] = (uint8_t)(1 << 2 | width);
+	for (unsigned i = 0; i < bytes; i++)
+		to[presumed + i] = (uint8_t)(tokens >> 8 * i);
+	return presumed + bytes;
+}
+
+/* The same by its size: it is raw, or an array of one dimension. */
 static bool look_by_size(const struct mds *m, struct sample *s)
 {
+	unsigned presumed = 2 - m->has_type;
+	uint8_t header[SHARD_HEADER_MOST];
+
 	for (unsigned bytes = 1; bytes <= 4 && !m->raw; bytes *= 2)
-		if (take_tokens(m, s, (uint64_t)!m->has_type + 1 + bytes) &&
-			s->tokens >> (8 * bytes) == 0 &&
-			(bytes == 1 || s->tokens >> (4 * bytes) > 0))
+		if (take_tokens(m, s, presumed + bytes) &&
+			mds_header(presumed, m->type, s->tokens, header) == presumed + bytes)
 			return true;
 	return m->raw && take_tokens(m, s, 0);
 }
 
 /* ---- the shard ---- */
 
-static bool scan_samples(struct mds *m, struct shard_facts *facts, struct map *map)
+/* @presume: if sample 0 is as its size tells, so are all. */
+static bool scan_samples(struct mds *m, struct shard_facts *facts, struct map *map, bool presume)
 {
-	bool alike = true, sized = false; /* sized: sizes tell what samples hold */
+	bool alike = true;
 	uint64_t first = 0;
 
+	facts->tokens = 0;
 	for (uint32_t i = 0; i < m->samples; i++) {
 		struct sample s = {.number = i, .begin = offset(m, i), .end = offset(m, i + 1)};
+		bool sized = presume && i > 0;
 
-		if (!find_column(m, &s, !sized) || !((sized && look_by_size(m, &s)) || look(m, &s)))
+		if (!find_column(m, &s, !sized))
+			return false;
+		if (sized && !look_by_size(m, &s)) { /* they are not alike */
+			if (map) {
+				map_free(map);
+				*map = (struct map){.joins = map->joins};
+			}
+			return scan_samples(m, facts, map, false);
+		}
+		if (!sized && !look(m, &s))
 			return false;
 		if (i == 0) {
 			struct sample by_size = s;
 
-			sized = m->b->size > SMALL && s.flat && look_by_size(m, &by_size) &&
-				by_size.at == s.at;
+			presume = presume && s.flat && look_by_size(m, &by_size) &&
+				  by_size.at == s.at;
 			first = s.tokens;
 			if (map)
 				map->width = shard_type_bytes(m->type);
+			if (map && presume && !m->raw) {
+				map->presumed = 2 - m->has_type;
+				map->scattered = true;
+			}
 		}
 		alike = alike && s.tokens == first;
 		facts->tokens += s.tokens;
@@ -534,7 +571,8 @@ static bool mds_scan(const struct shard_scan *s)
 	struct mds m = {.b = b, .fault = s->fault};
 	struct mds_indexes *indexes = s->hint->indexes;
 	bool fine = read_front(&m) && read_config(&m, s->hint) &&
-		    (!indexes || check_listed(&m, indexes)) && scan_samples(&m, facts, s->map);
+		    (!indexes || check_listed(&m, indexes)) &&
+		    scan_samples(&m, facts, s->map, b->size > SMALL && m.samples > 1);
 
 	free(m.front);
 	if (!fine)

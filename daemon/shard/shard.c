@@ -193,6 +193,45 @@ static uint64_t extent(const struct shard *shard, struct map_span *from, uint64_
 	return n;
 }
 
+/*
+ * Sets the header that must be before the span with @token, unless it was compared. Where it cannot
+ * state another type, tokens after the first one are where they seem to be, whatever it is.
+ */
+static void find_header(const struct shard *shard, const struct map_span *span, uint64_t token,
+	struct shard_place *place)
+{
+	const struct map *map = &shard->map;
+	unsigned least = token > span->begin ? 2 : 1;
+
+	place->header_bytes = 0;
+	place->span = span->number;
+	if (map->presumed >= least && !(map->compared[span->number / 8] >> span->number % 8 & 1))
+		place->header_bytes = mds_header(
+			map->presumed, shard->facts.type, span->end - span->begin, place->header);
+}
+
+bool shard_header_is(
+	const struct shard *shard, const struct shard_place *place, const uint8_t *found)
+{
+	if (memcmp(found, place->header, place->header_bytes) != 0)
+		return false;
+	if (place->header_bytes > 0)
+		shard->map.compared[place->span / 8] |= (uint8_t)(1u << place->span % 8);
+	return true;
+}
+
+static bool refuse_header(const struct shard *shard, const struct map_span *span,
+	const struct shard_place *place, struct fault *fault)
+{
+	return fault_data(fault,
+		"the header of the sample at byte %" PRIu64
+		" must be that of one dimension and %" PRIu64
+		" tokens of %s, as its size and sample 0 tell: it is damaged, or samples have "
+		"other dimensions or types; write the shard again, all samples alike",
+		span->at - place->header_bytes, span->end - span->begin,
+		shard_type_name(shard->facts.type));
+}
+
 /* If the tokens are scattered closely, reads also what is between them. @fault: NULL: it must not
  * wait, and does not say what is wrong. */
 static bool read_tokens(const struct shard *shard, struct map_span *span, uint64_t token,
@@ -201,25 +240,38 @@ static bool read_tokens(const struct shard *shard, struct map_span *span, uint64
 	const struct shard_facts *facts = &shard->facts;
 	uint32_t width = shard_type_bytes(facts->type);
 	uint64_t from = 0, have = 0, byte, end, some; /* from, have: what is in the chunk */
-	bool as_is = shard_as_served(facts->type, facts->token_bytes) && facts->type != SHARD_I32;
+	bool as_is = shard_as_served(facts->type, facts->token_bytes) &&
+		     (!fault || facts->type != SHARD_I32);
+	uint8_t header[SHARD_HEADER_MOST];
+	struct shard_place place;
 	char chunk[CHUNK_BYTES];
 
 	for (; n > 0; token += some, to += some * facts->token_bytes, n -= some) {
 		some = extent(shard, span, token, n, &byte);
-		if (byte < from || byte + width > from + have) {
+		find_header(shard, span, token, &place);
+		unsigned before = token == span->begin ? place.header_bytes : 0; /* to read, too */
+
+		if (byte - before < from || byte + width > from + have) {
 			struct map_span last = *span;
 
-			if (some == n && as_is)
+			if (some == n && as_is && place.header_bytes == 0)
 				return bytes_read(shard->bytes, byte, to, n * width, fault);
 			extent(shard, &last, token + n - 1, 1, &end);
 			bool close = end >= byte && end - byte <= 2 * n * width;
 
-			from = byte;
-			have = close ? end + width - byte : some * width;
+			from = byte - before;
+			have = close ? end + width - from : before + some * width;
 			have = have < CHUNK_BYTES ? have : CHUNK_BYTES;
 			if (!bytes_read(shard->bytes, from, chunk, have, fault))
 				return false;
 		}
+		if (before == place.header_bytes)
+			memcpy(header, chunk + (byte - before - from), before);
+		else if (!bytes_read(shard->bytes, span->at - place.header_bytes, header,
+				 place.header_bytes, fault))
+			return false;
+		if (!shard_header_is(shard, &place, header))
+			return fault && refuse_header(shard, span, &place, fault);
 		uint64_t inside = (from + have - byte) / width;
 
 		some = some < inside ? some : inside;
@@ -250,18 +302,22 @@ bool shard_read(
 	return read_tokens(shard, &span, token, n, to, fault);
 }
 
-bool shard_try(const struct shard *shard, uint64_t token, uint64_t n, void *to, uint64_t *byte)
+bool shard_try(
+	const struct shard *shard, uint64_t token, uint64_t n, void *to, struct shard_place *place)
 {
 	struct map_span span = {0};
 
 	if (!within_shard(shard, token, n))
 		return false;
-	if (byte && shard->bytes->plain &&
+	if (place && shard->bytes->plain &&
 		shard_as_served(shard->facts.type, shard->facts.token_bytes) &&
-		extent(shard, &span, token, n, byte) == n)
-		return true;
-	if (byte)
-		*byte = SHARD_UNKNOWN;
+		extent(shard, &span, token, n, &place->byte) == n) {
+		find_header(shard, &span, token, place);
+		if (place->header_bytes == 0 || token == span.begin)
+			return true;
+	}
+	if (place)
+		*place = (struct shard_place){.byte = SHARD_UNKNOWN};
 	return read_tokens(shard, &span, token, n, to, NULL);
 }
 

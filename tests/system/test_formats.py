@@ -185,6 +185,27 @@ def test_damaged_side_files_stop_the_stream(place, written, io):
     assert daemon.stop() == 0
 
 
+@pytest.mark.parametrize("io", ["pread", "auto"])
+def test_another_shape_in_a_large_mds_shard_stops_the_stream(place, io):
+    """Its sample is as long as all others. None of its bytes is served, read fast or slowly."""
+    rows = [numpy.full(600, i, "<i4") for i in range(1000)]
+    rows[700] = rows[700][:599].reshape(1, 1, 599)
+    mds(place.file("d"), rows, None)
+    stream = {"seed": 1, "seq_len": 600, "extra": 0, "datasets": [{"name": "d", "path": "d"}]}
+    daemon = Daemon(place, place.config(io=io, streams={"rows": stream}))
+    client = Client(daemon.socket).attach(stream="rows", micro=1)
+    seen = []
+    with pytest.raises(Refused) as refused:
+        while True:
+            tokens = client.next()
+            assert (tokens == tokens[0, 0]).all()
+            seen.append(tokens[0, 0])
+    words = "must be that of one dimension and 600 tokens of i32"
+    assert has(refused.value.packet["text"], "shard shard.00000.mds at token 420000", words)
+    assert 9 < len(seen) < 1000 and 700 not in seen
+    assert daemon.stop() == 0
+
+
 def rows(path, tokens):
     numpy.save(path + ".npy", tokens.reshape(-1, 64))
 

@@ -318,6 +318,30 @@ def test_samples_of_different_lengths_are_documents(
     check(path, samples, "-w", "129", *options, sample_tokens=0, documents=len(samples))
 
 
+@pytest.mark.parametrize(
+    "encoding, first, others, shape",
+    [
+        ("ndarray:uint16", "<u2", "<u2", (2, 300)),
+        ("ndarray:int32", "<i4", "<i4", (1, 1, 600)),
+        ("ndarray", "<i4", "<i4", (1, 1, 600)),
+        ("ndarray", "<i4", "<u4", 600),
+        ("ndarray", "<i4", "<i8", 600),
+    ],
+)
+def test_headers_of_large_shards_of_mds_are_checked_when_they_are_read(
+    directory, encoding, first, others, shape
+):
+    """If the size of a sample is not that of an array of one dimension, all are looked at."""
+    rows = [RANDOM.integers(0, 1000, 600).astype(first) for _ in range(1000)]
+    samples = [{"tokens": row} for row in rows]
+    samples[500]["tokens"] = rows[500].reshape(2, 2, 150)
+    alike(mds(directory / "shown", {"tokens": encoding}, samples), rows)
+    samples[500]["tokens"] = rows[500].astype(others).reshape(shape)
+    path = mds(directory / "hidden", {"tokens": encoding}, samples)
+    words = "must be that of one dimension and "
+    assert words in facts(path, "-w", "600", refused=True)
+
+
 def rows_in_shards(out, rows, **options):
     with MDSWriter(
         columns={"tokens": "ndarray:int32"}, out=str(out), size_limit=4096, **options
