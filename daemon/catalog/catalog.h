@@ -244,7 +244,7 @@ struct catalog {
 
 /*
  * Opens all streams of @config, or for tools @only the one that is called so. It and @stores must
- * outlive the catalog; without @stores, datasets in a store are refused. @saved: NULL, or what
+ * outlive the catalog; @stores may be NULL if no path or manifest is a URL. @saved: NULL, or what
  * catalog_save() wrote for the same config in another process of this program; then no local shard
  * is opened. On failure returns NULL and @fault, as config_refuse() fills it. Blocks.
  */

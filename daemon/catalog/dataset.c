@@ -206,14 +206,15 @@ bool dataset_same_shard(
 
 /* ---- side files ---- */
 
-uint32_t dataset_sides(const struct shard_facts *facts)
+/* A hash of the identities of the shard's side files; 0: there are none. */
+static uint32_t hash_sides(const struct shard_facts *facts)
 {
 	return facts->index ^ facts->bounds ^ (facts->mask << 16 | facts->mask >> 16);
 }
 
 static bool same_sides(const struct entry *was, const struct shard_facts *is, struct fault *fault)
 {
-	return was->sides == dataset_sides(is) ||
+	return was->sides == hash_sides(is) ||
 	       fault_set(fault, FAULT_CHANGED, "",
 		       "its side files (index, document bounds, loss mask) changed after the "
 		       "shard was listed: one was added, removed or replaced");
@@ -265,11 +266,10 @@ static bool same_shard(const struct parallel *p, struct fault *fault)
 	char path[PATH_MAX + 1];
 
 	/* The lists are sorted: the lesser name is in one of them only. */
-	int order = p->i >= was->count ? 1
-		    : p->i >= is->count
-			    ? -1
-			    : strcmp(shard_list_name(was, p->i), shard_list_name(is, p->i));
+	int order = (p->i >= was->count) - (p->i >= is->count);
 
+	if (order == 0)
+		order = strcmp(shard_list_name(was, p->i), shard_list_name(is, p->i));
 	if (order != 0)
 		return fault_set(fault, FAULT_CHANGED, "",
 			"%s: had %" PRIu64 " shards and has %" PRIu64
@@ -302,7 +302,9 @@ bool dataset_current(const struct dataset *d, struct fault *fault)
 
 /* ---- annotations ---- */
 
-bool dataset_alike(const struct dataset *d, const struct shard_facts *facts, struct fault *fault)
+/* With loss_mask: true, either all shards of a dataset have a mask, or a list of document bounds,
+ * or none has. */
+static bool has_alike(const struct dataset *d, const struct shard_facts *facts, struct fault *fault)
 {
 	bool mask = facts->mask, bounds = facts->bounds;
 
@@ -314,6 +316,36 @@ bool dataset_alike(const struct dataset *d, const struct shard_facts *facts, str
 }
 
 /* ---- facts ---- */
+
+bool dataset_keep_file(struct dataset *d, uint64_t s, const struct shard *shard,
+	const struct stat *st, struct fault *fault)
+{
+	const struct shard_facts *facts = &shard->facts;
+	/* Are the starts of documents known? Samples count as documents. */
+	bool indexed =
+		facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
+
+	if (!d->format) {
+		d->plain = true;
+		d->masks = facts->mask;
+		d->bounds = facts->bounds;
+		memcpy(d->column, facts->column, sizeof(d->column));
+	}
+	if (!dataset_keep(d, s, shard->format, facts, fault) || !has_alike(d, facts, fault))
+		return false;
+	d->entry[s].file = dataset_identify(st);
+	d->entry[s].sides = hash_sides(facts);
+	d->marked |= (d->hint.documents && indexed) ||
+		     (d->hint.loss_mask && (facts->mask || facts->bounds));
+	if (!indexed && s < d->unindexed)
+		d->unindexed = s;
+	d->plain &= dataset_is_plain(d, s);
+	d->padding += facts->padding;
+	if (facts->note[0] && d->remarks == 0)
+		dataset_remark(d, REMARK_DOUBT, "shard %s (the first with a remark): %s",
+			shard_list_name(&d->list, s), facts->note);
+	return true;
+}
 
 bool dataset_agrees(const struct dataset *d, uint64_t shard, const struct shard_format *format,
 	const struct shard_facts *f, uint64_t size, struct fault *fault)
@@ -382,13 +414,13 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 	assert(!same || facts->token_bytes == d->token_bytes);
 	if (same && !is_new(d, shard))
 		same = same_sides(e, facts, fault);
-	if (!same || !dataset_alike(d, facts, fault)) {
+	if (!same || !has_alike(d, facts, fault)) {
 		shard_close(opened);
 		return NULL;
 	}
 	if (d->listed) { /* it is not compared again */
 		e->file = dataset_identify(&st);
-		e->sides = dataset_sides(facts);
+		e->sides = hash_sides(facts);
 		e->plain_at = plain_at(facts);
 	}
 	return opened;

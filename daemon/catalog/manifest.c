@@ -340,14 +340,11 @@ static FILE *open_text(const struct dataset *d, const char *path, char **text, s
 	return file;
 }
 
-/* Sets the root of the shards that are listed at @path, and what finds shards in a store. */
-static bool begin(struct reading *r, const char *path, const char *root)
+/* Sets the root of the shards, and what finds shards in a store. */
+static bool begin(struct reading *r, const char *root)
 {
 	struct dataset *d = r->d;
 	size_t n = strlen(root);
-
-	if (!d->finder.stores && (url_text_is(path) || url_text_is(root)))
-		return fault_set(r->fault, FAULT_ARGUMENT, "", "no stores are open");
 
 	while (n > 1 && root[n - 1] == '/')
 		n--;
@@ -371,7 +368,7 @@ bool manifest_read(struct dataset *d, const char *path, const char *root, manife
 {
 	struct reading r = {.d = d, .fault = fault};
 	char *text = NULL;
-	FILE *file = begin(&r, path, root) ? open_text(d, path, &text, fault) : NULL;
+	FILE *file = begin(&r, root) ? open_text(d, path, &text, fault) : NULL;
 	bool fine = file && take_lines(&r, file, visit, context);
 
 	if (file)

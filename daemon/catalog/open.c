@@ -138,38 +138,6 @@ static bool refuse_shard(
 	return false;
 }
 
-/* Keeps the facts of shard @s. Call it with the lock. */
-static bool keep(struct dataset *d, uint64_t s, const struct shard *shard, struct fault *fault)
-{
-	const struct shard_facts *facts = &shard->facts;
-	/* Are the starts of documents known? Samples count as documents. */
-	bool indexed =
-		facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
-	bool first = !d->format;
-
-	if (!dataset_keep(d, s, shard->format, facts, fault))
-		return false;
-	if (first) {
-		d->plain = true;
-		d->masks = facts->mask;
-		d->bounds = facts->bounds;
-		memcpy(d->column, facts->column, sizeof(d->column));
-	}
-	if (!dataset_alike(d, facts, fault))
-		return false;
-	d->entry[s].sides = dataset_sides(facts);
-	d->marked |= (d->hint.documents && indexed) ||
-		     (d->hint.loss_mask && (facts->mask || facts->bounds));
-	if (!indexed && s < d->unindexed)
-		d->unindexed = s;
-	d->plain &= dataset_is_plain(d, s);
-	d->padding += facts->padding;
-	if (facts->note[0] && d->remarks == 0)
-		dataset_remark(d, REMARK_DOUBT, "shard %s (the first with a remark): %s",
-			shard_list_name(&d->list, s), facts->note);
-	return true;
-}
-
 static bool describe(const struct parallel *p, struct fault *fault)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over datasets */
@@ -191,11 +159,9 @@ static bool describe(const struct parallel *p, struct fault *fault)
 		shard = shard_open(
 			shard_format(d->config->format), path, fd, &d->hint, false, &cause);
 	pthread_mutex_lock(&lock);
-	bool fine = shard && keep(d, p->i, shard, &cause);
+	bool fine = shard && dataset_keep_file(d, p->i, shard, &st, &cause);
 
-	if (fine)
-		d->entry[p->i].file = dataset_identify(&st);
-	else
+	if (!fine)
 		refuse_shard(d, p->i, &cause, fault);
 	pthread_mutex_unlock(&lock);
 	shard_close(shard);

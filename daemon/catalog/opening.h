@@ -40,10 +40,9 @@ void dataset_remarks(struct dataset *d);
 
 /* ---- its shards ---- */
 
-/* A hash of the identities of the shard's side files; 0: there are none. */
-uint32_t dataset_sides(const struct shard_facts *facts);
-/* With loss_mask: true, either all shards of a dataset have a mask, or a list of document bounds,
- * or none has. False: @fault, without the path. */
-bool dataset_alike(const struct dataset *d, const struct shard_facts *facts, struct fault *fault);
+/* Keeps what is known of shard @s, open, the file with @st. The first decides what all have. False:
+ * @fault, without the path. */
+bool dataset_keep_file(struct dataset *d, uint64_t s, const struct shard *shard,
+	const struct stat *st, struct fault *fault);
 
 #endif

@@ -49,15 +49,12 @@ uint64_t parallel_for(uint64_t n, unsigned threads,
 
 	assert(threads <= PARALLEL_THREADS);
 	threads = threads < n ? threads : (unsigned)n;
-	if (threads > 1) {
-		sigfillset(&all); /* signals belong to the caller's threads */
-		pthread_sigmask(SIG_SETMASK, &all, &before);
-		/* If no thread can be created, this one does all the work. */
-		while (others + 1 < threads &&
-			pthread_create(&thread[others], NULL, run, &loop) == 0)
-			others++;
-		pthread_sigmask(SIG_SETMASK, &before, NULL);
-	}
+	sigfillset(&all); /* signals belong to the caller's threads */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	/* If no thread can be created, this one does all the work. */
+	while (others + 1 < threads && pthread_create(&thread[others], NULL, run, &loop) == 0)
+		others++;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	run(&loop);
 	while (others > 0)
 		pthread_join(thread[--others], NULL);
