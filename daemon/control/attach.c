@@ -194,6 +194,12 @@ static uint64_t contents_of(const struct config_stream *stream, const struct cur
 	return h;
 }
 
+/* The engine's place for reads of @dataset, of @stores places for stores. */
+static unsigned place_of(const struct dataset *dataset, unsigned stores)
+{
+	return dataset && dataset->bucket ? 1 + store_number(dataset->bucket) % stores : 0;
+}
+
 static bool make_feed(struct attach_job *job)
 {
 	struct session *s = job->session;
@@ -206,8 +212,7 @@ static bool make_feed(struct attach_job *job)
 		source[d] = (struct feed_source){
 			.table = dataset[d] ? &dataset[d]->table : NULL,
 			.owner = dataset[d],
-			.place = reading_place(
-				dataset[d], s->control->options->reading->store_places),
+			.place = place_of(dataset[d], s->control->options->reading->store_places),
 		};
 	s->feed = feed_new(&job->cursor, &(struct feed_options){
 						 .id = s->id,

@@ -1,5 +1,5 @@
 /* The memory that cgroups leave. Limits of version 1 are ignored. */
-#include "daemon/control/cgroup.h"
+#include "daemon/control/host.h"
 
 #include <inttypes.h>
 #include <limits.h>

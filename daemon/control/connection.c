@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +95,7 @@ static void socket_close(int fd)
 		return;
 	}
 	if (atomic_fetch_add(&closers, 1) < CLOSERS &&
-		thread_start(close_slowly, (void *)(intptr_t)fd))
+		thread_start(NULL, close_slowly, (void *)(intptr_t)fd) == 0)
 		return;
 	atomic_fetch_sub(&closers, 1);
 	log_client(0, LOG_WARNING,

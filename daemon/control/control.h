@@ -7,7 +7,6 @@
 
 #include "daemon/catalog/catalog.h"
 #include "daemon/config/config.h"
-#include "daemon/control/cgroup.h"
 #include "daemon/control/host.h"
 #include "daemon/engine/engine.h"
 #include "daemon/reader/reader.h"
@@ -224,10 +223,9 @@ void data_thread_stop(struct data_thread *data_thread);
 void data_thread_tell(struct data_thread *data_thread, uint32_t id, unsigned what);
 /* The next session with news, and their flags. False: there is none. */
 bool data_thread_take(struct data_thread *data_thread, uint32_t *id, unsigned *news);
-/* Begins no more reads, or goes on; and while it pauses, a local read that has not ended. */
+/* Begins no more reads, or goes on. */
 void data_thread_pause(struct data_thread *data_thread, bool pause);
-struct reader_hang data_thread_busy(struct data_thread *data_thread);
-/* As of the last tick: reader_hang(). */
+/* As of the last tick: reader_hang(). LIMIT_STREAMS: a local read that has not ended in a pause. */
 struct reader_hang data_thread_hang(struct data_thread *data_thread, uint32_t stream);
 /* The path of its shard, or the name if that is too long. */
 void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes);
@@ -562,13 +560,9 @@ bool reading_fits_cache(const struct config *config, struct fault *fault);
 /* Fills @reading and opens its reader for @catalog, or fails. @stores: of its datasets. */
 bool reading_open(const struct catalog *catalog, struct stores *stores, struct reading *reading,
 	struct fault *fault);
-/* Is any of the stream's datasets in a store, and in window mode? */
-bool reading_by_window(const struct stream *s);
 /* Lowers memory: to what the cgroup allows, whatever is in use now: that may be rings of the
  * previous daemon, which trainers release when they attach. Each attach checks what is left. */
 void reading_cap_memory(struct config *config, const struct cgroup *cgroup);
-/* The engine's place for reads of @dataset, of @stores places for stores. */
-unsigned reading_place(const struct dataset *dataset, unsigned stores);
 
 /* ---- check.c ---- */
 

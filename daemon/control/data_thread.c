@@ -1,17 +1,13 @@
 #include "daemon/control/control.h"
 
 #include "daemon/io/io.h"
-#include "daemon/store/store.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <time.h>
 
 enum { TICK_MS = 1000, LOOK_MS = 50, REAP = 128, PAUSE_MS = 5, MS = 1000000 };
 
@@ -30,10 +26,9 @@ struct data_thread {
 	struct control *control; /* of which it uses what never changes, and `news` */
 	bool stop;		 /* under to_data.lock */
 	bool pause;		 /* also under it: no read begins */
-	struct reader_hang busy; /* also under it: while paused */
 	bool paused;		 /* data thread: as `pause` */
 	_Atomic uint64_t turns;	 /* of the data thread's loop */
-	struct reader_hang hang[LIMIT_STREAMS]; /* under to_data.lock */
+	struct reader_hang hang[LIMIT_STREAMS + 1]; /* under to_data.lock; the last: while paused */
 	bool news;	    /* data thread: to_control has some that were not announced */
 	bool noted;	    /* data thread: the reader's note is in the log */
 	int64_t now_ns;	    /* data thread: since the reader last returned */
@@ -75,15 +70,6 @@ static bool mailbox_take(struct mailbox *box, uint32_t *id, unsigned *flags)
 }
 
 /* ---- the data thread ---- */
-
-static void send_wake(int socket)
-{
-	char byte = 0;
-
-	/* A full socket has unread wake-ups. A dead one is the control thread's business. */
-	if (send(socket, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-		return;
-}
 
 /*
  * The wait of a client that was woken. Its beginning is the client's word, but a wait begins after
@@ -146,7 +132,9 @@ static void perform(struct data_thread *f, const struct engine_action *a)
 		break;
 	case ENGINE_WAKE:
 		count_wait(s); /* before the client can wait again */
-		send_wake(s->connection->fd);
+		/* A full socket has unread wake-ups. A dead one is the control thread's business.
+		 */
+		(void)!send(s->connection->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 		break;
 	case ENGINE_FAILED:
 		s->failure = (struct session_failure){
@@ -290,7 +278,7 @@ static bool follow(struct data_thread *f)
 
 	f->paused = f->pause;
 	if (f->paused)
-		f->busy = reader_busy(f->reader);
+		f->hang[LIMIT_STREAMS] = reader_busy(f->reader);
 	pthread_mutex_unlock(&f->to_data.lock);
 	if (f->paused != was)
 		step(f, &(struct engine_event){
@@ -354,30 +342,21 @@ struct data_thread *data_thread_start(struct control *control, struct fault *fau
 	struct data_thread *f = calloc(1, sizeof(*f));
 	const struct reading *reading = options->reading;
 	struct engine *engine = engine_new(reading->depth, reading->store_depth);
-	sigset_t all, before;
-	int error = 0;
+	int error = ENOMEM;
 
-	if (!f || !engine)
-		goto fail;
-	f->control = control;
-	f->reader = reading->reader;
-	f->engine = engine;
-	pthread_mutex_init(&f->to_data.lock, NULL);
-	pthread_mutex_init(&f->to_control.lock, NULL);
-	/* Signals are handled by the loop's thread. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&f->thread, NULL, run, f);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (f && engine) {
+		f->control = control;
+		f->reader = reading->reader;
+		f->engine = engine;
+		pthread_mutex_init(&f->to_data.lock, NULL);
+		pthread_mutex_init(&f->to_control.lock, NULL);
+		error = thread_start(&f->thread, run, f);
+	}
 	if (!error)
 		return f;
-fail:
 	engine_free(engine);
 	free(f);
-	if (error)
-		fault_errno(fault, error, "", "cannot start the data thread: %s", strerror(error));
-	else
-		fault_memory(fault);
+	fault_errno(fault, error, "", "cannot start the data thread: %s", strerror(error));
 	return NULL;
 }
 
@@ -406,19 +385,9 @@ void data_thread_pause(struct data_thread *f, bool pause)
 {
 	pthread_mutex_lock(&f->to_data.lock);
 	f->pause = pause;
-	f->busy.ticks = 1;
+	f->hang[LIMIT_STREAMS].ticks = 1;
 	pthread_mutex_unlock(&f->to_data.lock);
 	reader_kick(f->reader);
-}
-
-struct reader_hang data_thread_busy(struct data_thread *f)
-{
-	pthread_mutex_lock(&f->to_data.lock);
-
-	struct reader_hang busy = f->busy;
-
-	pthread_mutex_unlock(&f->to_data.lock);
-	return busy;
 }
 
 bool data_thread_take(struct data_thread *f, uint32_t *id, unsigned *news)

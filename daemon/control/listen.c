@@ -65,16 +65,6 @@ const char *listener_place(
 
 /* ---- listening ---- */
 
-static bool adopt(struct listener *l, int fd, struct fault *fault)
-{
-	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
-		return fault_errno(
-			fault, errno, "socket", "the socket from systemd: %s", strerror(errno));
-	socket_prepare(fd);
-	l->fd = fd;
-	return true;
-}
-
 /* Is @fd still the file at @path? */
 static bool is_file_at(int fd, const char *path)
 {
@@ -200,13 +190,16 @@ static bool bind_own(struct listener *l, struct fault *fault)
 
 bool listener_open(struct listener *l, const char *path, struct fault *fault)
 {
-	int fd = notify_listen_fd();
-
 	if (l->handed)
 		return bind_own(l, fault);
-	*l = (struct listener){.fd = -1, .lock_fd = -1};
-	if (fd >= 0)
-		return adopt(l, fd, fault);
+	*l = (struct listener){.fd = notify_listen_fd(), .lock_fd = -1};
+	if (l->fd >= 0) {
+		socket_prepare(l->fd);
+		return (fcntl(l->fd, F_SETFD, FD_CLOEXEC) == 0 &&
+			       fcntl(l->fd, F_SETFL, O_NONBLOCK) == 0) ||
+		       fault_errno(fault, errno, "socket", "the socket from systemd: %s",
+			       strerror(errno));
+	}
 	if (!name_files(l, path, fault))
 		return false;
 	if (l->parent[0])

@@ -1,10 +1,7 @@
 /* Lines are queued under a mutex that is never held during a write. */
 #include "daemon/control/host.h"
 
-#include "proto/fault.h"
-
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -223,7 +220,7 @@ static void *writer(void *none)
 void log_start(void)
 {
 	the_log.journal = is_journal();
-	the_log.running = thread_start(writer, NULL);
+	the_log.running = thread_start(NULL, writer, NULL) == 0;
 }
 
 void log_flush(void)

@@ -1,10 +1,6 @@
 #include "daemon/control/control.h"
-
-#include "daemon/engine/engine.h"
-#include "daemon/store/store.h"
 #include "proto/phrases.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <sys/resource.h>
 
@@ -52,14 +48,6 @@ static uint64_t within(uint64_t n, uint64_t most)
 static uint64_t window_bytes(const struct stream *s)
 {
 	return (s->config->seq_len + s->config->extra) * s->token_bytes;
-}
-
-bool reading_by_window(const struct stream *s)
-{
-	for (uint32_t d = 0; d < s->config->datasets; d++)
-		if (s->dataset[d].bucket && s->dataset[d].piece == 0)
-			return true;
-	return false;
 }
 
 /* Properties of all datasets together. */
@@ -144,14 +132,6 @@ static bool plan_stores(
 	r->store_depth = (unsigned)within(bytes / t->buckets / window / 2, STORE_DEPTH);
 	r->memory_bytes = bytes;
 	return true;
-}
-
-unsigned reading_place(const struct dataset *dataset, unsigned stores)
-{
-	if (!dataset || !dataset->bucket)
-		return 0;
-	assert(stores > 0);
-	return 1 + store_number(dataset->bucket) % stores;
 }
 
 bool reading_open(const struct catalog *catalog, struct stores *stores, struct reading *r,

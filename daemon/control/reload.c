@@ -256,7 +256,7 @@ struct catalog *reload_catalog(const struct reload_past *past, const struct conf
 static void on_pause(uv_timer_t *timer)
 {
 	struct reload *r = timer->data;
-	struct reader_hang busy = data_thread_busy(r->control->data_thread);
+	struct reader_hang busy = data_thread_hang(r->control->data_thread, LIMIT_STREAMS);
 	bool idle = busy.ticks == 0 && r->control->loop->active_reqs.count == 0;
 	char path[LIMIT_TEXT_BYTES] = "a job of a client, or state_dir,";
 	sigset_t set;

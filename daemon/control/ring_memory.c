@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -27,9 +26,11 @@ static bool make(const char *name, uint64_t bytes, int seals, int *fd, void **ma
 	*fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (*fd < 0 || ftruncate(*fd, (off_t)bytes) < 0)
 		return false;
-	*map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-	if (*map == MAP_FAILED)
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+
+	if (at == MAP_FAILED)
 		return false;
+	*map = at;
 	/*
 	 * Out of memory this returns an error, where a page fault would kill us. The pages exist
 	 * now, but for page tables of 1/500 of their size. Each is cleared at its first write, so
@@ -42,8 +43,7 @@ static bool make(const char *name, uint64_t bytes, int seals, int *fd, void **ma
 
 bool ring_memory_new(struct ring_memory *memory, const struct ring_geometry *g, struct fault *fault)
 {
-	*memory = (struct ring_memory){
-		.meta = MAP_FAILED, .data = MAP_FAILED, .meta_fd = -1, .data_fd = -1};
+	*memory = (struct ring_memory){.meta_fd = -1, .data_fd = -1};
 	memory->ring.geometry = *g;
 	if (!make("tokend-meta", g->meta_bytes, F_SEAL_FUTURE_WRITE, &memory->meta_fd,
 		    &memory->meta) ||
@@ -86,9 +86,9 @@ void ring_memory_vacate(struct ring_memory *memory)
 void ring_memory_free(struct ring_memory *memory)
 {
 	ring_memory_close_fds(memory);
-	if (memory->meta && memory->meta != MAP_FAILED)
+	if (memory->meta)
 		munmap(memory->meta, memory->ring.geometry.meta_bytes);
-	if (memory->data && memory->data != MAP_FAILED)
+	if (memory->data)
 		munmap(memory->data, memory->ring.geometry.data_bytes);
 	memory->meta = memory->data = NULL;
 }

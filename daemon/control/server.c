@@ -2,13 +2,11 @@
 #include "proto/version.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,19 +16,19 @@ enum {
 	SILENCE_MS = 10000, /* an idle connection without a session is closed then */
 };
 
-bool thread_start(void *(*work)(void *), void *context)
+int thread_start(pthread_t *thread, void *(*work)(void *), void *context)
 {
 	sigset_t all, before;
-	pthread_t thread;
-	bool started;
+	pthread_t own;
+	int error;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	started = pthread_create(&thread, NULL, work, context) == 0;
+	error = pthread_create(thread ? thread : &own, NULL, work, context);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (started)
-		pthread_detach(thread);
-	return started;
+	if (!thread && !error)
+		pthread_detach(own);
+	return error;
 }
 
 /* Ends the process while other threads hang. They may still use any memory, so nothing is freed;
@@ -53,7 +51,7 @@ static void stop(struct control *control)
 		return;
 	control->stopping = true;
 	notify("STOPPING=1");
-	thread_start(leave_in_time, NULL);
+	thread_start(NULL, leave_in_time, NULL);
 	reload_stop(&control->reload);
 	if (control->options->stores)
 		store_stop(control->options->stores);

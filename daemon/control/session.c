@@ -140,19 +140,14 @@ void session_end(struct session *s)
 	unmap(s);
 }
 
-/* From now on gauges_of() leaves it out. */
-static void count_ended(const struct session *s)
-{
-	struct feed_counters c = feed_counters(s->feed);
-
-	s->stream->counts->published += c.published;
-	s->stream->counts->released += c.released;
-}
-
 void session_leave(struct session *s)
 {
 	if (s->fed) {
-		count_ended(s);
+		struct feed_counters c = feed_counters(s->feed);
+
+		/* From now on gauges_of() leaves it out. */
+		s->stream->counts->published += c.published;
+		s->stream->counts->released += c.released;
 		log_detach(s);
 		data_thread_tell(s->control->data_thread, s->id, DATA_THREAD_DETACH);
 	} else if (s->connection->jobs == 0) {

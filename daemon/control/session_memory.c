@@ -15,7 +15,7 @@ enum {
 	RING_BYTES = 4 << 20,
 	SLOTS_LEAST = 4,
 	SLOTS_MOST = 64,
-	STORED = 4, /* so many times as much hides the latency of a store */
+	STORED = 4, /* so many times as much hides the latency of a store, read by window */
 	MIB = 1 << 20,
 };
 
@@ -24,7 +24,12 @@ static uint64_t default_slots(const struct stream *stream, uint64_t micro_batch)
 	uint64_t token = stream->token_bytes + (stream->config->documents ? sizeof(uint32_t) : 0) +
 			 stream->config->loss_mask;
 	uint64_t slot = micro_batch * (stream->config->seq_len + stream->config->extra) * token;
-	uint64_t times = reading_by_window(stream) ? STORED : 1;
+	uint64_t times = 1;
+
+	for (uint32_t d = 0; d < stream->config->datasets; d++)
+		if (stream->dataset[d].bucket && stream->dataset[d].piece == 0)
+			times = STORED;
+
 	uint64_t least = times * SLOTS_LEAST, most = times * SLOTS_MOST;
 	uint64_t slots = slot ? times * RING_BYTES / slot : most;
 

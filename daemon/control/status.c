@@ -9,7 +9,6 @@
 
 #include <dirent.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/param.h>

@@ -2,7 +2,7 @@
  * The memory that cgroups leave, from simulated files: many machines that run tests have no memory
  * controller of version 2. system/test_cgroup.py uses the kernel's own files.
  */
-#include "daemon/control/cgroup.h"
+#include "daemon/control/host.h"
 #include "tests/unit/files.h"
 
 #define MIB (UINT64_C(1) << 20)
