@@ -231,8 +231,6 @@ void emit_number(struct emit *e, const char *key, const char *head, uint64_t val
 void emit_optional(struct emit *e, const char *key, const char *head, uint64_t value, bool present);
 /* JSON has 9 digits, text @digits after the point. */
 void emit_decimal(struct emit *e, const char *key, const char *head, double value, int digits);
-/* From 0 to 1; in text as "12.500000 %". */
-void emit_share(struct emit *e, const char *key, const char *head, double value);
 /* In text with a unit of powers of 1000: "1.4 TB". */
 void emit_bytes(struct emit *e, const char *key, const char *head, uint64_t value);
 /* true or false; "yes" or "no". */

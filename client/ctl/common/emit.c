@@ -238,31 +238,14 @@ void emit_optional(struct emit *e, const char *key, const char *head, uint64_t v
 	show(e, RIGHT, head, "-");
 }
 
-/* A number whose JSON is not its text. */
-static void emit_real(
-	struct emit *e, const char *key, const char *head, double value, const char *text)
-{
-	char json[32];
-
-	snprintf(json, sizeof(json), "%.9g", value);
-	emit_json(e, key, json);
-	show(e, RIGHT, head, text);
-}
-
 void emit_decimal(struct emit *e, const char *key, const char *head, double value, int digits)
 {
-	char text[400]; /* of DBL_MAX */
+	char json[32], text[400]; /* of DBL_MAX */
 
+	snprintf(json, sizeof(json), "%.9g", value);
 	snprintf(text, sizeof(text), "%.*f", digits, value);
-	emit_real(e, key, head, value, text);
-}
-
-void emit_share(struct emit *e, const char *key, const char *head, double value)
-{
-	char text[32];
-
-	snprintf(text, sizeof(text), "%.6f %%", 100 * value);
-	emit_real(e, key, head, value, text);
+	emit_json(e, key, json);
+	show(e, RIGHT, head, text);
 }
 
 void emit_bytes(struct emit *e, const char *key, const char *head, uint64_t value)

@@ -457,8 +457,8 @@ static void compare_with_line(const struct inspect *in, struct inspected *f)
  * is. @line NULL: out of memory. False: @fault. */
 static bool put_line(struct inspect *in, uint64_t i, json_t *line, struct fault *fault)
 {
-	json_t *sides = ctl_place_sides(&in->place, i);
-	bool fine = line || fault_memory(fault);
+	json_t *sides = ctl_place_sides(&in->place, i, fault);
+	bool fine = sides && (line || fault_memory(fault));
 
 	if (in->place.set.bucket)
 		json_object_set_new(

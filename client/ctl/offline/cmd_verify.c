@@ -539,7 +539,7 @@ static void put_mix(
 	emit_open(e, "shares", '{');
 	for (uint32_t d = 0; d < s->datasets; d++)
 		if (s->units[d] > 0)
-			emit_share(e, c->dataset[d].name, NULL, ctl_fraction(s, d));
+			emit_decimal(e, c->dataset[d].name, NULL, ctl_fraction(s, d), 0);
 	emit_close(e, '}');
 	emit_close(e, '}');
 }

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- files ---- */
 
@@ -113,9 +112,8 @@ static bool ask(const struct parallel *p, struct fault *fault)
 	return fine;
 }
 
-/* Calls @each with the names that side files of the shard called @shard may have. */
-static bool each_side(
-	const char *shard, bool (*each)(void *context, const char *name), void *context)
+/* Lists the names that side files of the shard called @shard may have. */
+static bool list_sides(struct shard_list *names, const char *shard, struct fault *fault)
 {
 	bool fine = true;
 	char side[PATH_MAX];
@@ -123,13 +121,8 @@ static bool each_side(
 	for (const struct shard_format *const *f = shard_formats; *f; f++)
 		for (const struct shard_companion *c = (*f)->companions; c && c->ending; c++)
 			for (size_t n = strlen(shard) + 1; fine && side_name(c, shard, &n, side);)
-				fine = each(context, side);
+				fine = shard_list_add(names, side, fault);
 	return fine;
-}
-
-static bool add_name(void *names, const char *name)
-{
-	return shard_list_add(names, name, &(struct fault){.code = FAULT_NONE});
 }
 
 /* Adds an object that is not a shard. */
@@ -184,8 +177,7 @@ static bool list_objects(
 	bool fine = (r.prefix && d->list.root) || fault_memory(fault);
 
 	if (*name) { /* one shard, and its side files */
-		fine = fine && ((add_name(&one, name) && each_side(name, add_name, &one)) ||
-				       fault_memory(fault));
+		fine = fine && shard_list_add(&one, name, fault) && list_sides(&one, name, fault);
 		shard_list_sort(&one);
 		r.names = &one;
 	}
@@ -282,43 +274,37 @@ unsigned ctl_place_threads(const struct ctl_place *p)
 
 /* ---- their side files ---- */
 
-struct sides {
-	const struct dataset *set;
-	char before[PATH_MAX + 1]; /* their names, in the key or path */
-	json_t *found;
-};
-
-/* Adds the side file called @name, if it exists. */
-static bool put_side(void *context, const char *name)
+json_t *ctl_place_sides(const struct ctl_place *p, uint64_t i, struct fault *fault)
 {
-	const struct sides *s = context;
+	const struct dataset *set = &p->set;
+	const char *name = shard_list_name(&set->list, i);
+	struct shard_list names = {.root = NULL};
+	bool fine = list_sides(&names, name, fault);
+	json_t *found = json_object();
 	char path[2 * PATH_MAX];
 	struct stat st;
 
-	snprintf(path, sizeof(path), "%s%s", s->before, name);
-	if (s->set->bucket)
-		json_object_set_nocheck(s->found, name, json_object_get(s->set->sides, path));
-	else if (stat(path, &st) == 0 && S_ISREG(st.st_mode))
-		json_object_set_new_nocheck(
-			s->found, name, json_pack("[I]", (json_int_t)st.st_size));
-	return true;
-}
+	for (uint64_t s = 0; fine && s < names.count; s++) {
+		const char *side = shard_list_name(&names, s);
 
-json_t *ctl_place_sides(const struct ctl_place *p, uint64_t i)
-{
-	struct sides sides = {.set = &p->set, .found = json_object()};
-	const char *name = shard_list_name(&p->set.list, i);
-	char path[2 * PATH_MAX];
-
-	if (p->set.bucket)
-		snprintf(sides.before, sizeof(sides.before), "%.*s", (int)p->set.key_bytes,
-			name - p->set.key_bytes);
-	else
-		snprintf(sides.before, sizeof(sides.before), "%s/", p->set.list.root);
-	each_side(name, put_side, &sides);
-	if (p->set.bucket && p->masks) {
-		snprintf(path, sizeof(path), "%s%s", p->masks, name);
-		json_object_set_nocheck(sides.found, path, json_object_get(p->set.sides, path));
+		if (set->bucket) {
+			snprintf(path, sizeof(path), "%.*s%s", (int)set->key_bytes,
+				name - set->key_bytes, side);
+			json_object_set_nocheck(found, side, json_object_get(set->sides, path));
+			continue;
+		}
+		snprintf(path, sizeof(path), "%s/%s", set->list.root, side);
+		if (stat(path, &st) == 0 && S_ISREG(st.st_mode))
+			json_object_set_new_nocheck(
+				found, side, json_pack("[I]", (json_int_t)st.st_size));
 	}
-	return sides.found;
+	if (set->bucket && p->masks) {
+		snprintf(path, sizeof(path), "%s%s", p->masks, name);
+		json_object_set_nocheck(found, path, json_object_get(set->sides, path));
+	}
+	shard_list_free(&names);
+	if (fine)
+		return found;
+	json_decref(found);
+	return NULL;
 }

@@ -59,8 +59,8 @@ struct object ctl_place_object(const struct ctl_place *p, uint64_t i);
 /* Would it be noticed if the shard was replaced? An object needs an ETag. False: @fault. */
 bool ctl_place_pinned(const struct ctl_place *p, uint64_t i, struct fault *fault);
 /* The side files that exist, {"NAME": [SIZE, "ETAG"]} with an ETag in a store: a manifest's member
- * `side`. The caller frees it. */
-json_t *ctl_place_sides(const struct ctl_place *p, uint64_t i);
+ * `side`. The caller frees it. NULL: @fault. */
+json_t *ctl_place_sides(const struct ctl_place *p, uint64_t i, struct fault *fault);
 /* How many threads read all of its shards. */
 unsigned ctl_place_threads(const struct ctl_place *p);
 

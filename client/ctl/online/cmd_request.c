@@ -185,8 +185,8 @@ static void put_mix(struct request *r)
 
 		emit_open(&r->e, "", '{');
 		emit_text(&r->e, "dataset", NULL, name);
-		emit_share(&r->e, "before", NULL, ctl_fraction(before, d));
-		emit_share(&r->e, "after", NULL, ctl_fraction(after, d));
+		emit_decimal(&r->e, "before", NULL, ctl_fraction(before, d), 0);
+		emit_decimal(&r->e, "after", NULL, ctl_fraction(after, d), 0);
 		emit_close(&r->e, '}');
 		emit_line(&r->e, "  %s %.6f %% -> %.6f %%", name, 100 * ctl_fraction(before, d),
 			100 * ctl_fraction(after, d));
