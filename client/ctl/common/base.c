@@ -2,7 +2,6 @@
 #include "client/ctl/common/ctl.h"
 #include "proto/phrases.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -212,13 +211,4 @@ bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct curso
 	return !begin || cursor_belongs(cursor, begin, &fault) ||
 	       ctl_error("%s: is not a cursor of stream %s: %s: %s", path, begin->stream,
 		       fault.field, fault.text);
-}
-
-bool ctl_cursor_write(const struct cursor *cursor, const char *path)
-{
-	char bytes[LIMIT_CURSOR_BYTES];
-	size_t n = cursor_encode(cursor, bytes, sizeof(bytes));
-
-	assert(n > 0);
-	return ctl_file_write(path, bytes, n);
 }

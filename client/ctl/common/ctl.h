@@ -298,8 +298,6 @@ void ctl_unmap(const void *mapped, size_t bytes);
  * cursor of the stream that @cursor must belong to, or NULL. The caller calls cursor_free() after a
  * failure, too. */
 bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct cursor *begin);
-/* Replaces @path atomically and durably. False after an error. */
-bool ctl_cursor_write(const struct cursor *cursor, const char *path);
 
 /* ---- a line of progress on stderr, if that is a terminal ---- */
 

@@ -471,13 +471,22 @@ static int show_file(const struct ctl_arguments *a)
 
 /* ---- new ---- */
 
+static bool write_output(const struct cursor *cursor, const struct ctl_arguments *a)
+{
+	char bytes[LIMIT_CURSOR_BYTES];
+	size_t n = cursor_encode(cursor, bytes, sizeof(bytes));
+
+	assert(n > 0);
+	return ctl_file_write(ctl_text(a, OUTPUT), bytes, n);
+}
+
 static int new_cursor(const struct ctl_arguments *a)
 {
 	struct ctl_stream s;
 
 	if (!ctl_stream_open(&s, ctl_text(a, CONFIG), a->argument[0], false))
 		return CTL_FAILED;
-	bool done = ctl_cursor_write(&s.stream->begin, ctl_text(a, OUTPUT));
+	bool done = write_output(&s.stream->begin, a);
 
 	ctl_stream_close(&s);
 	return done ? CTL_OK : CTL_FAILED;
@@ -545,7 +554,7 @@ static int edit(const struct ctl_arguments *a)
 			ctl_stream_open(&s, ctl_text(a, CONFIG), before.stream, false)) &&
 		(cursor_copy(&after, &before) || ctl_error(PHRASE_MEMORY)))
 		status = apply(&after, a, &s);
-	if (status == CTL_OK && !ctl_cursor_write(&after, ctl_text(a, OUTPUT)))
+	if (status == CTL_OK && !write_output(&after, a))
 		status = CTL_FAILED;
 	if (status == CTL_OK && a->command == &verbs[MIX])
 		note_unnamed(&before, a);

@@ -31,8 +31,8 @@ static bool refuse(
 {
 	char path[PATH_MAX + 1];
 
-	ctl_place_path(s->place, s->shard, path);
-	return fault_set(fault, FAULT_ARGUMENT, field, "%s: %s", path, text);
+	return fault_set(fault, FAULT_ARGUMENT, field, "%s: %s",
+		ctl_place_path(s->place, s->shard, path), text);
 }
 
 /* Reports losses, each for the first source that has it. */
@@ -52,10 +52,9 @@ static void report_losses(const struct pack *p)
 		const struct pack_source *first = p->first[t];
 		char path[PATH_MAX + 1];
 
-		if (!texts[t] || !first)
-			continue;
-		ctl_place_path(first->place, first->shard, path);
-		ctl_note("%s: %s", path, texts[t]);
+		if (texts[t] && first)
+			ctl_note("%s: %s", ctl_place_path(first->place, first->shard, path),
+				texts[t]);
 	}
 }
 

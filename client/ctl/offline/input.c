@@ -136,15 +136,6 @@ const char *ctl_input_text(const char *path, const char *text)
 	return strncmp(text, path, n) == 0 && strncmp(text + n, ": ", 2) == 0 ? text + n + 2 : text;
 }
 
-bool ctl_input_fault(const char *path, struct fault *fault)
-{
-	bool named = url_text_is(path)
-			     ? strncmp(fault->text, path, strcspn(path, ":") + strlen("://")) == 0
-			     : ctl_input_text(path, fault->text) != fault->text;
-
-	return named ? false : fault_prefix(fault, "%s: ", path);
-}
-
 /* ---- all tokens of a shard ---- */
 
 uint64_t ctl_digest(const uint32_t *tokens, uint64_t n, uint64_t piece)

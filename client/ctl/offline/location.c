@@ -237,7 +237,7 @@ bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path
 	return fine;
 }
 
-void ctl_place_path(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 1])
+const char *ctl_place_path(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 1])
 {
 	bool slash = p->prefix > 0 && p->path[p->prefix - 1] != '/';
 
@@ -246,6 +246,7 @@ void ctl_place_path(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 
 	else
 		snprintf(path, PATH_MAX + 1, "%.*s%s%s", (int)p->prefix, p->path, slash ? "/" : "",
 			shard_list_name(&p->set.list, i));
+	return path;
 }
 
 struct object ctl_place_object(const struct ctl_place *p, uint64_t i)

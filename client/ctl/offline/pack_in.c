@@ -5,18 +5,28 @@
 #define XXH_INLINE_ALL
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <xxhash.h>
 
 /* ---- a source ---- */
 
-/* Puts the source's path before the fault's text. Always false. */
+/* Puts @path before the fault's text, unless it begins with it, or with another URL as a store's
+ * faults do. Always false. */
+static bool fail_at(const char *path, struct fault *fault)
+{
+	bool named = url_text_is(path)
+			     ? strncmp(fault->text, path, strcspn(path, ":") + strlen("://")) == 0
+			     : ctl_input_text(path, fault->text) != fault->text;
+
+	return named ? false : fault_prefix(fault, "%s: ", path);
+}
+
 static bool fail(const struct pack_source *s, struct fault *fault)
 {
 	char path[PATH_MAX + 1];
 
-	ctl_place_path(s->place, s->shard, path);
-	return ctl_input_fault(path, fault);
+	return fail_at(ctl_place_path(s->place, s->shard, path), fault);
 }
 
 /* A hash of what differs if the open file or a side file was replaced. The store compares an
@@ -101,7 +111,7 @@ static bool add_place(struct pack *p, const char *path, struct fault *fault)
 	struct ctl_place *place = &p->place[p->places];
 
 	if (!ctl_place_open(place, p->input.stores, path, NULL, NULL, fault))
-		return ctl_input_fault(path, fault);
+		return fail_at(path, fault);
 	p->places++;
 	if (ctl_place_threads(place) > p->threads)
 		p->threads = ctl_place_threads(place);

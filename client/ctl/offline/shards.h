@@ -52,8 +52,8 @@ bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path
 /* Is @url on a server without listings? */
 bool ctl_place_unlisted(const char *url);
 
-/* The path of shard @i as the user would write it: the place's, or one below it. */
-void ctl_place_path(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 1]);
+/* The path of shard @i as the user would write it: the place's, or one below it. Returns @path. */
+const char *ctl_place_path(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 1]);
 /* In a store: the object. Its strings belong to the place. */
 struct object ctl_place_object(const struct ctl_place *p, uint64_t i);
 /* Would it be noticed if the shard was replaced? An object needs an ETag. False: @fault. */
@@ -100,9 +100,6 @@ struct ctl_input ctl_input_at(const struct ctl_place *p, const struct ctl_input 
 struct shard *ctl_input_open(
 	const struct ctl_input *input, const char *path, int *fd, struct fault *fault);
 void ctl_input_close(struct shard *shard, int fd);
-/* Puts @path before the fault's text, unless it begins with it, or with another URL as a store's
- * faults do. Always false. */
-bool ctl_input_fault(const char *path, struct fault *fault);
 /* @text without @path, if it begins with it. */
 const char *ctl_input_text(const char *path, const char *text);
 

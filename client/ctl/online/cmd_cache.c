@@ -116,16 +116,6 @@ static uint64_t count(const struct cache *c, const char *name)
 	return status_number(json_object_get(c->status, "cache"), name);
 }
 
-static void forget(struct cache *c)
-{
-	json_decref(c->status);
-	free(c->held);
-	c->status = NULL;
-	c->held = NULL;
-	c->n = 0;
-	c->bytes = 0;
-}
-
 /* Is this dataset one of the command? Several streams may have it: `ls` lists the first. */
 static bool is_meant(const struct cache *c, const struct held *h)
 {
@@ -150,7 +140,10 @@ static bool look(struct cache *c)
 	const char *dir;
 	size_t i;
 
-	forget(c);
+	json_decref(c->status);
+	free(c->held);
+	c->held = NULL;
+	c->n = c->bytes = 0;
 	c->status = ctl_status_at(&c->link, c->link.socket, false);
 	if (!c->status)
 		return false;
@@ -318,7 +311,8 @@ static int run(const struct ctl_arguments *a)
 	status = a->command == &ls_command     ? list(&c)
 		 : a->command == &drop_command ? drop(&c)
 					       : warm(&c);
-	forget(&c);
+	json_decref(c.status);
+	free(c.held);
 	return emit_end(&c.e, status);
 }
 

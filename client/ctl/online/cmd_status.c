@@ -288,11 +288,10 @@ static bool put_daemon(struct listing *l, const char *path, const struct ctl_dae
 /* Puts all daemons that are meant. False after an error. */
 static bool put_all(struct listing *l)
 {
-	struct ctl_daemons found;
+	struct ctl_daemons found = {.n = 0};
 	bool ok = true;
 
-	found.n = 0;
-	if (!ctl_daemon_named(l->a))
+	if (!ctl_given(l->a, SOCKET) && !ctl_given(l->a, CONFIG))
 		ctl_daemons_look(&l->link, &found, NULL, NULL);
 	if (found.n == 0)
 		return ctl_choose(&l->link, l->a, NULL, NULL) &&

@@ -81,13 +81,6 @@ static void add_all(struct ctl_daemons *found, enum place_from from, const char 
 	globfree(&paths);
 }
 
-bool ctl_daemon_named(const struct ctl_arguments *a)
-{
-	const char *environment = getenv("TOKEND_SOCKET");
-
-	return ctl_named(a, "socket") || ctl_named(a, "config") || (environment && *environment);
-}
-
 void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struct config *config,
 	const char *whole)
 {

@@ -59,10 +59,6 @@ struct ctl_daemons {
 	"%s was edited after the daemon at %s read it, which still serves what it read; reload "   \
 	"(SIGHUP) or stop it"
 
-/* True if --socket, -c or the environment names a daemon. Otherwise any that runs here may be
- * meant.
- */
-bool ctl_daemon_named(const struct ctl_arguments *a);
 /* Finds the daemons that may serve the file @whole, or, if it is NULL, all that this user's clients
  * may use, also private ones. @config: what the file says, which must last as long as @found; NULL:
  * it cannot be read. */
