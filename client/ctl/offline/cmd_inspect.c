@@ -27,7 +27,7 @@ struct listed {
 	bool judged, joined;  /* its samples are joined; known once it is judged */
 };
 
-/* The command, and what was seen so far. */
+/* The command, and what was seen so far. It is not freed: the process ends. */
 struct inspect {
 	struct emit emit;
 	struct ctl_input input;
@@ -599,13 +599,6 @@ static int inspect_end(struct inspect *in, int status)
 {
 	if (status == CTL_OK)
 		status = emit_end(&in->emit, in->faults ? CTL_FAILED : CTL_OK);
-	for (unsigned i = 0; i < in->lists; i++) {
-		dataset_close(&in->listed[i].shards);
-		dataset_close(&in->listed[i].first);
-		free(in->listed[i].root);
-	}
-	free(in->listed);
-	dataset_close(&in->first);
 	ctl_input_end(&in->input);
 	return status;
 }
@@ -618,7 +611,7 @@ static const struct ctl_option inspect_options[] = {
 
 static int inspect(const struct ctl_arguments *a)
 {
-	struct inspect in = {.deep = false};
+	static struct inspect in;
 	int n = a->arguments, status = inspect_begin(&in, a, &n);
 
 	for (int i = 0; status == CTL_OK && i < n; i++)
@@ -748,7 +741,7 @@ static int manifest(const struct ctl_arguments *a)
 {
 	const char *path = a->argument[0], *to = a->argument[1], *from = ctl_named(a, "from");
 	bool remote = url_text_is(path);
-	struct inspect in = {.makes = true};
+	static struct inspect in = {.makes = true};
 	struct ctl_file file;
 	int status, shards = !from;
 	bool begun, opened;

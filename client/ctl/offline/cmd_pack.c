@@ -138,10 +138,8 @@ static bool name_files(struct pack *p, struct fault *fault)
 	for (uint64_t i = 0; p->file && i < p->files; i++)
 		if (p->single ? !(p->file[i].path = strdup(p->out))
 			      : asprintf(&p->file[i].path, "%s%sshard-%05" PRIu64 "%s", p->out,
-					slash, i, endings[p->format]) < 0) {
-			p->files = i;
+					slash, i, endings[p->format]) < 0)
 			return fault_memory(fault);
-		}
 	return p->file || fault_memory(fault);
 }
 
@@ -235,18 +233,18 @@ static const char *dtype(const struct pack *p)
 /* Prints the sums of --fit, and the lines of a config that serve its rows. */
 static void print_rows(struct pack *p)
 {
-	uint64_t row = p->row_tokens, tokens = p->tokens;
+	uint64_t row = p->row_tokens, tokens;
 	struct pack_file sum = {0};
 	json_t *name = json_string(p->out);
 	char *quoted = json_dumps(name, JSON_ENCODE_ANY);
 
 	for (uint64_t i = 0; i < p->files; i++) {
-		tokens += p->file[i].padding;
 		sum.padding += p->file[i].padding;
 		sum.documents += p->file[i].documents;
 		sum.cut += p->file[i].cut;
 		sum.split += p->file[i].split;
 	}
+	tokens = p->tokens + sum.padding;
 	emit_table(&p->emit);
 	emit_line(&p->emit,
 		"%" PRIu64 " rows of %" PRIu64 " tokens, %.3f %% padding; cut: %" PRIu64
@@ -434,10 +432,11 @@ static int take(struct pack *p, const struct ctl_arguments *a)
 
 static int pack(const struct ctl_arguments *a)
 {
-	struct pack p = {.emit = {.json = ctl_given(a, JSON)}};
+	static struct pack p; /* what it has is not freed: the process ends */
 	int status = take(&p, a), paths = a->arguments - 1;
 	struct fault fault;
 
+	p.emit.json = ctl_given(a, JSON);
 	if (status == CTL_OK)
 		status = ctl_input_begin(&p.input, a, &paths);
 	if (status == CTL_OK) {
@@ -448,13 +447,6 @@ static int pack(const struct ctl_arguments *a)
 		if (!fine)
 			ctl_fail("%s", fault.text);
 	}
-	for (uint64_t i = 0; p.file && i < p.files; i++)
-		free(p.file[i].path);
-	free(p.file);
-	for (unsigned i = 0; i < p.places; i++)
-		dataset_close(&p.place[i].set);
-	free(p.place);
-	free(p.source);
 	ctl_input_end(&p.input);
 	return status;
 }
