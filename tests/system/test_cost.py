@@ -12,19 +12,22 @@ PIECE, SEQ_LEN = 1 << 20, 2048
 SIZES = {"web": 118_000_034, "code": 100_000_000}
 
 
+def costs(place, mix, *more):
+    config = place.config(streams={"train": {"seed": 5, "seq_len": SEQ_LEN, "datasets": mix}})
+    code, out, err = run(TOKCTL, "cost", "-c", config, "train", "--json", *more)
+    assert code == 0, err
+    return {(c["dataset"], c["mode"]): c for c in map(json.loads, out.splitlines())}
+
+
 def test_nodes_rate_and_prices(place):
     """The shards are holes."""
     for name, size in SIZES.items():
         with open(place.file(name, "a.bin"), "wb") as f:
             f.truncate(size)
     mix = datasets("web", weight=0.7, piece=PIECE) + datasets("code", weight=0.3, piece=PIECE)
-    config = place.config(streams={"train": {"seed": 5, "seq_len": SEQ_LEN, "datasets": mix}})
     tokens = 100_000 * SEQ_LEN
-    command = [TOKCTL, "cost", "-c", config, "train", "--for", tokens, "--json"]
     more = "--nodes 8 --rate 1e6 --get 0.4 --egress 2".split()
-    code, out, err = run(*command, *more)
-    assert code == 0, err
-    many = {(c["dataset"], c["mode"]): c for c in map(json.loads, out.splitlines())}
+    many = costs(place, mix, "--for", tokens, *more)
     every = sum(-(-size // PIECE) for size in SIZES.values())
     assert many[None, "piece"]["gets"] == 8 * every
     assert many[None, "window"]["gets"] == 100_000
@@ -42,11 +45,8 @@ def test_pieces_in_order_are_exact(place, manifest):
     place.shard("web/a.bin", 4 * PIECE)
     run(TOKCTL, "manifest", place.file("web"), place.file("m.jsonl"))
     web = datasets("web", shuffle="none", piece=PIECE, **manifest)
-    config = place.config(streams={"train": {"seed": 5, "seq_len": SEQ_LEN, "datasets": web}})
-    code, out, err = run(TOKCTL, "cost", "-c", config, "train", "--for", 1e9, "--json")
-    assert code == 0, err
-    exact = {c["mode"]: (c["exact"], c["gets"]) for c in map(json.loads, out.splitlines())}
-    assert exact == {"piece": (True, 8), "window": (False, 30518)}
+    exact = [(c["exact"], c["gets"]) for c in costs(place, web, "--for", 1e9).values()]
+    assert exact == [(False, 30518), (True, 8)]
 
 
 def test_each_small_block_fetches_a_piece(place):
@@ -54,9 +54,5 @@ def test_each_small_block_fetches_a_piece(place):
     with open(place.file("web", "a.bin"), "wb") as f:
         f.truncate(SIZES["web"])
     web = datasets("web", shuffle="block", block=16, group=4, piece=PIECE)
-    config = place.config(streams={"train": {"seed": 5, "seq_len": SEQ_LEN, "datasets": web}})
-    tokens = 16_000 * SEQ_LEN
-    code, out, err = run(TOKCTL, "cost", "-c", config, "train", "--for", tokens, "--json")
-    assert code == 0, err
-    (piece,) = [c for c in map(json.loads, out.splitlines()) if c["mode"] == "piece"]
+    piece = costs(place, web, "--for", 16_000 * SEQ_LEN)["web", "piece"]
     assert 1000 <= piece["gets"] <= 1200 and not piece["exact"], piece

@@ -422,7 +422,7 @@ static void show(struct emit *e, const struct cursor *c, const struct found *fou
 
 static bool show_checkpoint(struct emit *e, char *path)
 {
-	static struct search s;
+	static struct search s; /* what it finds is not freed: the process ends */
 
 	search(&s, path);
 	if (s.failed)
@@ -431,10 +431,7 @@ static bool show_checkpoint(struct emit *e, char *path)
 		if (i > 0)
 			emit_line(e, "%s", "");
 		show(e, &s.found[i].cursor, &s.found[i]);
-		cursor_free(&s.found[i].cursor);
-		free(s.found[i].path);
 	}
-	free(s.found);
 	if (s.damaged > 0)
 		ctl_note("%s: %" PRIu64 " cursors in it are damaged", path, s.damaged);
 	return s.n > 0 || ctl_error("%s: contains no cursor; a checkpoint has one if it stores a "
