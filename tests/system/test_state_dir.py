@@ -71,10 +71,8 @@ def test_training_continues_while_state_dir_hangs(place):
         by_tag = Client(daemon.socket)
         attach = {"op": "attach", "stream": "train", "run": "before", "rank": 0, "world": 1}
         by_tag.tell(**attach, micro=2, peer=0, slots=4, tag="early")
-        for _ in range(50):
-            gone = Client(daemon.socket)
-            gone.tell(**attach, micro=2, peer=0, slots=4, tag="early")
-            gone.close()
+        for _ in range(50):  # clients that leave at once
+            Client(daemon.socket).tell(**attach, micro=2, peer=0, slots=4, tag="early")
         saving.s.settimeout(30)
         told = refusal(saving.hear)
         took = time.monotonic() - asked
