@@ -190,6 +190,9 @@ def test_cursors_with_invalid_members_are_refused(bench):
         begin = f"tokctl: {path}: {field}: "
         if seen != field or code_ != 1 or out or not err.startswith(begin) or err.count("\n") != 1:
             wrong.append((change, field, seen, err))
+    with open(path, "wb") as f:
+        f.write(b"a checkpoint with " + sealed(members))
+    assert run(TOKCTL, "cursor", "show", path)[0] == 0
     assert not wrong and bench.unharmed(), wrong
     injected(39, len(cursors))
 

@@ -277,8 +277,8 @@ enum verdict { NONE, DAMAGED, FOUND };
 /* Keeps the cursor that is at @at in this form. */
 static enum verdict look(struct search *s, enum form form, const unsigned char *at)
 {
-	struct found one = {.offset = (uint64_t)(at - s->from), .places = 1}, *same = s->found;
-	size_t n = unpack(form, at, s->end, s->unpacked, CURSOR_HEAD_BYTES);
+	struct found one = {.offset = (uint64_t)(at - s->from), .places = 1};
+	size_t n = unpack(form, at, s->end, s->unpacked, CURSOR_HEAD_BYTES), same = 0;
 	struct fault fault;
 
 	/* The magic alone is common in some files, and to unpack all is slow. */
@@ -291,10 +291,10 @@ static enum verdict look(struct search *s, enum form form, const unsigned char *
 	if (!cursor_decode(&one.cursor, s->unpacked, n, &fault))
 		return DAMAGED;
 	memcpy(&one.sum, s->unpacked + 8, sizeof(one.sum));
-	while (same < s->found + s->n && same->sum != one.sum)
+	while (same < s->n && s->found[same].sum != one.sum)
 		same++;
-	if (same < s->found + s->n) {
-		same->places++;
+	if (same < s->n) {
+		s->found[same].places++;
 		cursor_free(&one.cursor);
 		return FOUND;
 	}
