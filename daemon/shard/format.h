@@ -164,10 +164,8 @@ const struct shard_format *shard_format(const char *name);
 const struct shard_format *shard_recognise(const struct bytes *b, const struct shard_format *format,
 	enum shard_type type, struct fault *fault);
 /* Whether a fault says that a file is not a shard. The caller knows a remedy (PHRASE_NOT_SHARD). */
-#define SHARD_FORMAT_FIELD "format"
 bool shard_is_unknown(const struct fault *fault);
 /* Of those, that its content is something else, so that `format: flat` does not help. */
-#define FOREIGN_FIELD "content"
 bool shard_is_foreign(const struct fault *fault);
 
 /* ---- files that are not shards (foreign.c) ---- */

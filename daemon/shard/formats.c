@@ -23,15 +23,17 @@ const struct shard_format *shard_format(const char *name)
 	return *f;
 }
 
+static const char unknown[] = "format", foreign[] = "content"; /* fields of faults */
+
 bool shard_is_unknown(const struct fault *fault)
 {
 	return fault->code == FAULT_DATA &&
-	       (strcmp(fault->field, SHARD_FORMAT_FIELD) == 0 || shard_is_foreign(fault));
+	       (strcmp(fault->field, unknown) == 0 || shard_is_foreign(fault));
 }
 
 bool shard_is_foreign(const struct fault *fault)
 {
-	return fault->code == FAULT_DATA && strcmp(fault->field, FOREIGN_FIELD) == 0;
+	return fault->code == FAULT_DATA && strcmp(fault->field, foreign) == 0;
 }
 
 static const struct shard_format *find(const struct bytes *b)
@@ -60,13 +62,13 @@ const struct shard_format *shard_recognise(const struct bytes *b, const struct s
 	size_t n = kind ? strcspn(kind, ";") : 0; /* advice comes after it */
 
 	if (kind)
-		fault_set(fault, FAULT_DATA, FOREIGN_FIELD, "is %.*s, not a shard of tokens%s",
-			(int)n, kind, kind + n);
+		fault_set(fault, FAULT_DATA, foreign, "is %.*s, not a shard of tokens%s", (int)n,
+			kind, kind + n);
 	else if (companion)
 		fault_data(fault, "is %s, not a shard; give the shard that it belongs to (%s)",
 			companion->kind, companion->shard);
 	else
-		fault_set(fault, FAULT_DATA, SHARD_FORMAT_FIELD,
+		fault_set(fault, FAULT_DATA, unknown,
 			"has no known format (" SHARD_FORMATS
 			"; a flat file's name ends in .bin or .npy)");
 	return NULL;

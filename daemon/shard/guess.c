@@ -174,11 +174,9 @@ static unsigned kinds_of(const struct sample *s)
 static void doubt(struct sample *s, const struct shard_facts *facts)
 {
 	unsigned even = 0; /* tokens with an even index that are not 0 */
-	uint32_t most = 0;
-	bool zero = true; /* those with an odd one are */
+	bool zero = true;  /* those with an odd one are */
 
 	for (unsigned i = 0; i < s->n; i++) {
-		most = s->value[i] > most ? s->value[i] : most;
 		zero &= i % 2 == 0 || s->value[i] == 0;
 		even += i % 2 == 0 && s->value[i] > 0;
 	}
@@ -189,7 +187,7 @@ static void doubt(struct sample *s, const struct shard_facts *facts)
 
 	if (s->n >= CONSTANT && zero && even > s->n / 4) /* too few to say more */
 		SAY(s, "every second token is 0, perhaps of a wider type");
-	else if (s->n >= ENOUGH && most == 1)
+	else if (s->n >= ENOUGH && tokens_most(s->value, s->n, 4) == 1)
 		SAY(s, "has only the numbers 0 and 1, perhaps a mask");
 	else if (facts->row_tokens > 1 && facts->row_tokens < NARROW_ROW)
 		SAY(s, "is a table of %" PRIu64 " columns, perhaps an index", facts->row_tokens);
@@ -207,9 +205,8 @@ static void judge(struct sample *s, const struct shard *shard)
 	const char *wide = raw ? wider(s, shard_type_bytes(type)) : NULL;
 	const char *foreign = narrow ? foreign_u16(s) : NULL;
 
-	for (unsigned i = 0; raw && !narrow && i < s->n; i++)
-		if (s->value[i] >= HIGHEST_ID)
-			foreign = "it has ids of 2^24 and more";
+	if (raw && !narrow && tokens_most(s->value, s->n, 4) >= HIGHEST_ID)
+		foreign = "it has ids of 2^24 and more";
 	if (wide)
 		SAY(s, "%s", wide);
 	else if (foreign)

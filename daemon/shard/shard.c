@@ -37,8 +37,7 @@ bool shard_as_served(enum shard_type type, uint32_t token_bytes)
 /* Fills the facts that do not depend on the format: compression and served width. */
 static void finish(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts)
 {
-	if (facts->token_bytes == 0)
-		facts->token_bytes = shard_served(facts->type, hint);
+	facts->token_bytes = shard_served(facts->type, hint);
 	facts->sample_tokens = shard_sample(facts, hint);
 	facts->frame_bytes = b->frame_bytes;
 	assert(!facts->plain ||

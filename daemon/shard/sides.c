@@ -107,25 +107,25 @@ bool mask_open(const struct shard_format *format, const struct shard_scan *s, st
 
 /* refuse(r, text, …): a fault about the current row. */
 #define refuse(r, text, ...)                                                                       \
-	fault_data((r)->fault, "row %" PRIu64 ": " text, (r)->row, ##__VA_ARGS__)
+	fault_data((r)->fault, "row %" PRIu64 ": " text, (r)->documents + 1, ##__VA_ARGS__)
 
 /* The state of reading a list. */
 struct reading {
-	struct map *map; /* of all tokens, each a byte */
-	uint64_t tokens, documents;
+	struct map *map;	    /* of all tokens, each a byte */
+	uint64_t tokens, documents; /* documents: rows that were read */
 	struct fault *fault;
 	z_stream z;
 	bool quoted;	/* the next byte is inside quotes */
 	unsigned field; /* 0: start, 1: end, 2: all others */
 	unsigned digits[2];
 	uint64_t number[2];
-	uint64_t row, before; /* number of the row, from 1; end of the document before it */
+	uint64_t before; /* end of the document before it */
 };
 
 /* Documents ascend, and end within the shard. */
 static bool end_row(struct reading *r)
 {
-	uint64_t start = r->number[0], end = r->number[1];
+	uint64_t start = r->number[0], end = r->number[1], row = r->documents + 1;
 	struct map *map = r->map;
 
 	if (r->field == 0 && r->digits[0] == 0) /* an empty line, or the LF of CR LF */
@@ -133,16 +133,14 @@ static bool end_row(struct reading *r)
 	if (r->digits[0] == 0 || r->digits[1] == 0)
 		return refuse(r, "has no start or no end; must begin with both");
 	if (!bytes_check(r->fault, (int64_t)start, r->before, r->tokens, "row %" PRIu64 ": start",
-		    r->row) ||
-		!bytes_check(
-			r->fault, (int64_t)end, start, r->tokens, "row %" PRIu64 ": end", r->row))
+		    row) ||
+		!bytes_check(r->fault, (int64_t)end, start, r->tokens, "row %" PRIu64 ": end", row))
 		return false;
 	/* The gap before an empty document is added with the next one. */
 	if (start < end && (!map_add(map, map->tokens, start - map->tokens, true) ||
 				   !map_add(map, start, end - start, false)))
 		return fault_memory(r->fault);
 	r->documents++;
-	r->row++;
 	r->before = end;
 	r->field = r->digits[0] = r->digits[1] = 0;
 	r->number[0] = r->number[1] = 0;
@@ -207,7 +205,7 @@ static bool read_members(struct reading *r)
 static bool read_list(const struct shard_scan *s, const struct bytes *file)
 {
 	struct shard_facts *facts = s->facts;
-	struct reading r = {.map = s->map, .tokens = facts->tokens, .fault = s->fault, .row = 1};
+	struct reading r = {.map = s->map, .tokens = facts->tokens, .fault = s->fault};
 	void *packed = bytes_check(s->fault, (int64_t)file->size, 0, UINT32_MAX, "its size")
 			       ? bytes_load(file, 0, file->size, s->fault)
 			       : NULL;
