@@ -100,12 +100,14 @@ def test_a_connection_too_many_waits_for_one_that_ends(daemon):
 
 
 def test_a_loader_made_before_its_daemon_waits_for_it(directory):
-    daemon = StockDaemon(directory)
+    """The socket's path need not be UTF-8."""
+    daemon, path = StockDaemon(directory), os.fsencode(directory / "link") + b"\xff"
+    os.symlink(daemon.socket, path)
     with (
         later(2.5, daemon.start),
-        pytest.warns(RuntimeWarning, match=r"waiting 2 s for a daemon at .*/socket") as said,
+        pytest.warns(RuntimeWarning, match=r"waiting 2 s for a daemon at .*/link\uFFFD") as said,
     ):
-        loader = tokend.Loader("train", 4, socket=daemon.socket, rank=0, world=1, framework="numpy")
+        loader = tokend.Loader("train", 4, socket=path, rank=0, world=1, framework="numpy")
     assert {warning.filename for warning in said} == {__file__}, "the user's line"
     with loader:
         assert next(loader)["position"].tolist() == [0, 1, 2, 3]

@@ -14,7 +14,7 @@ import pytest
 import transforms
 from lib import PACKAGE
 from lib.injected import injected
-from loading import SEQ, check, check_run, make
+from loading import SEQ, check, check_run, make, python
 
 import tokend
 from tokend.throughput import Throughput
@@ -245,6 +245,41 @@ def test_a_closed_loader_raises_and_its_batches_stay(served):
         with pytest.raises(tokend.Error, match="^closed: "):
             call()
     check(served, batch, served.plan("train", 0, 4), NAMES)
+
+
+CLOSED = """
+import sys, threading, tokend
+
+sys.setswitchinterval(1e-6)
+both = threading.Barrier(5)
+
+
+def look(delay):
+    while True:
+        both.wait()
+        for _ in range(delay):
+            pass
+        try:
+            for _ in range(20):
+                loader.position
+        except tokend.Error:
+            pass
+        both.wait()
+
+
+for i in range(4):
+    threading.Thread(target=look, args=[700 * i], daemon=True).start()
+for _ in range(300):
+    loader = tokend.Loader("train", 4, socket=sys.argv[1], framework="numpy")
+    both.wait()
+    loader.close()
+    both.wait()
+"""
+
+
+def test_a_loader_may_be_closed_while_other_threads_look_at_it(served):
+    done = python(CLOSED, served.socket)
+    assert done.returncode == 0, done
 
 
 class Enough(Exception):

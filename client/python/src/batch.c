@@ -1,27 +1,32 @@
 /* Copies batches to arrays: tokens and labels as int64 or int32, rows, documents. */
 #include "client/python/src/client.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 #define IGNORE (-100) /* torch's label for tokens without a loss */
 
-/* The fields of rows, as int64 [rows] each; -1 in padding rows. */
-enum { POSITION, DATASET, EPOCH, WINDOW, SHARD, OFFSET, FIELDS };
+/* Fields of rows: position, dataset, epoch, window, shard, offset. */
+enum { FIELDS = 6 };
 
-enum { FIRST_FIELD = 8 }; /* arguments of look_into() before the fields' addresses */
-
-/* Destinations of look_into(). NULL: not wanted. */
+/* Arguments of look_into(): addresses (0: not wanted), and the results of pack(). */
 struct into {
-	char *tokens, *labels;
+	uint64_t tokens, labels;
 	unsigned token_bytes, label_bytes;
-	uint32_t width, seq; /* tokens and labels of a row */
-	uint32_t rows;	     /* of the arrays */
-	unsigned fields;
-	int64_t *field[FIELDS];
-	int64_t *ids;	 /* [rows × seq] */
-	int32_t *starts; /* [rows × seq + 1] */
+	unsigned width;		/* tokens of a row */
+	unsigned rows;		/* of the arrays */
+	uint64_t field[FIELDS]; /* int64 [rows]; -1 in padding rows */
+	uint64_t ids;		/* int64 [rows × seq] */
+	uint64_t starts;	/* int32 [rows × seq + 1] */
+	uint32_t seq;		/* labels of a row */
 	uint32_t documents, longest;
 };
+
+/* The address as a pointer. */
+static void *at(uint64_t address)
+{
+	return (void *)(uintptr_t)address;
+}
 
 /* ---- rows and documents ---- */
 
@@ -33,18 +38,19 @@ static void copy_fields(const struct tokend_batch *b, const struct into *into)
 			row->window, row->shard, row->offset};
 		bool padding = row->position == TOKEND_PADDING;
 
-		for (unsigned f = 0; f < into->fields; f++)
-			into->field[f][i] = padding ? -1 : (int64_t)value[f];
+		for (unsigned f = 0; f < FIELDS && into->field[f]; f++)
+			((int64_t *)at(into->field[f]))[i] = padding ? -1 : (int64_t)value[f];
 	}
 }
 
-static void pack_document(struct into *into, uint32_t at, uint32_t length)
+static void pack_document(struct into *into, uint32_t first, uint32_t length)
 {
-	int64_t *ids = into->ids + at;
+	int64_t *ids = (int64_t *)at(into->ids) + first;
+	int32_t *starts = at(into->starts);
 
 	for (uint32_t i = 0; i < length; i++)
 		ids[i] = i;
-	into->starts[into->documents++] = (int32_t)at;
+	starts[into->documents++] = (int32_t)first;
 	if (length > into->longest)
 		into->longest = length;
 }
@@ -67,7 +73,7 @@ static void pack(const struct tokend *t, const struct tokend_batch *b, struct in
 		}
 		pack_document(into, r * into->seq + begin, into->seq - begin);
 	}
-	into->starts[into->documents] = (int32_t)(b->rows * into->seq);
+	((int32_t *)at(into->starts))[into->documents] = (int32_t)(b->rows * into->seq);
 }
 
 /* ---- tokens and labels ---- */
@@ -83,12 +89,11 @@ static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_
 	while (token[i] <= INT32_MAX)
 		i++;
 	snprintf(why, sizeof(why),
-		"dtype: token %lld does not fit into int32 (position %llu, dataset %s, shard %u, "
-		"offset %llu); use int64",
-		(long long)token[i], (unsigned long long)row->position,
-		tokend_dataset(c->t, row->dataset), row->shard,
-		(unsigned long long)(row->offset + i));
-	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
+		"dtype: token %u does not fit into int32 (position %" PRIu64
+		", dataset %s, shard %u, offset %" PRIu64 "); use int64",
+		token[i], row->position, tokend_dataset(c->t, row->dataset), row->shard,
+		row->offset + i);
+	raise_error(TOKEND_EARGUMENT, why);
 }
 
 /* Copies @n tokens of row @r, from token @first on, as integers of @bytes. Returns false, with the
@@ -140,10 +145,10 @@ static bool copy_rows(struct client *c, const struct tokend_batch *b, const stru
 	size_t labels = (size_t)into->seq * into->label_bytes;
 
 	for (uint32_t r = 0; r < b->rows; r++) {
-		if (into->tokens && !copy_tokens(c, b, r, 0, into->width, into->tokens + r * tokens,
-					    into->token_bytes))
+		if (into->tokens && !copy_tokens(c, b, r, 0, into->width,
+					    at(into->tokens + r * tokens), into->token_bytes))
 			return false;
-		if (into->labels && !copy_labels(c, b, r, into, into->labels + r * labels))
+		if (into->labels && !copy_labels(c, b, r, into, at(into->labels + r * labels)))
 			return false;
 	}
 	return true;
@@ -151,27 +156,8 @@ static bool copy_rows(struct client *c, const struct tokend_batch *b, const stru
 
 /* ---- look_into() and take() ---- */
 
-static bool read_into(struct into *into, PyObject *args)
-{
-	unsigned long long tokens, labels, ids, starts, f[FIELDS];
-
-	*into = (struct into){0};
-	if (!PyArg_ParseTuple(args, "KIIIKIKK|KKKKKK", &tokens, &into->token_bytes, &into->width,
-		    &into->rows, &labels, &into->label_bytes, &ids, &starts, &f[POSITION],
-		    &f[DATASET], &f[EPOCH], &f[WINDOW], &f[SHARD], &f[OFFSET]))
-		return false;
-	into->tokens = (char *)(uintptr_t)tokens;
-	into->labels = (char *)(uintptr_t)labels;
-	into->ids = (int64_t *)(uintptr_t)ids;
-	into->starts = (int32_t *)(uintptr_t)starts;
-	into->fields = (unsigned)PyTuple_Size(args) - FIRST_FIELD;
-	for (unsigned i = 0; i < into->fields; i++)
-		into->field[i] = (int64_t *)(uintptr_t)f[i];
-	return true;
-}
-
 /*
- * Waits for the next batch, without taking it. 1, 0: the end, or an error with the exception set.
+ * Waits for the next batch, without taking it. Returns 1, 0 at the end, or an error.
  *
  * A ready batch is found without releasing the interpreter's lock. The search for a lost daemon
  * may call idle(), which takes that lock.
@@ -185,83 +171,73 @@ static int await_batch(struct client *c, struct tokend_batch *b)
 		WAITING(r = tokend_peek(c->t, b, 1));
 		c->yields = false;
 	}
-	if (r < 0)
-		raise_last(c, r);
 	return r;
 }
 
-static PyObject *copy_batch(struct client *c, struct into *into)
+static PyObject *copy_batch(struct client *c, const struct tokend_batch *b, struct into *into)
 {
 	struct tokend_shape shape;
-	struct tokend_batch b;
-	int r = await_batch(c, &b);
 
-	if (r == 0)
-		return Py_NewRef(Py_None);
-	if (r < 0)
-		return NULL;
 	tokend_shape(c->t, &shape);
 	into->seq = (uint32_t)shape.seq_len;
-	if (b.rows != into->rows)
-		return raise_error((PyObject *)c, TOKEND_EARGUMENT,
+	if (b->rows != into->rows)
+		return raise_error(TOKEND_EARGUMENT,
 			"a signal handler or another thread sought during next(); call it again");
-	if (!copy_rows(c, &b, into))
+	if (!copy_rows(c, b, into))
 		return NULL;
-	copy_fields(&b, into);
+	copy_fields(b, into);
 	if (into->ids)
-		pack(c->t, &b, into);
-	return Py_BuildValue("IKIII", b.rows_valid, (unsigned long long)b.next, into->documents,
-		into->longest, tokend_annotations(c->t));
+		pack(c->t, b, into);
+	return Py_BuildValue("IkIII", b->rows_valid, b->next, into->documents, into->longest,
+		tokend_annotations(c->t));
 }
 
 PyObject *client_look_into(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
-	struct into into;
-
-	if (!read_into(&into, args) || !enter(c, true))
-		return NULL;
-	return leave(c, true, copy_batch(c, &into));
-}
-
-/* Takes the batch that the last look_into() copied. */
-static PyObject *take(struct client *c, uint64_t next, bool keep)
-{
+	struct into into = {0};
+	uint64_t *f = into.field;
 	struct tokend_batch b;
-	int r = await_batch(c, &b);
+	int r;
 
-	if (r < 0 || PyErr_Occurred())
+	if (!PyArg_ParseTuple(args, "kIIIkIkk|kkkkkk", &into.tokens, &into.token_bytes, &into.width,
+		    &into.rows, &into.labels, &into.label_bytes, &into.ids, &into.starts, &f[0],
+		    &f[1], &f[2], &f[3], &f[4], &f[5]) ||
+		!enter(c, true))
 		return NULL;
-	if (r == 0 || b.next != next)
-		return Py_NewRef(Py_False);
-	r = tokend_try_next(c->t, &b);
-	if (r != 1)
-		return raise_last(c, r);
-	PyErr_Clear(); /* of a warning: the batch is taken */
-	if (!keep)
-		tokend_release(c->t, &b);
-	c->batches++;
-	c->tokens += (uint64_t)b.rows_valid * b.window_tokens;
-	return Py_NewRef(Py_True);
+	r = await_batch(c, &b);
+	return leave(c, true, r, r > 0 ? copy_batch(c, &b, &into) : Py_NewRef(Py_None));
 }
 
 /*
+ * Takes the batch that the last look_into() copied.
+ *
  * A setter, because Python calls signal handlers after a function returns, but not after an
  * assignment. So no handler's exception comes between it and a `return batch` that follows.
  */
 int client_set_takes(PyObject *self, PyObject *value, void *none)
 {
 	struct client *c = (struct client *)self;
-	unsigned long long next;
-	int keep = 0;
+	struct tokend_batch b;
+	uint64_t next;
+	int keep = 0, r;
 
 	(void)none;
-	if (!PyArg_ParseTuple(value, "K|p", &next, &keep) || !enter(c, true))
+	if (!PyArg_ParseTuple(value, "k|p", &next, &keep) || !enter(c, true))
 		return -1;
-	PyObject *taken = leave(c, true, take(c, next, keep));
-
-	if (taken == Py_False)
+	r = await_batch(c, &b);
+	if (r > 0 && b.next == next && !PyErr_Occurred()) {
+		r = tokend_try_next(c->t, &b);
+		if (r > 0) {
+			PyErr_Clear(); /* of a warning: the batch is taken */
+			if (!keep)
+				tokend_release(c->t, &b);
+			c->batches++;
+			c->tokens += (uint64_t)b.rows_valid * b.window_tokens;
+		}
+	} else if (r >= 0 && !PyErr_Occurred()) {
 		PyErr_SetNone(PyExc_LookupError);
-	Py_XDECREF(taken);
-	return taken == Py_True ? 0 : -1;
+	}
+	leave(c, true, r, NULL);
+	return PyErr_Occurred() ? -1 : 0;
 }

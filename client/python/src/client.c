@@ -7,12 +7,6 @@
 
 #include <string.h>
 
-/* Unlocks after a call. Returns None, or NULL with the exception of @r < 0. */
-static PyObject *done(struct client *c, bool waits, int r)
-{
-	return leave(c, waits, r < 0 ? raise_last(c, r) : Py_NewRef(Py_None));
-}
-
 /* ---- members ---- */
 
 static uint64_t (*const numbers[])(const struct tokend *t) = {
@@ -25,27 +19,21 @@ static PyObject *get_number(PyObject *self, void *member)
 
 	if (!enter(c, false))
 		return NULL;
-	return leave(c, false, PyLong_FromUnsignedLongLong((*of)(c->t)));
+	return leave(c, false, 0, PyLong_FromUnsignedLong((*of)(c->t)));
 }
 
 static PyObject *get_cursor(PyObject *self, void *none)
 {
 	struct client *c = (struct client *)self;
-	char *bytes = PyMem_Malloc(TOKEND_CURSOR_BYTES);
-	PyObject *result = NULL;
+	char bytes[TOKEND_CURSOR_BYTES];
+	int64_t n;
 
 	(void)none;
-	if (!bytes)
-		return PyErr_NoMemory();
-	if (enter(c, false)) {
-		int64_t n = tokend_cursor(c->t, bytes, TOKEND_CURSOR_BYTES);
-
-		result = leave(c, false,
-			n < 0 ? raise_last(c, (int)n)
-			      : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)n));
-	}
-	PyMem_Free(bytes);
-	return result;
+	if (!enter(c, false))
+		return NULL;
+	n = tokend_cursor(c->t, bytes, sizeof(bytes));
+	return leave(c, false, n < 0 ? (int)n : 0,
+		n < 0 ? NULL : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)n));
 }
 
 /* An "O&" converter of Py_BuildValue(): a text that may be a path. NULL: None. */
@@ -63,157 +51,139 @@ static PyObject *client_shape(PyObject *self, PyObject *none)
 	if (!enter(c, false))
 		return NULL;
 	tokend_shape(c->t, &s);
-
-	return leave(c, false,
-		Py_BuildValue("{sIsIsIsIsKsKsKsKsKsdsKsKsIsO&sO&sO&}", "rows", s.rows,
+	return leave(c, false, 0,
+		Py_BuildValue("{sIsIsIsIsksksksksksdsksksIsO&sO&sO&}", "rows", s.rows,
 			"window_tokens", s.window_tokens, "token_bytes", s.token_bytes, "slots",
-			s.slots, "seq_len", (unsigned long long)s.seq_len, "rank",
-			(unsigned long long)s.rank, "world", (unsigned long long)s.world,
-			"lost_wakes", (unsigned long long)s.lost_wakes, "reattached",
-			(unsigned long long)s.reattached, "waited_s", (double)s.waited_ns / 1e9,
-			"batches", (unsigned long long)c->batches, "tokens",
-			(unsigned long long)c->tokens, "annotations", tokend_annotations(c->t),
-			"run", from_path, tokend_run(c->t), "socket", from_path,
-			tokend_socket(c->t), "config", from_path, tokend_config(c->t)));
+			s.slots, "seq_len", s.seq_len, "rank", s.rank, "world", s.world,
+			"lost_wakes", s.lost_wakes, "reattached", s.reattached, "waited_s",
+			(double)s.waited_ns / 1e9, "batches", c->batches, "tokens", c->tokens,
+			"annotations", tokend_annotations(c->t), "run", from_path, tokend_run(c->t),
+			"socket", from_path, tokend_socket(c->t), "config", from_path,
+			tokend_config(c->t)));
 }
 
 /* ---- position ---- */
 
 static PyObject *client_commit(PyObject *self, PyObject *args)
 {
-	struct client *c = (struct client *)self;
-	unsigned long long next;
+	uint64_t next;
 
-	if (!PyArg_ParseTuple(args, "K", &next) || !enter(c, false))
+	if (!PyArg_ParseTuple(args, "k", &next))
 		return NULL;
-	return done(c, false, tokend_commit(c->t, next));
+	CALL(false, tokend_commit(c->t, next), Py_NewRef(Py_None));
 }
 
 static PyObject *client_seek(PyObject *self, PyObject *args)
 {
-	struct client *c = (struct client *)self;
-	unsigned long long rank, world;
+	uint64_t rank, world;
 	const char *cursor;
 	unsigned rows;
-	int again = 0, r;
 	Py_ssize_t n;
+	int again;
 
-	if (!PyArg_ParseTuple(args, "z#KKI|p", &cursor, &n, &rank, &world, &rows, &again) ||
-		!enter(c, true))
+	if (!PyArg_ParseTuple(args, "z#kkIp", &cursor, &n, &rank, &world, &rows, &again))
 		return NULL;
-	WAITING(r = (again ? tokend_seek_pass : tokend_seek)(
-			c->t, cursor, (size_t)n, rank, world, rows));
-	return done(c, true, r);
+	CALL(true,
+		(again ? tokend_seek_pass : tokend_seek)(
+			c->t, cursor, (size_t)n, rank, world, rows),
+		Py_NewRef(Py_None));
+}
+
+bool read_weights(struct weights *w, PyObject *by_name)
+{
+	PyObject *name, *weight;
+	Py_ssize_t at = 0, bytes;
+
+	for (w->n = 0; PyDict_Next(by_name, &at, &name, &weight); w->n++) {
+		if (w->n == sizeof(w->name) / sizeof(w->name[0])) {
+			PyErr_Format(PyExc_ValueError, "mix: more than %u datasets", w->n);
+			return false;
+		}
+		w->name[w->n] = PyUnicode_AsUTF8AndSize(name, &bytes);
+		if (w->name[w->n] && strlen(w->name[w->n]) != (size_t)bytes)
+			PyErr_Format(PyExc_ValueError, "mix: %R is not a dataset's name", name);
+		w->weight[w->n] = PyFloat_AsDouble(weight);
+		if (PyErr_Occurred())
+			return false;
+	}
+	return true;
 }
 
 static PyObject *client_set_mix(PyObject *self, PyObject *by_name)
 {
-	struct client *c = (struct client *)self;
-	PyObject *result = NULL;
-	uint64_t acts_from = 0;
+	uint64_t acts_from;
 	struct weights w;
-	int r;
 
-	if (read_weights(&w, by_name) && enter(c, true)) {
-		WAITING(r = tokend_set_mix(c->t, w.name, w.weight, w.n, &acts_from));
-		result = leave(
-			c, true, r < 0 ? raise_last(c, r) : PyLong_FromUnsignedLongLong(acts_from));
-	}
-	free_weights(&w);
-	return result;
+	if (!read_weights(&w, by_name))
+		return NULL;
+	CALL(true, tokend_set_mix(c->t, w.name, w.weight, w.n, &acts_from),
+		PyLong_FromUnsignedLong(acts_from));
 }
 
 static PyObject *client_checkpoint(PyObject *self, PyObject *args)
 {
-	struct client *c = (struct client *)self;
 	char path[4096];
 	const char *tag;
-	int r;
 
-	if (!PyArg_ParseTuple(args, "s", &tag) || !enter(c, true))
+	if (!PyArg_ParseTuple(args, "s", &tag))
 		return NULL;
-	WAITING(r = tokend_checkpoint(c->t, tag, path, sizeof(path)));
-	return leave(c, true, r < 0 ? raise_last(c, r) : PyUnicode_DecodeFSDefault(path));
+	CALL(true, tokend_checkpoint(c->t, tag, path, sizeof(path)),
+		PyUnicode_DecodeFSDefault(path));
 }
 
 static PyObject *client_record(PyObject *self, PyObject *args)
 {
-	struct client *c = (struct client *)self;
-	PyObject *path, *result = NULL;
+	const char *path;
 
-	if (!PyArg_ParseTuple(args, "O&", PyUnicode_FSConverter, &path))
+	if (!PyArg_ParseTuple(args, "y", &path))
 		return NULL;
-	if (enter(c, true))
-		result = done(c, true, tokend_record(c->t, PyBytes_AsString(path)));
-	Py_DECREF(path);
-	return result;
+	CALL(true, tokend_record(c->t, path), Py_NewRef(Py_None));
 }
 
 /* ---- an operator's requests ---- */
 
+/* The call that takes the next batch raises the library's errors. */
 static PyObject *client_attend(PyObject *self, PyObject *none)
 {
-	struct client *c = (struct client *)self;
-
 	(void)none;
-	if (!enter(c, true))
-		return NULL;
-	WAITING((void)tokend_attend(c->t));
-	/* The call that takes the next batch raises the library's errors. */
-	return done(c, true, 0);
+	CALL(true, ((void)tokend_attend(c->t), 0), Py_NewRef(Py_None));
 }
 
 static PyObject *client_request(PyObject *self, PyObject *none)
 {
-	struct client *c = (struct client *)self;
 	struct tokend_request request;
-	int r;
 
 	(void)none;
-	if (!enter(c, true))
-		return NULL;
-	WAITING(r = tokend_request(c->t, &request));
-	return leave(c, true,
-		r < 0 ? raise_last(c, r)
-		      : Py_BuildValue("Kss", (unsigned long long)request.number, request.kind,
-				request.args));
+	CALL(true, tokend_request(c->t, &request),
+		Py_BuildValue("kss", request.number, request.kind, request.args));
 }
 
 static PyObject *client_obey(PyObject *self, PyObject *args)
 {
-	struct client *c = (struct client *)self;
 	const char *kind, *text;
-	uint64_t acts_from = 0;
-	int r;
+	uint64_t acts_from;
 
-	if (!PyArg_ParseTuple(args, "ss", &kind, &text) || !enter(c, true))
+	if (!PyArg_ParseTuple(args, "ss", &kind, &text))
 		return NULL;
-	WAITING(r = tokend_obey(c->t, kind, text, &acts_from));
-	return leave(c, true, r < 0 ? raise_last(c, r) : PyLong_FromUnsignedLongLong(acts_from));
+	CALL(true, tokend_obey(c->t, kind, text, &acts_from), PyLong_FromUnsignedLong(acts_from));
 }
 
 static PyObject *client_undo(PyObject *self, PyObject *none)
 {
-	struct client *c = (struct client *)self;
-
 	(void)none;
-	if (!enter(c, true))
-		return NULL;
-	WAITING((void)tokend_undo(c->t));
-	return done(c, true, 0);
+	CALL(true, ((void)tokend_undo(c->t), 0), Py_NewRef(Py_None));
 }
 
 static PyObject *client_answer(PyObject *self, PyObject *args)
 {
-	struct client *c = (struct client *)self;
-	unsigned long long number;
+	uint64_t number;
 	const char *text;
-	int outcome, r;
+	int outcome;
 
-	if (!PyArg_ParseTuple(args, "Kis", &number, &outcome, &text) || !enter(c, true))
+	if (!PyArg_ParseTuple(args, "kis", &number, &outcome, &text))
 		return NULL;
-	WAITING(r = tokend_answer(c->t, number, (enum tokend_outcome)outcome, text));
-	return done(c, true, r);
+	CALL(true, tokend_answer(c->t, number, (enum tokend_outcome)outcome, text),
+		Py_NewRef(Py_None));
 }
 
 /* ---- the ring's memory, for device.py ---- */
@@ -228,8 +198,7 @@ static void on_gone(void *context, void *base, uint64_t bytes)
 
 	PyErr_Fetch(&type, &value, &trace); /* that of the call */
 	/* It must complete: a Ctrl-C is delivered afterwards. */
-	while (!(result = PyObject_CallFunction(gone, "KK", (unsigned long long)(uintptr_t)base,
-			 (unsigned long long)bytes)) &&
+	while (!(result = PyObject_CallFunction(gone, "kk", (uintptr_t)base, bytes)) &&
 		PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
 		PyErr_Clear();
 		interrupted = true;
@@ -246,61 +215,47 @@ static void on_gone(void *context, void *base, uint64_t bytes)
 
 static PyObject *client_memory(PyObject *self, PyObject *gone)
 {
-	struct client *c = (struct client *)self;
 	uint64_t bytes;
 	void *base;
 
-	if (!enter(c, false))
-		return NULL;
-
-	int r = tokend_memory(c->t, &base, &bytes, on_gone, gone);
-
-	if (r != 1)
-		return done(c, false, r);
-	Py_INCREF(gone);
-	return leave(c, false,
-		Py_BuildValue(
-			"KK", (unsigned long long)(uintptr_t)base, (unsigned long long)bytes));
+	CALL(false, tokend_memory(c->t, &base, &bytes, on_gone, gone),
+		r == 0 ? Py_NewRef(Py_None)
+		       : (Py_INCREF(gone), Py_BuildValue("kk", (uintptr_t)base, bytes)));
 }
 
 static PyObject *client_slot(PyObject *self, PyObject *none)
 {
-	struct client *c = (struct client *)self;
 	struct tokend_batch b;
-	int r;
+	bool there;
 
 	(void)none;
-	if (!enter(c, true))
-		return NULL;
-	WAITING(r = tokend_peek(c->t, &b, 0));
-	if (r != 1) /* the call that takes the batch raises the error */
-		return done(c, true, 0);
-	return leave(c, true,
-		Py_BuildValue("KIIIK", (unsigned long long)(uintptr_t)b.tokens, b.rows,
-			b.window_tokens, b.token_bytes, (unsigned long long)b.handle));
+	/* The call that takes the batch raises the error. */
+	CALL(true, (there = tokend_peek(c->t, &b, 0) == 1, 0),
+		there ? Py_BuildValue("kIIIk", (uintptr_t)b.tokens, b.rows, b.window_tokens,
+				b.token_bytes, b.handle)
+		      : Py_NewRef(Py_None));
 }
 
 static PyObject *client_release(PyObject *self, PyObject *args)
 {
-	struct client *c = (struct client *)self;
-	unsigned long long handle;
+	struct tokend_batch b = {0};
 
-	if (!PyArg_ParseTuple(args, "K", &handle) || !enter(c, true))
+	if (!PyArg_ParseTuple(args, "k", &b.handle))
 		return NULL;
-
-	struct tokend_batch b = {.handle = handle};
-
-	WAITING(tokend_release(c->t, &b)); /* may call on_gone() */
-	return done(c, true, 0);
+	/* may call on_gone() */
+	CALL(true, (tokend_release(c->t, &b), 0), Py_NewRef(Py_None));
 }
 
 /* ---- attach and close ---- */
 
-/* Ends the session. */
-static void client_detach(struct client *c)
+/* Ends the session. Waits for copies, which may wait for a thread that needs the interpreter's
+ * lock. That lock protects c->t from other threads that look whether the session has ended. */
+static void detach(struct client *c)
 {
-	tokend_detach(c->t);
+	struct tokend *t = c->t;
+
 	c->t = NULL;
+	WAITING(tokend_detach(t));
 }
 
 /* An "O&" converter to PyObject *, a path as bytes, which the caller releases. None: NULL. */
@@ -315,66 +270,45 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 		"slots", "deadline_ms", "connect_ms", "cursor", "tag", "position", "helper",
 		"strict", "config", "max_wait_ms", NULL};
 	struct client *c = (struct client *)self;
-	unsigned long long rank = 0, world = 1, max_wait = 0;
 	struct tokend_options o = {.size = sizeof(o),
+		.world = 1,
 		.idle = on_idle,
 		.notice = on_notice,
 		.context = c,
 		.warn = on_warn,
 		.warn_context = c};
+	PyObject *socket = NULL, *config = NULL, *position = Py_None;
 	Py_ssize_t cursor_bytes = 0;
-	PyObject *config = NULL, *position = Py_None;
-	char why[1400];
+	char why[WHY_BYTES];
 	int r;
 
-	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sI|zzKKIIIIz#zOppO&K", names, &o.stream,
-		    &o.micro_batch, &o.socket, &o.run, &rank, &world, &o.peer, &o.slots,
+	c->turn = c->state = (pthread_mutex_t)PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
+	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sI|O&zkkIIIIz#zOppO&k", names, &o.stream,
+		    &o.micro_batch, to_path, &socket, &o.run, &o.rank, &o.world, &o.peer, &o.slots,
 		    &o.deadline_ms, &o.connect_ms, &o.cursor, &cursor_bytes, &o.tag, &position,
-		    &o.helper, &o.strict, to_path, &config, &max_wait))
+		    &o.helper, &o.strict, to_path, &config, &o.max_wait_ms))
 		return -1;
-	o.rank = rank;
-	o.world = world;
+	o.socket = socket ? PyBytes_AsString(socket) : NULL;
+	o.config = config ? PyBytes_AsString(config) : NULL;
 	o.cursor_bytes = (size_t)cursor_bytes;
 	o.start_at_position = position != Py_None;
-	o.position = o.start_at_position ? PyLong_AsUnsignedLongLong(position) : 0;
-	o.max_wait_ms = max_wait;
-	o.config = config ? PyBytes_AsString(config) : NULL;
+	o.position = o.start_at_position ? PyLong_AsUnsignedLong(position) : 0;
 	WAITING(r = tokend_attach(&c->t, &o, why, sizeof(why)));
+	Py_XDECREF(socket);
 	Py_XDECREF(config);
 	if (r < 0)
-		raise_error(self, r, why);
-	else if (PyErr_Occurred())
-		WAITING(client_detach(c)); /* a warning that the user made an error */
+		raise_error(r, why);
+	else if (PyErr_Occurred()) /* a warning that the user made an error */
+		detach(c);
 	return c->t ? 0 : -1;
-}
-
-static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
-{
-	allocfunc allocate = PyType_GetSlot(type, Py_tp_alloc);
-	struct client *c = (struct client *)allocate(type, 0);
-
-	(void)args, (void)keywords;
-	if (c) {
-		pthread_mutexattr_t checked;
-
-		pthread_mutexattr_init(&checked);
-		pthread_mutexattr_settype(&checked, PTHREAD_MUTEX_ERRORCHECK);
-		pthread_mutex_init(&c->turn, &checked);
-		pthread_mutex_init(&c->state, &checked);
-		pthread_mutexattr_destroy(&checked);
-	}
-	return (PyObject *)c;
 }
 
 static void client_dealloc(PyObject *self)
 {
-	struct client *c = (struct client *)self;
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc release = PyType_GetSlot(type, Py_tp_free);
 
-	client_detach(c);
-	pthread_mutex_destroy(&c->turn);
-	pthread_mutex_destroy(&c->state);
+	tokend_detach(((struct client *)self)->t);
 	release(self);
 	Py_DECREF(type);
 }
@@ -392,9 +326,8 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 		PyErr_Clear();
 		Py_RETURN_NONE;
 	}
-	/* Waits for copies, which may wait for a thread that needs the interpreter's lock. */
-	WAITING(client_detach(c));
-	return done(c, true, 0);
+	detach(c);
+	return leave(c, true, 0, Py_NewRef(Py_None));
 }
 
 /* ---- the class ---- */
@@ -412,11 +345,11 @@ static PyMethodDef client_methods[] = {
 		"fields        int64 [rows] each: position, dataset, epoch, window, shard, "
 		"offset\n\n"
 		"Returns (rows_valid, next, documents, longest, annotations), or None at the end "
-		"of the stream. Does not take the batch: call take() then."},
+		"of the stream. Does not take the batch: set takes then."},
 	{"shape", client_shape, METH_NOARGS, "Sizes, counters and names, as a dict."},
 	{"commit", client_commit, METH_VARARGS, NULL},
 	{"seek", client_seek, METH_VARARGS,
-		"seek(cursor or None, rank, world, micro_batch, again=False)\n\n"
+		"seek(cursor or None, rank, world, micro_batch, again)\n\n"
 		"Moves to a cursor (None: the last batch taken). again: another pass over a finite "
 		"stream."},
 	{"set_mix", client_set_mix, METH_O,
@@ -446,8 +379,7 @@ static PyGetSetDef client_members[] = {
 	{"cursor", get_cursor, NULL, "Bytes.", NULL},
 	{"takes", NULL, client_set_takes,
 		"Set it to (next, keep) to take the batch with the next of look_into(). "
-		"LookupError: "
-		"another thread was faster. keep: release() releases it.",
+		"LookupError: another thread was faster. keep: release() releases it.",
 		NULL},
 	{"position", get_number, NULL, NULL, (void *)&numbers[0]},
 	{"taken", get_number, NULL, NULL, (void *)&numbers[1]},
@@ -459,7 +391,6 @@ static PyGetSetDef client_members[] = {
 
 static PyType_Slot client_slots[] = {
 	{Py_tp_doc, "One session with a daemon. Private: use tokend.Loader."},
-	{Py_tp_new, client_new},
 	{Py_tp_init, client_init},
 	{Py_tp_dealloc, client_dealloc},
 	{Py_tp_methods, client_methods},

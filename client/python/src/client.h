@@ -18,6 +18,8 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+_Static_assert(sizeof(long) == sizeof(uint64_t), "as Python's format k");
+
 struct client {
 	PyObject_HEAD struct tokend *t; /* NULL: closed */
 	pthread_mutex_t turn, state;
@@ -25,28 +27,21 @@ struct client {
 	uint64_t batches, tokens;
 };
 
-enum { ERRORS = 11 };
-
-struct module {
-	PyObject *error;	    /* tokend.Error */
-	PyObject *kind[ERRORS + 1]; /* its subclasses, by -enum tokend_error */
-	PyObject *client;
-};
-
 /* ---- turn.c ---- */
 
-/* Sets the exception for @code, an enum tokend_error, unless one is set. Returns NULL. */
-PyObject *raise_error(PyObject *self, int code, const char *why);
-/* The same with tokend_why(). */
-PyObject *raise_last(struct client *c, int code);
+enum { WHY_BYTES = 1400 }; /* of an error's text */
+
+/* Sets the exception for @code, an enum tokend_error or 0, unless one is set. Returns NULL. */
+PyObject *raise_error(int code, const char *why);
 
 /*
  * Locks the handle before any use, and unlocks it after. @waits: the call may wait for the daemon.
  * enter() returns false, with the exception set and nothing locked, if the handle was closed or
- * belongs to the parent process. leave() returns @result, or NULL if a callback has raised.
+ * belongs to the parent process. leave() returns @result, or NULL if a callback has raised, or with
+ * the library's exception if @r, what its function returned, is an error.
  */
 bool enter(struct client *c, bool waits);
-PyObject *leave(struct client *c, bool waits, PyObject *result);
+PyObject *leave(struct client *c, bool waits, int r, PyObject *result);
 
 /* Callbacks of struct tokend_options; @context is a struct client. */
 int on_idle(void *context);
@@ -61,6 +56,17 @@ void on_notice(void *context, const char *line);
 		PyEval_RestoreThread(thread);                                                      \
 	} while (0)
 
+/* The rest of a method: makes @call, and returns its error, otherwise @result. */
+#define CALL(waits, call, result)                                                                  \
+	do {                                                                                       \
+		struct client *c = (struct client *)self;                                          \
+		int r;                                                                             \
+		if (!enter(c, waits))                                                              \
+			return NULL;                                                               \
+		WAITING(r = call);                                                                 \
+		return leave(c, waits, r, r < 0 ? NULL : (result));                                \
+	} while (0)
+
 /* ---- batch.c ---- */
 
 PyObject *client_look_into(PyObject *self, PyObject *args);
@@ -70,17 +76,13 @@ int client_set_takes(PyObject *self, PyObject *value, void *none);
 
 extern PyType_Spec client_spec;
 
-/* ---- _tokend.c ---- */
-
 struct weights {
-	const char **name; /* the dict owns the texts */
-	double *weight;
+	const char *name[1024]; /* the dict owns the texts; a stream has at most so many datasets */
+	double weight[1024];
 	uint32_t n;
 };
 
-/* Reads a dict of weights by name. Returns false with the exception set. The caller calls
- * free_weights() in both cases. */
+/* Reads a dict of weights by name. Returns false with the exception set. */
 bool read_weights(struct weights *w, PyObject *by_name);
-void free_weights(struct weights *w);
 
 #endif

@@ -12,35 +12,29 @@
 #include <string.h>
 #include <unistd.h>
 
-PyObject *raise_error(PyObject *self, int code, const char *why)
+/* Calls a function of tokend.errors with @line and @code. */
+static PyObject *in_python(const char *function, const char *line, int code)
 {
-	struct module *m = PyType_GetModuleState(Py_TYPE(self));
-	PyObject *kind = code < 0 && code >= -ERRORS ? m->kind[-code] : NULL;
+	PyObject *module = PyImport_ImportModule("tokend.errors"), *result = NULL;
+	/* A store chooses some of the words, paths may have any bytes, and long texts are cut. */
+	PyObject *text = PyUnicode_DecodeUTF8(line, (Py_ssize_t)strlen(line), "replace");
 
-	/* If a signal's handler raised, its exception is already set. */
-	if (PyErr_Occurred())
-		return NULL;
-
-	/* A store chooses some of the words, and long texts are cut. */
-	PyObject *text = PyUnicode_DecodeUTF8(why, (Py_ssize_t)strlen(why), "replace");
-
-	if (text)
-		PyErr_SetObject(kind ? kind : m->error, text);
+	if (module && text)
+		result = PyObject_CallMethod(module, function, "Oi", text, code);
 	Py_XDECREF(text);
-	return NULL;
+	Py_XDECREF(module);
+	return result;
 }
 
-PyObject *raise_last(struct client *c, int code)
+PyObject *raise_error(int code, const char *why)
 {
-	const char *why = tokend_why(c->t);
-	char renamed[1400];
+	/* If a signal's handler raised, its exception is already set. */
+	PyObject *error = PyErr_Occurred() ? NULL : in_python("of", why, code);
 
-	/* Loader's deadline= is also the library's max_wait. */
-	if (code == TOKEND_EWAIT && strncmp(why, "max_wait", 8) == 0) {
-		snprintf(renamed, sizeof(renamed), "deadline%s", why + 8);
-		why = renamed;
-	}
-	return raise_error((PyObject *)c, code, why);
+	if (error)
+		PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+	Py_XDECREF(error);
+	return NULL;
 }
 
 /* ---- locks ---- */
@@ -50,18 +44,17 @@ static bool lock(pthread_mutex_t *mutex)
 {
 	int error = pthread_mutex_trylock(mutex);
 
-	if (error == 0)
-		return true;
-	Py_BEGIN_ALLOW_THREADS error = pthread_mutex_lock(mutex);
-	Py_END_ALLOW_THREADS return error == 0;
+	if (error)
+		WAITING(error = pthread_mutex_lock(mutex));
+	return error == 0;
 }
 
 /* Python code (a signal's handler) used the handle in the thread that waits in it. */
-static bool busy(struct client *c)
+static bool busy(void)
 {
-	raise_error((PyObject *)c, 0,
-		"busy: the loader is waiting in this thread, and a signal's handler interrupted "
-		"it; set a flag in the handler, and act on it when the call has returned");
+	raise_error(0, "busy: the loader is waiting in this thread, and a signal's handler "
+		       "interrupted it; set a flag in the handler, and act on it when the call has "
+		       "returned");
 	return false;
 }
 
@@ -69,11 +62,11 @@ bool enter(struct client *c, bool waits)
 {
 	if (c->t && tokend_forked(c->t)) {
 		/* fork() copied the locks, which may be locked: do not use them. */
-		raise_last(c, TOKEND_EFORKED);
+		raise_error(TOKEND_EFORKED, tokend_why(c->t));
 		return false;
 	}
 	if (waits && !lock(&c->turn))
-		return busy(c);
+		return busy();
 
 	bool locked = lock(&c->state);
 
@@ -84,16 +77,22 @@ bool enter(struct client *c, bool waits)
 	if (waits)
 		pthread_mutex_unlock(&c->turn);
 	if (!locked)
-		return busy(c);
-	raise_error((PyObject *)c, 0, "closed: this loader was closed; make a new one");
+		return busy();
+	raise_error(0, "closed: this loader was closed; make a new one");
 	return false;
 }
 
-PyObject *leave(struct client *c, bool waits, PyObject *result)
+PyObject *leave(struct client *c, bool waits, int r, PyObject *result)
 {
+	char why[WHY_BYTES];
+
+	if (r < 0)
+		snprintf(why, sizeof(why), "%s", tokend_why(c->t));
 	pthread_mutex_unlock(&c->state);
 	if (waits)
 		pthread_mutex_unlock(&c->turn);
+	if (r < 0)
+		return raise_error(r, why);
 	if (result && PyErr_Occurred())
 		Py_CLEAR(result);
 	return result;
@@ -109,10 +108,8 @@ static bool ask_python(const char *line)
 	bool raised = PyErr_Occurred();
 
 	if (!raised && line) {
-		PyObject *module = PyImport_ImportModule("tokend.phrases");
-		PyObject *done = module ? PyObject_CallMethod(module, "warn", "s", line) : NULL;
+		PyObject *done = in_python("warn", line, 0);
 
-		Py_XDECREF(module);
 		Py_XDECREF(done);
 		raised = !done;
 	} else if (!raised) {

@@ -16,7 +16,10 @@ Modules with more: tokend.parallel (ranks and meshes), tokend.transform, tokend.
 tokend.throughput (metrics), tokend.integrations (adapters). Programs: python -m tokend --help.
 """
 
-from ._tokend import (
+from ._tokend import version as __version__
+from .batch import Batch
+from .cursor import Cursor
+from .errors import (
     ArgumentError,
     ConnectError,
     DataError,
@@ -25,9 +28,6 @@ from ._tokend import (
     ResourceError,
     WaitError,
 )
-from ._tokend import version as __version__
-from .batch import Batch
-from .cursor import Cursor
 from .group import DisagreementError
 from .loader import Loader
 from .requests import Request

@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 
-from ._tokend import Error, program, version
+from ._tokend import program, version
+from .errors import Error
 from .data.parser import meant, printable
 
 USAGE = """\

@@ -7,18 +7,20 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from . import _tokend, phrases
+from . import phrases
 from .cursor import SEEK, cursor_of, edited, integer, is_cursor
+from .errors import ArgumentError
 
 DEADLINE_S = 300.0
 # how long a first attach without deadline= waits if nobody listens: the daemon may be started
 # together with its trainers
 NOBODY_S = 5.0
 MOST_32 = (1 << 32) - 1
+MICRO_BATCH = 1 << 16  # rows, at most
 
 
 def micro_batch(value: Any) -> int:
-    return integer("micro_batch", value, _tokend.MICRO_BATCH, 1)
+    return integer("micro_batch", value, MICRO_BATCH, 1)
 
 
 def check_seconds(deadline: Any) -> None:
@@ -34,8 +36,7 @@ def reach(socket: Any, config: Any, deadline: float | None) -> dict[str, Any]:
     """The client's arguments that say which daemon it attaches to, and how long it looks for it."""
     wait = {"deadline_ms": milliseconds(deadline or DEADLINE_S)}
     if config is None:
-        path = {"socket": os.fsdecode(socket)} if socket else {}
-        return {**path, "connect_ms": milliseconds(deadline or NOBODY_S), **wait}
+        return {"socket": socket or None, "connect_ms": milliseconds(deadline or NOBODY_S), **wait}
     if socket is not None:
         raise ValueError("socket, config: pass one of them")
     if not isinstance(config, (str, bytes, os.PathLike)):
@@ -71,13 +72,13 @@ def target(now: bytes, cursor: Any, position: int | None) -> bytes | None:
     )
 
 
-def record_path(directory: Any, run: str, rank: int, peer: int) -> str:
+def record_path(directory: Any, run: str, rank: int, peer: int) -> bytes:
     """The file of this process in record=."""
     try:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:
-        raise _tokend.ArgumentError(
+        raise ArgumentError(
             f"record: {directory}: {error.strerror}; pass a directory that you can write to"
         ) from None
     name = f"{run}.{rank}-{peer}.{os.getpid()}-{time.time_ns()}.record"
-    return os.path.join(directory, name)
+    return os.fsencode(os.path.join(directory, name))

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from . import phrases
-from ._tokend import DOCUMENTS, LOSS_MASK, ArgumentError
 from .cursor import Cursor
 from .device import Cuda, Feed
+from .errors import ArgumentError
 
+DOCUMENTS, LOSS_MASK = 1, 2  # bits of tokend_annotations()
 IGNORE = -100  # a label that losses ignore
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in the extension's order
 SLICED = ("input_ids", "labels", "shift_labels", "position_ids", "loss_mask")

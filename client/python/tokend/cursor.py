@@ -8,6 +8,7 @@ from operator import index
 from typing import Any
 
 from . import _tokend, phrases
+from .errors import ArgumentError
 
 SEEK, SKIP, REWIND, MIX = range(4)  # enum tokend_edit_kind
 NUMBERS = ("position", "samples", "position", "at")  # what an edit's number is
@@ -23,7 +24,7 @@ def integer(name: str, value: Any, most: int = MOST, least: int = 0) -> int:
     if number is None or isinstance(value, bool):
         raise TypeError(phrases.is_not(name, value, f"an integer from {least} to {most}"))
     if not least <= number <= most:
-        raise _tokend.ArgumentError(f"{name}: {number}; must be {least} to {most}")
+        raise ArgumentError(f"{name}: {number}; must be {least} to {most}")
     return number
 
 
@@ -56,7 +57,7 @@ def cursor_of(
     if is_cursor(cursor):
         return bytes(cursor)  # type: ignore[arg-type]
     keys = sorted(map(str, state)) if isinstance(state, Mapping) else []
-    raise _tokend.ArgumentError(
+    raise ArgumentError(
         f"{what}: not from a tokend.Loader's state_dict(), it has no cursor of bytes, its keys are "
         f"{keys}; to continue after another loader, {instead}"
     )

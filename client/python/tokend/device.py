@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import phrases
-from ._tokend import ArgumentError, Error
+from .errors import ArgumentError, Error
 
 PORTABLE = 1  # cudaHostRegisterPortable
 DEVICES = "'cpu', 'cuda' or 'cuda:N'"

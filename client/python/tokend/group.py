@@ -16,7 +16,8 @@ from collections import deque
 from typing import Any
 
 from . import phrases
-from ._tokend import Error, cursor_show
+from ._tokend import cursor_show
+from .errors import Error
 
 PATIENCE_S = 1800.0  # gloo's default
 WARN_S = 5.0

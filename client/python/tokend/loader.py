@@ -16,10 +16,10 @@ from . import batch as batches
 from . import device as devices
 from . import group as groups
 from . import transform as transforms
-from ._tokend import ArgumentError, Error
 from .batch import Batch, Batches, Wanted
 from .cursor import SEEK, Cursor, cursor_of, edited, integer, named_weights
 from .doubts import Doubts
+from .errors import ArgumentError, Error
 from .requests import SAVES, Control, Request
 
 COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes")

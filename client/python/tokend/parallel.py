@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 
 from . import group as groups
 from . import phrases
-from ._tokend import ArgumentError
 from .cursor import integer
+from .errors import ArgumentError
 
 # ---- launchers ----
 

@@ -13,8 +13,9 @@ import time
 from typing import Any
 
 from . import phrases
-from ._tokend import DONE, FAILED, NOTED, Error
+from .errors import Error
 
+NOTED, DONE, FAILED = 1, 2, 3  # enum tokend_outcome
 NOT_DONE = (
     "not handled: the training loop went on without request.done(), so the model may not be saved; "
     "if control() returns a request whose save is true, save the model, then call its done() in "

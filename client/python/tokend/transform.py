@@ -26,11 +26,12 @@ from typing import Any
 
 from . import _tokend, phrases
 from .cursor import Cursor
+from .errors import Error
 
 TAG = 7  # of derive()
 
 
-class TransformError(_tokend.Error):
+class TransformError(Error):
     """A transform raised an exception, or did not return a row. The cursor is before the batch."""
 
 

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from . import _tokend
 from .batch import FIELDS
 from .cursor import SEEK, Cursor, edited
+from .errors import Error, WaitError
 from .transform import Transform
 
 AHEAD = 4  # batches of a worker
@@ -151,7 +152,7 @@ class Workers:
             return None
         position, made = self._held
         if position != int(fields[0][0]):
-            raise _tokend.Error(
+            raise Error(
                 f"workers: a worker is at position {position} instead of {int(fields[0][0])}; "
                 "report this, and seek to continue"
             )
@@ -166,14 +167,14 @@ class Workers:
         except RuntimeError as error:
             text = str(error).partition("\n")[0]
             if self._closed:
-                raise _tokend.Error("closed: this loader was closed; make a new one") from None
+                raise Error("closed: this loader was closed; make a new one") from None
             if "timed out" in text:  # no result is lost
                 self._amid = False
-                raise _tokend.WaitError(
+                raise WaitError(
                     f"deadline: the workers made no batch within {self._patience:g} s, so storage "
                     "or the transform is slow; see tokctl status, and call next() again"
                 ) from None
-            self._failed = _tokend.Error(
+            self._failed = Error(
                 f"workers: {text}; make a new loader and load its last state, or seek()"
             )
             self._amid = False

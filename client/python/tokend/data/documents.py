@@ -11,7 +11,7 @@ import re
 import typing
 import zlib
 
-from .._tokend import Error
+from ..errors import Error
 
 LOOKED_AT_BYTES = 512 << 10
 PART = 32 << 20  # characters of a text; tokenizers need up to a hundred times that

@@ -18,7 +18,8 @@ import subprocess
 import time
 import typing
 
-from .._tokend import Error, program
+from .._tokend import program
+from ..errors import Error
 from . import documents, tokenize, tokenizer
 from .parser import Parser, positive, printable, quoted, tokctl
 

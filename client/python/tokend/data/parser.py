@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 
-from .._tokend import Error, program
+from .._tokend import program
+from ..errors import Error
 
 
 def meant(name, known):

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 
-from .._tokend import Error
+from ..errors import Error
 from . import tokenize, tokenizer
 from .parser import Parser, printable
 

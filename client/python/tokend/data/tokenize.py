@@ -21,7 +21,8 @@ import os
 import sys
 import time
 
-from .._tokend import Error, version
+from .._tokend import version
+from ..errors import Error
 from . import documents, tokenizer
 from .parser import Parser, positive, printable, progress, quoted
 

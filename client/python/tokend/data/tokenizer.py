@@ -10,7 +10,7 @@ import os
 import pathlib
 import re
 
-from .._tokend import Error
+from ..errors import Error
 
 BYTES = "bytes"
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

@@ -12,7 +12,7 @@ import importlib.util
 import os
 import time
 
-from .._tokend import Error
+from ..errors import Error
 from . import tokenizer
 from .parser import Parser, positive, tokctl
 from .show import TOKENIZER_HELP, text_of
