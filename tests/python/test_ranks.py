@@ -65,7 +65,7 @@ OF_EIGHT = [  # a mesh of eight processes, and their ranks
 REFUSED = [
     ({"names": ["dp", "zebra"], "shape": [4, 2]}, r"mesh: \('dp', 'zebra'\): not all are known"),
     ({"names": ["dp_cp", "tp"], "shape": [4, 2]}, "dim 'dp_cp' of .* joins data and peer dims"),
-    ({"names": ["dp"], "of": [0, 1, 2, 3]}, "does not contain this process, global rank 4"),
+    ({"names": ["dp"], "of": [0, 1, 2, 3]}, "does not contain this process, 4"),
     ({"names": ["dp", "tp"], "shape": [4, 2], "cp": "zigzag"}, "cp: 'zigzag' needs a dim cp"),
 ]
 ZIGZAG = {"names": ["dp", "cp"], "shape": [2, 4], "cp": "zigzag"}
@@ -112,7 +112,7 @@ def test_meshes_give_ranks(served):
         (("data", "model"), [[0, 0], [1, 1]], [(0, 2), (1, 2)]),  # within a host
         (("fsdp", "tensor"), [[2, 3], [2, 3], [0, 1], [0, 1]], [(1, 2), (1, 2), (0, 2)]),
         (("data", "model"), [[0, 1], [1, 1], [0, 0]], "share some of their rows"),
-        (("data",), [1, 1], "has no device of this process, 0"),
+        (("data",), [1, 1], "does not contain this process, 0"),
     ],
 )
 def test_processes_of_a_jax_mesh(served, monkeypatch, names, processes, places):

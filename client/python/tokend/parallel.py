@@ -9,11 +9,11 @@ script, where one process runs.
 
 In a mesh of torch or JAX the names of the dims decide: a part of a name, split at "_", "-" and ".",
 is in DATA (ranks read different rows) or in PEER (ranks read the same rows). The data rank counts
-through the data dims in the mesh's order, the last one fastest; the peer number through the others.
-A slice of all data dims (mesh["dp"], also a flattened one) gives the same ranks as the mesh; one
-that leaves a data dim out (mesh["ep"]) would have the processes along it read the same rows. In a
-jax.sharding.Mesh a process has several devices, and processes whose devices have the same
-coordinates in the data dims are peers.
+through the data dims in the mesh's order, the last one fastest; the peer number through the
+processes with the same rows. A slice of all data dims (mesh["dp"], also a flattened one) gives the
+same ranks as the mesh; one that leaves a data dim out (mesh["ep"]) would have the processes along
+it read the same rows. In a jax.sharding.Mesh a process has several devices, and processes whose
+devices have the same coordinates in the data dims are peers.
 
 Names do not show everything: torchtitan's "fsdp" of its dense mesh and "efsdp" and "ep" of its
 sparse mesh contain cp and tp. With cp or tp pass its mesh "batch", or rank= and world=.
@@ -212,30 +212,25 @@ def _parts(name: str) -> set[str]:
     return set(re.split("[_.-]", name.lower()))
 
 
-def _kind(name: str, names: tuple[str, ...]) -> str | None:
-    parts = _parts(name)
-    if parts & DATA and parts & PEER:
-        raise ArgumentError(
-            f"mesh: dim {name!r} of {names} joins data and peer dims; pass the mesh with separate "
-            f"dims, or its slice of the data dims, or pass rank= and world="
-        )
-    return "data" if parts & DATA else "peer" if parts & PEER else None
-
-
-def _kinds(
-    names: tuple[str, ...], sizes: tuple[int, ...]
-) -> tuple[tuple[str, ...], list[str | None]]:
+def _data_dims(names: tuple[str, ...], sizes: tuple[int, ...]) -> list[int]:
+    """The numbers of the dims whose ranks read different rows."""
     if not names and len(sizes) == 1:
         names = ("dp",)
-    kinds = [_kind(name, names) for name in names]
-    known = [kind or size == 1 for kind, size in zip(kinds, sizes, strict=False)]
-    if not any(kinds) or not all(known):
+    parts = [_parts(name) for name in names]
+    for name, of in zip(names, parts, strict=True):
+        if of & DATA and of & PEER:
+            raise ArgumentError(
+                f"mesh: dim {name!r} of {names} joins data and peer dims; pass the mesh with "
+                "separate dims, or its slice of the data dims, or pass rank= and world="
+            )
+    known = [bool(of & (DATA | PEER)) for of in parts]
+    if not any(known) or not all(k or size == 1 for k, size in zip(known, sizes, strict=True)):
         raise ArgumentError(
             f"mesh: {names or 'dims without names'}: not all are known; begin the names of those "
             "whose ranks read different rows with dp_, and of those whose ranks read the same rows "
             "with mp_; or pass rank= and world="
         )
-    return names, kinds
+    return [dim for dim, of in enumerate(parts) if of & DATA]
 
 
 def _peer_dim() -> tuple[str, int] | None:
@@ -261,51 +256,39 @@ def locate(mesh: Any, rank: int | None, world: int | None, peer: int) -> Place:
         return Place(*coordinate(rank, world), peer, None)
     if rank is not None or world is not None or peer != 0:
         raise ValueError("mesh, rank, world, peer: the mesh has them; pass mesh= alone")
+    cp = None
     if hasattr(mesh, "axis_names") and hasattr(mesh, "devices"):
-        return _in_jax(mesh)
-    if not all(hasattr(mesh, name) for name in ("get_coordinate", "mesh_dim_names", "mesh")):
+        names, shape = tuple(mesh.axis_names), tuple(mesh.devices.shape)
+        processes = [device.process_index for device in mesh.devices.flat]
+        mine = sys.modules["jax"].process_index()
+    elif hasattr(mesh, "mesh_dim_names") and hasattr(mesh, "mesh"):
+        names, shape = tuple(mesh.mesh_dim_names or ()), tuple(mesh.mesh.shape)
+        processes = mesh.mesh.flatten().tolist()
+        mine = sys.modules["torch.distributed"].get_rank()
+        for name, at, size in zip(names, mesh.get_coordinate() or (), shape, strict=False):
+            if CONTEXT & _parts(name):
+                cp = (at, size)
+    else:
         raise TypeError(
             phrases.is_not("mesh", mesh, "a torch.distributed DeviceMesh or a JAX Mesh")
         )
-    names, kinds = _kinds(tuple(mesh.mesh_dim_names or ()), tuple(mesh.mesh.shape))
-    place = mesh.get_coordinate()
-    if place is None:
-        distributed: Any = sys.modules["torch.distributed"]
+    data = _data_dims(names, shape)
+    parts: dict[int, set[tuple[int, ...]]] = {}  # of each process: coordinates in the data dims
+    for index, process in zip(itertools.product(*map(range, shape)), processes, strict=True):
+        parts.setdefault(process, set()).add(tuple(index[dim] for dim in data))
+    if mine not in parts:
         raise ArgumentError(
-            f"mesh: does not contain this process, global rank {distributed.get_rank()} (its "
-            f"ranks: {phrases.few(sorted(mesh.mesh.flatten().tolist()))}); pass a mesh that does"
+            f"mesh: does not contain this process, {mine} (its processes: "
+            f"{phrases.few(sorted(parts))}); pass a mesh that does"
         )
-    rank, world, peer, peers, cp = 0, 1, 0, 1, None
-    for name, kind, at, size in zip(names, kinds, place, mesh.mesh.shape, strict=True):
-        if kind == "data":
-            rank, world = rank * size + at, world * size
-        else:
-            peer, peers = peer * size + at, peers * size
-        if CONTEXT & _parts(name):
-            cp = (at, size)
-    return Place(rank, world, int(mesh.mesh.min()) * peers + peer, cp)
-
-
-def _in_jax(mesh: Any) -> Place:
-    jax: Any = sys.modules["jax"]
-    names, kinds = _kinds(tuple(mesh.axis_names), mesh.devices.shape)
-    coordinates: dict[int, set[tuple[int, ...]]] = {}  # of each process, in the data dims
-    for index in itertools.product(*map(range, mesh.devices.shape)):
-        at = tuple(i for i, kind in zip(index, kinds, strict=True) if kind == "data")
-        coordinates.setdefault(mesh.devices[index].process_index, set()).add(at)
-    mine = jax.process_index()
-    if mine not in coordinates:
-        raise ArgumentError(
-            f"mesh: has no device of this process, {mine} (it has devices of processes "
-            f"{phrases.few(sorted(coordinates))}); pass a mesh that does"
-        )
-    shares = sorted({tuple(sorted(part)) for part in coordinates.values()})
+    shares = sorted({tuple(sorted(part)) for part in parts.values()})
     joined = {at for share in shares for at in share}
     if any(len(share) * len(shares) != len(joined) for share in shares):
         raise ArgumentError(
             f"mesh: processes share some of their rows of {names}, but not all; order the devices "
             f"so that they share all or none, or pass rank= and world="
         )
-    share = tuple(sorted(coordinates[mine]))
-    peers = sorted(i for i, part in coordinates.items() if tuple(sorted(part)) == share)
-    return Place(shares.index(share), len(shares), peers.index(mine), None)
+    peers = sorted(process for process, part in parts.items() if part == parts[mine])
+    # the slices of a mesh differ in their first process
+    peer = min(parts) * len(peers) + peers.index(mine)
+    return Place(shares.index(tuple(sorted(parts[mine]))), len(shares), peer, cp)
