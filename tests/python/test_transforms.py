@@ -134,7 +134,7 @@ def test_a_batch_whose_transform_was_interrupted_comes_again(served):
 def test_a_killed_worker_is_one_error(served):
     with make(served, transform=transforms.kills_itself, workers=2) as loader:
         for _ in range(2):
-            with pytest.raises(tokend.Error, match=r"^workers: .*\(pid.* \d+\) .*new loader"):
+            with pytest.raises(tokend.Error, match=r"^workers: .*\(pid.* \d+\) .*next\(\) again"):
                 for _ in range(20):
                     next(loader)
         place = loader.position

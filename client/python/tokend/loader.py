@@ -232,10 +232,10 @@ class Loader:
         """Returns the next batch. Waits if none is ready. Raises StopIteration at the end.
 
         DataError: a shard cannot be read; ConnectError: a lost daemon did not come back;
-        RefusedError: its config no longer fits; Error: of workers. Then seek() continues.
-        WaitError: no batch came within `deadline`; ArgumentError: a token does not fit dtype, the
-        record cannot be written, or a torch.distributed or jax.distributed initialised since does
-        not fit; TransformError. Then the next call tries the same batch again: no batch is lost.
+        RefusedError: its config no longer fits. Then seek() continues. WaitError: no batch came
+        within `deadline`; ArgumentError: a token does not fit dtype, the record cannot be written,
+        or a torch.distributed or jax.distributed initialised since does not fit; TransformError;
+        Error: of workers. Then the next call tries the same batch again: no batch is lost.
         """
         while True:
             batch, after = self._look()

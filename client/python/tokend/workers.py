@@ -24,9 +24,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from . import _tokend
 from .batch import FIELDS
-from .cursor import SEEK, Cursor, edited
+from .cursor import SEEK, edited
 from .errors import Error, WaitError
-from .transform import Transform
+from .transform import InProcess, Transform
 
 AHEAD = 4  # batches of a worker
 LOOK_S = 0.1  # between two looks whether to end
@@ -45,29 +45,25 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         info: Any = get_worker_info()
-        place, n = self._place, info.num_workers
+        place, n, rows = self._place, info.num_workers, self._place["micro_batch"]
         rank, world = info.id * place["world"] + place["rank"], n * place["world"]
         try:
             client = _tokend.Client(**{**place, "rank": rank, "world": world}, helper=True)
-            names = Cursor(client.cursor).datasets
-            while (made := self._next(client, names)) is not None:
-                yield made
+            source = InProcess(client, self._transform)
+            source.begin()
+            while True:
+                tokens = torch.empty((rows, self._window), dtype=torch.int64)
+                fields = [torch.empty(rows, dtype=torch.int64) for _ in FIELDS]
+                places = [field.data_ptr() for field in fields]
+                into = tokens.data_ptr(), 8, self._window, rows, 0, 8, 0, 0, *places
+                found = source.look(tokens, fields, into)
+                if found is None:
+                    return
+                client.takes = found[1], False
+                yield int(fields[0][0]), tokens
         except Exception as error:
             traceback.print_exception(error, file=sys.stderr)  # pickle drops its cause
             yield None, error
-
-    def _next(self, client: Any, names: list[str]) -> tuple[Any, Any] | None:
-        rows = self._place["micro_batch"]
-        tokens = torch.empty((rows, self._window), dtype=torch.int64)
-        fields = [torch.empty(rows, dtype=torch.int64) for _ in FIELDS]
-        places = [field.data_ptr() for field in fields]
-        found = client.look_into(tokens.data_ptr(), 8, self._window, rows, 0, 8, 0, 0, *places)
-        if found is None:
-            return None
-        client.takes = found[1], False
-        listed = [field.tolist() for field in fields]
-        self._transform.apply(tokens.numpy(), listed, names)
-        return listed[0][0], tokens
 
 
 def _begin_worker(_: int) -> None:
@@ -105,7 +101,8 @@ class Workers:
         self._client, self._n, self._transform, self._patience = client, n, transform, patience
         self._arguments = {**arguments, "connect_ms": arguments["deadline_ms"]}
         self._ended = torch.zeros(1, dtype=torch.int64)
-        self._results: Any = None  # the DataLoader's iterator, which has the processes
+        # the DataLoader's iterator, which has the processes; None: begin() makes one
+        self._results: Any = None
         self._closed = False
         self.waited_s = 0.0
 
@@ -115,8 +112,6 @@ class Workers:
         self._end_workers()
         self._at = client.taken  # when a result was taken from the DataLoader
         self._held: tuple[Any, Any] | None = None  # that result
-        self._failed: Exception | None = None
-        self._amid = False  # a call was interrupted, and the DataLoader may have lost a result
         place = {
             **self._arguments,
             **{name: shape[name] for name in ("rank", "world", "socket", "config")},
@@ -137,17 +132,15 @@ class Workers:
 
     def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
         """As transform.InProcess.look()."""
-        client = self._client
-        here = client.taken  # raises in a forked child, or if the loader is closed
-        if self._amid:
-            self.begin()
-        if self._failed is not None:
-            raise self._failed
+        here = self._client.taken  # raises in a forked child, or if the loader is closed
         if self._held is None or here != self._at:  # that batch was taken
-            self._amid = True
-            self._held, self._at = self._next(), here
-            self._amid = False
-        found = client.look_into(0, *into[1:])
+            if self._results is None:
+                self.begin()
+            # if this call raises, a result may be lost, and the next one starts others
+            results, self._results = self._results, None
+            self._held = self._next(results)
+            self._at, self._results = here, results
+        found = self._client.look_into(0, *into[1:])
         if found is None:
             return None
         position, made = self._held
@@ -159,31 +152,26 @@ class Workers:
         self._transform.numpy.asarray(tokens)[:] = made.numpy()
         return found
 
-    def _next(self) -> tuple[Any, Any]:
+    def _next(self, results: Iterator[Any]) -> tuple[Any, Any]:
         """The next result; (None, None) at the stream's end."""
         begin = time.perf_counter()
         try:
-            position, made = next(self._results, (None, None))
+            position, made = next(results, (None, None))
         except RuntimeError as error:
             text = str(error).partition("\n")[0]
             if self._closed:
                 raise Error("closed: this loader was closed; make a new one") from None
-            if "timed out" in text:  # no result is lost
-                self._amid = False
+            if "timed out" in text:
+                self._results = results  # none is lost
                 raise WaitError(
                     f"deadline: the workers made no batch within {self._patience:g} s, so storage "
                     "or the transform is slow; see tokctl status, and call next() again"
                 ) from None
-            self._failed = Error(
-                f"workers: {text}; make a new loader and load its last state, or seek()"
-            )
-            self._amid = False
             self._end_workers()
-            raise self._failed from error
+            raise Error(f"workers: {text}; call next() again to start others") from error
         finally:
             self.waited_s += time.perf_counter() - begin
         if isinstance(made, Exception):
-            self._amid, self._failed = False, made
             raise made
         return position, made
 
