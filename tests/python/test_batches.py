@@ -349,17 +349,20 @@ def test_an_old_or_broken_torch_is_an_import_error(served, directory):
         assert python(program, served.socket, "").stdout.startswith(text)
 
 
-def test_a_seek_amid_next_takes_nothing(served):
-    """By a signal's handler, between the allocation of a batch and its copy."""
+@pytest.mark.parametrize("name", ["maker", "_arrays"])
+def test_a_seek_amid_next_takes_nothing(served, name):
+    """By a signal's handler, before the batch is copied."""
     with make(served) as loader:
-        batches, new = loader._batches, loader._batches._new_field
+        of = loader._batches if name == "_arrays" else loader._batches.wanted.make
+        function = getattr(of, name)
 
-        def seeks():
-            batches._new_field = new
+        def seeks(*arguments):
+            setattr(of, name, function)
             loader.seek(micro_batch=64)
-            return new()
+            return function(*arguments)
 
-        batches._new_field = seeks
+        setattr(of, name, seeks)
+        loader.seek(micro_batch=8)
         with pytest.raises(tokend.Error, match="during next"):
             next(loader)
         assert loader.taken == 0

@@ -17,6 +17,7 @@ IGNORE = -100  # a label that losses ignore
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in the extension's order
 SLICED = ("input_ids", "labels", "shift_labels", "position_ids", "loss_mask")
 TORCH_AT_LEAST = (2, 2)  # public DeviceMesh
+BYTES = {"int32": 4, "int64": 8}
 AHEAD = 1 << 16  # inputs of the batches whose arrays are made together
 
 
@@ -210,16 +211,15 @@ class Batches:
         if wanted.device is not None and source is None:
             self.feed = Feed(client, Cuda(wanted.make.module, wanted.device), wanted.types)
         self._shown = FIELDS if wanted.provenance else FIELDS[:2]
+        self._fields = self._shown if source is None else FIELDS
         self.begin()
 
     def begin(self) -> None:
         """Adapts to the shape of the batches, after an attach or a seek; and when a restarted
         daemon's config differs. If it fails, look() tries again.
         """
-        self.stale = True  # the owner sets it, too, to have look() begin again
+        self.stale: bool | None = None  # not done. The owner sets it True, also amid this
         shape, wanted, make = self._client.shape(), self.wanted, self.wanted.make
-        # pinned, if it is copied to a device: otherwise the copy could wait for the step
-        new = functools.partial(make.maker, pinned=wanted.device is not None)
         self.micro, self.seq, window = shape["rows"], shape["seq_len"], shape["window_tokens"]
         self.end = Cursor(self._client.cursor).end  # of the stream
         self._cut = chunks(self.seq, wanted.cp) if wanted.cp else None
@@ -236,56 +236,51 @@ class Batches:
         # a transform gets all tokens of a window, as int64, and the origin of each row
         ids, labels = wanted.types["input_ids"], wanted.types["labels"]
         kind, width = (ids, self.seq) if self._source is None else ("int64", window)
-        self._layout = _width(kind), width, _width(labels)
+        self._layout = BYTES[kind], width, BYTES[labels]
         # On a device labels are the tokens that follow, unless they depend on more: on a loss
         # mask, or on the window's end. Those the extension writes.
         masked = self._annotations & LOSS_MASK
         self._writes_labels = self.feed is None or masked or window <= self.seq
-        self._fields = self._shown if self._source is None else FIELDS
-        if self.feed is None:
-            self._new_tokens = new((self.micro, width), kind)
-        if self._writes_labels:
-            self._new_labels = new((self.micro, self.seq), labels)
-        self._new_field = make.maker((self.micro,), "int64")
-        if wanted.documents:
-            self._new_position_ids = new((self.micro, self.seq), "int64")
-            self._new_starts = new((self.micro * self.seq + 1,), "int32")
+        # pinned, if it is copied to a device: otherwise the copy could wait for the step
+        pinned, rows = wanted.device is not None, (self.micro, self.seq)
+        new = lambda asked, shape, kind: make.maker(shape, kind, pinned) if asked else None
+        self._makers = [
+            new(self.feed is None, (self.micro, width), kind),
+            new(self._writes_labels, rows, labels),
+            new(wanted.documents, rows, "int64"),
+            new(wanted.documents, (self.micro * self.seq + 1,), "int32"),
+            *[make.maker((self.micro,), "int64")] * len(self._fields),
+        ]
         if self._source is not None:
-            self._new_ids = new((self.micro, self.seq), ids)
+            self._new_ids = make.maker(rows, ids, pinned)
             self._source.begin()
-        self._ahead: list[tuple[Any, ...]] = []
-        self.stale = False
+        self._ahead: list[tuple[list[Any], tuple[int, ...]]] = []
+        self.stale = self.stale or False
 
-    def _arrays(self) -> tuple[Any, ...]:
-        """New arrays of one batch: tokens, labels, position_ids, cu_seqlens and fields, and their
-        places as arguments of look_into().
+    def _arrays(self) -> tuple[list[Any], tuple[int, ...]]:
+        """New arrays of one batch: tokens, labels, position_ids, cu_seqlens and fields; and the
+        arguments of look_into() with their places.
         """
-        address = self.wanted.make.address
-        tokens = self._new_tokens() if self.feed is None else None
-        labels = self._new_labels() if self._writes_labels else None
-        ids = self._new_position_ids() if self.wanted.documents else None
-        starts = self._new_starts() if self.wanted.documents else None
-        fields = [self._new_field() for _ in self._fields]
-        rows = [0 if a is None else address(a) for a in (tokens, labels, ids, starts)]
+        arrays, address = [new() if new else None for new in self._makers], self.wanted.make.address
+        tokens, labels, *rest = [0 if array is None else address(array) for array in arrays]
         token_bytes, width, label_bytes = self._layout
-        into = rows[0], token_bytes, width, self.micro, rows[1], label_bytes, *rows[2:]
-        return tokens, labels, ids, starts, fields, (*into, *map(address, fields))
+        return arrays, (tokens, token_bytes, width, self.micro, labels, label_bytes, *rest)
 
     def look(self) -> tuple[Any, int, int] | None:
         """The next batch, not yet taken, the position after it, and its rows without padding.
         None at the end.
         """
-        if self.stale:
+        if self.stale is not False:
             self.begin()
         wanted = self.wanted
         try:
-            arrays = self._ahead.pop()
+            arrays, into = self._ahead.pop()
         except IndexError:  # after a training step the first calls into torch take 100 µs
             more = min(3, AHEAD // (self.micro * self.seq))
             with wanted.make.normal():
-                arrays, *ahead = [self._arrays() for _ in range(1 + more)]
+                (arrays, into), *ahead = [self._arrays() for _ in range(1 + more)]
             self._ahead += ahead
-        tokens, labels, ids, starts, fields, into = arrays
+        tokens, labels, ids, starts, *fields = arrays
         if self.feed is not None:
             parts = 1 if self._writes_labels else 2
             look = functools.partial(self._client.look_into, *into)
@@ -304,7 +299,7 @@ class Batches:
         batch.update(zip(self._shown, fields, strict=False))
         if wanted.documents:
             batch["position_ids"], batch["max_seqlen"] = self._there(ids), longest
-            batch["cu_seqlens"] = self._there(starts[: documents + 1])  # type: ignore[index]
+            batch["cu_seqlens"] = self._there(starts[: documents + 1])
         if self._cut is not None:
             self._share(batch)
         return batch, after, valid
@@ -355,7 +350,3 @@ class Batches:
             if name in batch:
                 parts = [batch[name][:, part] for part in self._cut or ()]
                 batch[name] = make.module.concatenate(parts, 1)
-
-
-def _width(kind: str) -> int:
-    return 4 if kind == "int32" else 8
