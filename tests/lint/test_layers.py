@@ -32,7 +32,8 @@ ROOMS = {
     "client/ctl/offline": f"client/ctl/common {FILES}",
     "client/ctl/online": "client/ctl/common daemon/config client/lib/link.h "
     "client/lib/tokend.h proto",
-    "client/ctl/doctor": f"client/ctl/common client/ctl/online client/lib/link.h {FILES}",
+    "client/ctl/doctor": "client/ctl/common client/ctl/offline client/ctl/online "
+    f"client/lib/link.h {FILES}",
     "client/ctl/web": "client/ctl/common client/ctl/online proto",
     "client/ctl/man": "client/ctl/common daemon/config proto",
     "client/ctl/tokctl.c": "client/ctl/common client/ctl/doctor client/ctl/man client/ctl/offline "

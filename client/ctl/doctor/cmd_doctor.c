@@ -3,8 +3,8 @@
  * which a reader should mend them. For the last one, shards, it becomes the daemon's user, and also
  * measures the disk: windows at random places, past the page cache, by several threads.
  */
+#include "client/ctl/offline/shards.h"
 #include "client/ctl/online/talk.h"
-#include "daemon/catalog/catalog.h"
 #include "daemon/catalog/parallel_for.h"
 
 #include <errno.h>
@@ -26,8 +26,6 @@ enum {
 	MEASURE_MS = 300,
 	BLOCK = 4096,		   /* O_DIRECT needs whole blocks */
 	TOKENS_NEEDED = 8 * 90000, /* a second, of 8 trainers */
-	PATIENCE_MS = 60000,
-	STORE_BYTES = 64 << 20,
 };
 
 struct doctor {
@@ -185,10 +183,8 @@ static void check_store(
 /* Opens all streams, as the daemon does at its start. */
 static void check_streams(struct doctor *d)
 {
-	struct store_options options = {
-		.config = d->config, .memory_bytes = STORE_BYTES, .patience_ms = PATIENCE_MS};
 	struct fault fault;
-	struct stores *stores = store_open(&options, &fault);
+	struct stores *stores = ctl_stores_open(d->config, &fault);
 	struct catalog *catalog =
 		stores ? catalog_open(d->config, stores, NULL, NULL, &fault) : NULL;
 
