@@ -161,8 +161,11 @@ def test_workers_that_hang_end_together_when_another_thread_closes(served):
 
 
 TRAINER = """
-import sys, time, tokend, transforms
+import signal, sys, time, tokend, transforms
 
+former = signal.signal
+if len(sys.argv) > 2:  # the workers call it first
+    signal.signal = lambda *arguments: time.sleep(1.5) or former(*arguments)
 more = {"transform": transforms.hangs, "workers": 2}
 loader = tokend.Loader("train", 4, socket=sys.argv[1], **more)
 print("there", flush=True)
@@ -170,8 +173,10 @@ time.sleep(600)
 """
 
 
-def test_a_killed_trainer_leaves_no_workers(served):
-    command = [sys.executable, "-c", TRAINER, served.socket]
+@pytest.mark.parametrize("more", [[], ["late"]], ids=str)
+def test_a_killed_trainer_leaves_no_workers(served, more):
+    """Also if it is killed before they begin."""
+    command = [sys.executable, "-c", TRAINER, served.socket, *more]
     trainer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment())
     assert trainer.stdout.readline() == "there\n"
     workers = children(trainer.pid)

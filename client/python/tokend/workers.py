@@ -10,6 +10,7 @@ requests, records and provenance, and each worker's batch must be at its positio
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -41,9 +42,11 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
     """
 
     def __init__(self, place: dict[str, Any], transform: Transform, window: int, ended: Any):
-        self._place, self._transform, self._window, self.ended = place, transform, window, ended
+        self._place, self._transform, self._window, self._ended = place, transform, window, ended
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles it
+        threading.Thread(target=self._watch, daemon=True).start()
         info: Any = get_worker_info()
         place, n, rows = self._place, info.num_workers, self._place["micro_batch"]
         rank, world = info.id * place["world"] + place["rank"], n * place["world"]
@@ -65,20 +68,14 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
             traceback.print_exception(error, file=sys.stderr)  # pickle drops its cause
             yield None, error
 
-
-def _begin_worker(_: int) -> None:
-    """Called first in each worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles it
-    info: Any = get_worker_info()
-    parent, ended = os.getppid(), info.dataset.ended
-
-    def watch() -> None:
+    def _watch(self) -> None:
         """Ends with the trainer, also while this process waits for a daemon or transforms."""
-        while os.getppid() == parent and not int(ended[0]):
+        # a trainer that has ended already is not the parent, and other workers may hide its end
+        trainer: Any = multiprocessing.parent_process()
+        parent = os.getppid()
+        while trainer.is_alive() and os.getppid() == parent and not int(self._ended[0]):
             time.sleep(LOOK_S)
         os._exit(0)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 # ---- the trainer's side ----
@@ -126,7 +123,6 @@ class Workers:
                 num_workers=self._n,
                 prefetch_factor=AHEAD,
                 timeout=self._patience or 0,
-                worker_init_fn=_begin_worker,
             )
         )
 
