@@ -9,17 +9,15 @@
 /* Fields of rows: position, dataset, epoch, window, shard, offset. */
 enum { FIELDS = 6 };
 
-/* Arguments of look_into(): addresses (0: not wanted), and the results of pack(). */
+/* Arguments of look_into(): addresses (0: not wanted); and the results of pack(). */
 struct into {
-	uint64_t tokens, labels;
-	unsigned token_bytes, label_bytes;
-	unsigned width;		/* tokens of a row */
-	unsigned rows;		/* of the arrays */
+	uint64_t tokens;	/* [rows, width] of token_bytes, 4 or 8 */
+	uint64_t labels;	/* [rows, seq] of label_bytes, 4 or 8 */
+	uint64_t ids;		/* int64 [rows, seq], with */
+	uint64_t starts;	/* int32 [rows * seq + 1] */
 	uint64_t field[FIELDS]; /* int64 [rows]; -1 in padding rows */
-	uint64_t ids;		/* int64 [rows × seq] */
-	uint64_t starts;	/* int32 [rows × seq + 1] */
-	uint32_t seq;		/* labels of a row */
-	uint32_t documents, longest;
+	unsigned token_bytes, label_bytes, width, rows;
+	uint32_t seq, documents, longest;
 };
 
 /* The address as a pointer. */

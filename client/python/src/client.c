@@ -52,14 +52,13 @@ static PyObject *client_shape(PyObject *self, PyObject *none)
 		return NULL;
 	tokend_shape(c->t, &s);
 	return leave(c, false, 0,
-		Py_BuildValue("{sIsIsIsIsksksksksksdsksksIsO&sO&sO&}", "rows", s.rows,
-			"window_tokens", s.window_tokens, "token_bytes", s.token_bytes, "slots",
-			s.slots, "seq_len", s.seq_len, "rank", s.rank, "world", s.world,
-			"lost_wakes", s.lost_wakes, "reattached", s.reattached, "waited_s",
-			(double)s.waited_ns / 1e9, "batches", c->batches, "tokens", c->tokens,
-			"annotations", tokend_annotations(c->t), "run", from_path, tokend_run(c->t),
-			"socket", from_path, tokend_socket(c->t), "config", from_path,
-			tokend_config(c->t)));
+		Py_BuildValue("{sIsIsIsksksksksksdsksksIsO&sO&sO&}", "rows", s.rows,
+			"window_tokens", s.window_tokens, "slots", s.slots, "seq_len", s.seq_len,
+			"rank", s.rank, "world", s.world, "lost_wakes", s.lost_wakes, "reattached",
+			s.reattached, "waited_s", (double)s.waited_ns / 1e9, "batches", c->batches,
+			"tokens", c->tokens, "annotations", tokend_annotations(c->t), "run",
+			from_path, tokend_run(c->t), "socket", from_path, tokend_socket(c->t),
+			"config", from_path, tokend_config(c->t)));
 }
 
 /* ---- position ---- */
@@ -337,13 +336,7 @@ static PyMethodDef client_methods[] = {
 	{"look_into", client_look_into, METH_VARARGS,
 		"look_into(tokens, token_bytes, width, rows, labels, label_bytes, position_ids, "
 		"cu_seqlens, *fields)\n\n"
-		"Waits for the next batch and copies it to these addresses (0: not wanted):\n"
-		"tokens        [rows, width] of token_bytes, 4 or 8\n"
-		"labels        [rows, seq_len] of label_bytes, 4 or 8\n"
-		"position_ids  int64 [rows, seq_len], with\n"
-		"cu_seqlens    int32 [rows * seq_len + 1]\n"
-		"fields        int64 [rows] each: position, dataset, epoch, window, shard, "
-		"offset\n\n"
+		"Waits for the next batch and copies it to these addresses, see struct into. "
 		"Returns (rows_valid, next, documents, longest, annotations), or None at the end "
 		"of the stream. Does not take the batch: set takes then."},
 	{"shape", client_shape, METH_NOARGS, "Sizes, counters and names, as a dict."},

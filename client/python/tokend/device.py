@@ -19,7 +19,6 @@ from . import phrases
 from .errors import ArgumentError, Error
 
 PORTABLE = 1  # cudaHostRegisterPortable
-DEVICES = "'cpu', 'cuda' or 'cuda:N'"
 PIECE = 1 << 30  # registered at once; no slot crosses a multiple of it
 
 
@@ -30,7 +29,7 @@ def cuda(device: Any, make: Any) -> Any:
     name = "cpu" if device is None else str(device)
     kind, _, number = name.partition(":")  # accelerate's is cpu:0
     if kind not in ("cpu", "cuda") or not (number or "0").isdigit():
-        what = f"{DEVICES}; move batches elsewhere with .to()"
+        what = "'cpu', 'cuda' or 'cuda:N'; move batches elsewhere with .to()"
         raise ArgumentError(phrases.is_not("device", name, what))
     if kind == "cpu":
         return None
