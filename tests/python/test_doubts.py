@@ -175,3 +175,13 @@ def test_a_state_saved_while_an_exception_is_handled(served):
                 texts = warned(lambda: [loader.state_dict() for _ in range(2)])
             assert len(texts) == (not commits)
             assert commits or "a resume loses these rows" in texts[0]
+
+
+def test_a_commit_that_is_forgotten(served):
+    with make(served) as loader:
+        loader.commit()
+        assert warned(loader.state_dict) == []
+        for _ in range(70):
+            next(loader)
+        (text,) = warned(loader.state_dict)
+        assert "again that of position 0" in text and "the 70 batches since" in text

@@ -21,7 +21,9 @@ BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}
 def alone(monkeypatch):
     """An environment without a launcher."""
     for name in [*os.environ]:
-        if name.startswith(("RANK", "WORLD_SIZE", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC_")):
+        if name.startswith(
+            ("RANK", "WORLD_SIZE", "SLURM_", "OMPI_", "PMI", "HOROVOD", "TORCHELASTIC_")
+        ):
             monkeypatch.delenv(name)
     return monkeypatch
 
@@ -33,6 +35,7 @@ def alone(monkeypatch):
         (TORCHRUN, (3, 8)),
         (MPI, (5, 6)),
         (PMI, (2, 4)),
+        ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "3"}, (1, 3)),
         (SRUN, (1, 2)),
         (BATCH, (0, 1)),
         ({**SRUN, **TORCHRUN}, (3, 8)),  # torchrun in each task of srun

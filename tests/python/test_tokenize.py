@@ -91,9 +91,10 @@ def test_all_kinds_of_files_are_read(directory, kind):
     """In several pieces. Files are read in the given order."""
     name, write = KINDS[kind]
     documents = [text for text in corpus() if text] * 2
-    write(directory / name, documents)
-    (directory / "b.txt").write_text("between")
-    paths = [directory / name, directory / "b.txt", directory / name]
+    paths = [directory / name, directory / "b.txt", directory / f"c{name}"]
+    write(paths[0], documents)
+    paths[1].write_text("between")
+    write(paths[2], documents)
     tokenize(*paths, "-o", directory / "out", "--tokenizer", "bytes")
     assert texts(directory / "out") == [*documents, "between", *documents]
 
@@ -109,13 +110,14 @@ def test_same_bytes_for_any_number_of_workers(directory, made):
 
 
 def test_a_template_names_what_begins_and_ends_a_document(directory, made):
-    """A file for inference also truncates and pads, which is ignored. Special tokens in a text are
-    only text.
+    """A file for inference also truncates and pads, and one may have a dropout: all are ignored.
+    Special tokens in a text are only text.
     """
     plain, tokenizer = (tokenizers.Tokenizer.from_file(str(made)) for _ in range(2))
     tokenizer.add_special_tokens(["<s>"])
     tokenizer.enable_truncation(10)
     tokenizer.enable_padding(length=10)
+    tokenizer.model.dropout = 0.5
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         f"<s> $A {SPECIAL}", special_tokens=[("<s>", 1001), (SPECIAL, 1000)]
     )

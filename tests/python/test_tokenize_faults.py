@@ -133,7 +133,7 @@ def test_invalid_text_is_named(directory, name, contents, text):
 
 
 def test_no_document_is_taken_twice(directory):
-    """Of a file and its compressed copy, and of a dataset saved twice."""
+    """Of a file and its compressed copy, of a dataset saved twice, and of a file named twice."""
     for name in ("text", "saved"):
         (directory / name).mkdir()
     write_jsonl(directory / "text/a.jsonl", ["one"])
@@ -146,6 +146,21 @@ def test_no_document_is_taken_twice(directory):
     (directory / "saved/data-0-of-1.jsonl").unlink()
     tokenize(directory / "saved", *ask)
     assert texts(directory / "out") == ["0-of-2", "1-of-2"]
+    said = refused(directory / "saved", directory / "saved/data-0-of-2.jsonl", *ask)
+    assert "data-0-of-2.jsonl: is the same file as" in said
+
+
+def test_linked_directories_are_read_and_linked_files_are_read_once(directory):
+    for name in ("text/sub", "other"):
+        (directory / name).mkdir(parents=True)
+    write_jsonl(directory / "text/a.jsonl", ["one"])
+    write_jsonl(directory / "other/b.jsonl", ["two"])
+    (directory / "text/latest.jsonl").symlink_to("a.jsonl")
+    (directory / "text/sub/above").symlink_to(directory / "text")
+    (directory / "text/web").symlink_to(directory / "other")
+    said = tokenize(directory / "text", "-o", directory / "out", "--tokenizer", "bytes")[1]
+    assert texts(directory / "out") == ["one", "two"]
+    assert "latest.jsonl: is the same file as" in said
 
 
 def test_names_do_not_control_the_terminal(directory):

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from .loader import Loader
 
 
+UNCOMMITTED = 64  # batches; loops that take some ahead have fewer
+
+
 class Doubts:
     """The facts that a loader knows about its loop. NumPy's batches tell nothing of gradients."""
 
@@ -20,6 +23,7 @@ class Doubts:
         self._repeats = False  # this is another pass with gradients
         self._handled = 0  # the exception that was handled when the last batch was asked for
         self._held = False  # the loop has that batch
+        self._saved = -1, 0  # position and `taken` of the last state after a commit()
 
     def warn(self, what: str, text: str) -> None:
         if what not in self._said:
@@ -69,15 +73,31 @@ class Doubts:
                 f"{loader.taken // rows * rows} in the config",
             )
 
-    def saved(self, taken: int) -> None:
-        """The state is asked for. An exception since the last batch may have ended its step."""
+    def saved(self, loader: Loader, commits: bool) -> None:
+        """The state is asked for. @commits: it is that of the last commit()."""
+        if commits:
+            self._committed(loader)
+            return
+        # an exception since the last batch may have ended its step
         error = sys.exc_info()[1]
         ends = error is None or isinstance(error, (StopIteration, GeneratorExit))
         if self._held and not ends and id(error) != self._handled:
             self.warn(
                 "save",
                 f"state_dict() is called while {type(error).__name__} is handled, and counts the "
-                f"batch taken last, up to position {taken}, as trained on; if its "
+                f"batch taken last, up to position {loader.taken}, as trained on; if its "
                 "step was not complete, a resume loses these rows; save after a step, or call "
                 "commit() after each step: the state is then that of the last complete step",
+            )
+
+    def _committed(self, loader: Loader) -> None:
+        """Two states are equal, and many batches were taken in between."""
+        (at, taken), self._saved = self._saved, (loader.position, loader.taken)
+        batches = (loader.taken - taken) // (loader.micro_batch * loader.world)
+        if at == loader.position and batches >= UNCOMMITTED:
+            self.warn(
+                "commit",
+                f"the state is again that of position {at}, because commit() was not called for "
+                f"the {batches} batches since; a resume repeats their rows; call it after each "
+                "step",
             )

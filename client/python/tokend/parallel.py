@@ -4,8 +4,8 @@ Launchers start each other: mpirun in a Slurm allocation, torchrun in each task 
 of the inner one are the job's, but they inherit the environment of the outer one. So the first of
 these that has both numbers counts: torch.distributed and jax.distributed if they are initialised;
 JAX's number of processes, if its devices are in use (a TPU's runtime knows it); torchrun, Open MPI,
-PMI, Slurm, by their variables in ENVIRONMENTS. SLURM_NTASKS is not used: it is also set in a batch
-script, where one process runs.
+PMI, Horovod, Slurm, by their variables in ENVIRONMENTS. SLURM_NTASKS is not used: it is also set in
+a batch script, where one process runs.
 
 In a mesh of torch or JAX the names of the dims decide: a part of a name, split at "_", "-" and ".",
 is in DATA (ranks read different rows) or in PEER (ranks read the same rows). The data rank counts
@@ -46,6 +46,7 @@ ENVIRONMENTS = {
     "torchrun": ("RANK", "WORLD_SIZE"),
     "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     "PMI": ("PMI_RANK", "PMI_SIZE"),
+    "Horovod": ("HOROVOD_RANK", "HOROVOD_SIZE"),
     "Slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 }
 _RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -55,8 +55,12 @@ def _files(path):
     """The files that a path stands for, sorted, without hidden ones and Python's caches."""
     if not os.path.isdir(path):
         return sorted(filter(os.path.isfile, glob.glob(path))) if is_pattern(path) else [path]
-    files = []
-    for at, directories, names in os.walk(path, onerror=_raise):
+    files, seen = [], set()
+    for at, directories, names in os.walk(path, onerror=_raise, followlinks=True):
+        if os.path.realpath(at) in seen:  # links may lead to a directory above
+            directories.clear()
+            continue
+        seen.add(os.path.realpath(at))
         directories[:] = [d for d in directories if d[0] != "." and d != "__pycache__"]
         files += [os.path.join(at, name) for name in names if name[0] != "."]
     return sorted(files)
@@ -117,7 +121,7 @@ def _refuse_twice(sources):
         if parts := re.search(r"-\d+-of-(\d+)", whole):
             number, first = saves.setdefault(whole.replace(parts[0], ""), (parts[1], path))
             other = other or (first if number != parts[1] else None)
-        if other and not os.path.samefile(other, path):  # the same one is named twice
+        if other:
             raise Error(f"{path}: {other} has the same documents, or some of them; leave one out")
         files[whole] = path
 
@@ -127,15 +131,18 @@ def sources_of(paths, kinds, any_text, say):
 
     @any_text: files with any other ending are text if they begin with UTF-8.
     """
-    sources = []
+    sources, taken = [], {}
     for path in paths:
         found, other = [], []
         for file in _files(path):
-            source = _source(file, kinds, any_text)
+            source, real = _source(file, kinds, any_text), os.path.realpath(file)
+            if real in taken:
+                source = f"is the same file as {taken[real]}"
             if any_text and file != path and is_held_out(os.path.relpath(file, path)):
                 source = "is for validation by its name"
             if isinstance(source, Source):
                 found.append(source)
+                taken[real] = file
             elif file == path:
                 raise Error(f"{path}: {source}; leave it out")
             else:

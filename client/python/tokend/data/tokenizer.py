@@ -62,6 +62,8 @@ class HuggingFace(Tokenizer):
         self._made = tokenizers.Tokenizer.from_str(data.decode())
         self._made.no_truncation()  # a file for inference may truncate texts to 512 tokens
         self._made.no_padding()
+        if getattr(self._made.model, "dropout", None):  # of BPE: other tokens each time
+            self._made.model.dropout = None
         self._made.encode_special_tokens = True
         known = self._made.get_vocab(with_added_tokens=True).values()
         self.vocab = self.shown = max(known, default=-1) + 1

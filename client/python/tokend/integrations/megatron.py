@@ -8,7 +8,8 @@
 
 Processes that read: tensor-parallel rank 0 of the first and of the last pipeline stage, and each of
 their context-parallel ranks. All processes of one data rank get the same rows. Each model chunk
-(virtual pipeline stage) has its own iterator and cursor.
+(virtual pipeline stage) has its own iterator and cursor. Only TokendControl compares configs and
+shards of the nodes, after the first step.
 
 Keep --train-samples across restarts. With several model chunks omit `--dataloader-save`: Megatron
 cannot save their iterators.
