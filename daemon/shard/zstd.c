@@ -89,7 +89,7 @@ static bool decode(const struct source *s, const struct frame *f, char *to, stru
 	size_t length = fine ? ZSTD_findFrameCompressedSize(input, packed) : 0,
 	       got = fine ? ZSTD_decompress(to, size, input, packed) : 0;
 	/* zstd compared the frame's own checksum, which is usually the same number. */
-	bool checked = fine && !ZSTD_isError(got) && (input[4] & HAS_CHECKSUM) &&
+	bool checked = fine && !ZSTD_isError(got) && packed > 4 && (input[4] & HAS_CHECKSUM) &&
 		       bytes_u32(input + packed - 4) == f->checksum;
 
 	free(input);
