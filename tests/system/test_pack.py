@@ -269,6 +269,8 @@ def test_errors_leave_no_file(place):
         os.link(a, place.file(name))
     numpy.array([1, 2, 70000, EOS], "<u4").tofile(place.file("big.bin"))
     numpy.save(place.file("minus.npy"), numpy.array([3, -1], "<i4"))
+    flat(place, "wide.bin", 9000, 1, "<u4")
+    os.symlink("s/1.bin", place.file("link"))
     broken = bytearray(contents(place.file("z.bin.zst")))
     broken[len(broken) // 2] ^= 8
     with open(place.file("broken.bin.zst"), "wb") as f:
@@ -291,8 +293,13 @@ def test_errors_leave_no_file(place):
         ("a.bin", "o", ["--fit", 64, "--eos", 5], "--eos 5: does not occur"),
         ("a.bin", "o", [*MEGATRON, "--eos", 5], "--eos 5: does not occur"),
         ("rows.bin", "o", ["--fit", 64], "packed in rows"),
+        ("wide.bin", "o", [*MEGATRON, "--eos", EOS],
+         "wide.bin: looks like u32 (every second u16 is 0 or small); give --input-dtype"),
     ):  # fmt: skip
         assert words in pack(place.file(source), place.file(out), *options, code=1)
+    for twice in "s", "s/*.bin", "s/1.bin", "link":
+        said = pack(place.file("s"), place.file(twice), place.file("o"), *FLAT, code=1)
+        assert f"in two arguments, {place.file('s')} and {place.file(twice)};" in said
     for out, *options in (
         ["o", "--format", "tar"],
         ["o.npy", *FLAT],

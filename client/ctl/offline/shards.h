@@ -178,6 +178,7 @@ struct pack {
 	struct ctl_place *place; /* of each path */
 	unsigned places;
 	unsigned threads; /* that read them */
+	json_t *seen;	  /* the place of each file or object */
 	struct pack_source *source;
 	size_t sources;
 	const struct pack_source *first[PACK_TRAITS]; /* that has it; NULL: none */
