@@ -83,20 +83,6 @@ static void doubt_names(struct dataset *d)
 				shard_list_name(&d->list, first[k]), kinds[k].what, of[k], shards);
 }
 
-/* "data-00000-of-00002.arrow" is one of two. Returns how many there are, and the length of what
- * their names share; 0: the name does not say so. */
-static uint64_t parts_of(const char *name, size_t *shared)
-{
-	const char *of = strstr(name, "-of-"), *digits = of;
-
-	while (digits && digits > name && isdigit((unsigned char)digits[-1]))
-		digits--;
-	if (!of || digits == of || !isdigit((unsigned char)of[4]))
-		return 0;
-	*shared = (size_t)(digits - name);
-	return strtoull(of + 4, NULL, 10);
-}
-
 /* The names are sorted, so those of one list follow each other. */
 static void doubt_parts(struct dataset *d)
 {
@@ -104,12 +90,12 @@ static void doubt_parts(struct dataset *d)
 
 	for (uint64_t s = 0, n; s < d->table.shards; s += n) {
 		const char *name = shard_list_name(&d->list, s);
-		uint64_t parts = parts_of(name, &shared);
+		uint64_t parts = shard_parts(name, &shared);
 
 		for (n = 1; parts > 0 && s + n < d->table.shards; n++) {
 			const char *next = shard_list_name(&d->list, s + n);
 
-			if (parts_of(next, &other) != parts || other != shared ||
+			if (shard_parts(next, &other) != parts || other != shared ||
 				memcmp(name, next, shared) != 0)
 				break;
 		}

@@ -126,7 +126,7 @@ static const struct schema_key dataset_keys[] = {
 		.line = offsetof(struct config_dataset, weight_line), .right = PHRASE_WEIGHT,
 		.preset = "1",
 		.help = "The dataset's share of the samples, relative to the other weights of the "
-			"stream."},
+			"stream: all datasets have one, or none has."},
 	{"max_epochs", schema_number, offsetof(struct config_dataset, max_epochs),
 		.line = offsetof(struct config_dataset, max_epochs_line), .min = 1,
 		.max = UINT64_MAX, .unit = "epochs", .otherwise = "no limit",
@@ -485,17 +485,29 @@ static bool check_stream(
 	return true;
 }
 
-/* None is too small to be served. */
+/* None is too small to be served. Weights are often shares of 1, next to which the default would be
+ * half of all samples. */
 static bool check_weights(
 	struct schema *s, const struct config_stream *stream, const struct schema_lines *lines)
 {
 	double weights[LIMIT_DATASETS];
 	uint64_t units[LIMIT_DATASETS];
+	const struct config_dataset *given = NULL;
 	struct fault fault;
 	char name[48];
 
-	for (uint32_t i = 0; i < stream->datasets; i++)
+	for (uint32_t i = 0; i < stream->datasets; i++) {
 		weights[i] = stream->dataset[i].weight;
+		if (stream->dataset[i].has_weight && weights[i] > 0)
+			given = &stream->dataset[i];
+	}
+	for (uint32_t i = 0; given && i < stream->datasets; i++)
+		if (!stream->dataset[i].has_weight)
+			return schema_refuse_key(s, stream->dataset[i].line,
+				key_of(i, "weight", name),
+				"is missing, but the dataset on line %d has one; give all datasets "
+				"of the stream a weight, or none",
+				given->line);
 	if (stream->epochs || order_units(weights, stream->datasets, units, &fault))
 		return true;
 	if (fault.index == FAULT_NO_INDEX)

@@ -5,9 +5,11 @@
  */
 #include "daemon/shard/shard.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,6 +202,11 @@ static bool walk_path(struct walk *w, const char *path)
 	memcpy(w->path, path, all + 1);
 	if (!there && (wild == all || errno == EACCES))
 		return refuse(w, errno);
+	if (!there && strstr(path, "**"))
+		return fault_data(w->fault,
+			"%.250s: ** would match one level only; name the directory, which is read "
+			"with all below it",
+			path);
 	while (!directory && begin > 1 && path[begin - 1] != '/')
 		begin--;
 	for (n = begin; n > 1 && path[n - 1] == '/';)
@@ -312,10 +319,61 @@ static bool refuse_twins(const struct shard_list *list, struct fault *fault)
 	return true;
 }
 
+uint64_t shard_parts(const char *name, size_t *shared)
+{
+	const char *of = strstr(name, "-of-"), *digits = of;
+
+	while (digits && digits > name && isdigit((unsigned char)digits[-1]))
+		digits--;
+	if (!of || digits == of || !isdigit((unsigned char)of[4]))
+		return 0;
+	*shared = (size_t)(digits - name);
+	return strtoull(of + 4, NULL, 10);
+}
+
+/* The ending of such a name, after the number of files. */
+static const char *after_parts(const char *name)
+{
+	const char *number = strstr(name, "-of-") + 4;
+
+	return number + strspn(number, "0123456789");
+}
+
+/* Rejects a dataset that was saved twice, as 2 and as 4 files: writers do not remove others. */
+static bool refuse_saves(const struct shard_list *list, struct fault *fault)
+{
+	const char *last = NULL;
+	uint64_t parts = 0, n;
+	size_t shared = 0, its;
+	char path[PATH_MAX];
+
+	for (uint64_t i = 0; i < list->count; i++) {
+		const char *name = shard_list_name(list, i);
+
+		n = shard_parts(name, &its);
+		if (n == 0)
+			continue;
+		if (last && n != parts && its == shared && memcmp(name, last, its) == 0 &&
+			strcmp(after_parts(name), after_parts(last)) == 0) {
+			shard_list_path(list, i, path, sizeof(path));
+			return fault_data(fault,
+				"%s: is one of %" PRIu64 " files by its name, and %s is one of "
+				"%" PRIu64 ", so the directory has two saves, and documents would "
+				"be served twice; remove the older one, or set a pattern: *%s",
+				path, n, last, parts, strstr(name, "-of-"));
+		}
+		last = name;
+		parts = n;
+		shared = its;
+	}
+	return true;
+}
+
 bool shard_list_split(struct shard_list *list, uint64_t *sides, struct fault *fault)
 {
 	shard_list_sort(list);
-	return move_sides(list, sides, fault) && refuse_twins(list, fault);
+	return move_sides(list, sides, fault) && refuse_twins(list, fault) &&
+	       refuse_saves(list, fault);
 }
 
 bool shard_list_read(struct shard_list *list, const char *path, struct fault *fault)

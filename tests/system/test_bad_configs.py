@@ -115,8 +115,11 @@ WEIGHTS = [
             "remove it", after="    epochs: 1\n"),
     whole(WEB + ", weight: 1e308}\n      - {name: b, path: b, weight: 1e308}\n",
           "streams.train.datasets: the weights do not sum to a finite number above 0", 5),
-    whole(GOOD + "      - {name: b, path: b, weight: 1e-12}\n", "streams.train.datasets[1].weight: "
-          "1e-12 is below 2^-32 of the sum, so it is never served; must be larger, or 0", 7),
+    whole(WEB + ", weight: 1}\n      - {name: b, path: b}\n", "streams.train.datasets[1].weight: "
+          "is missing, but the dataset on line 6 has one; give all datasets of the stream a", 7),
+    whole(WEB + ", weight: 1}\n      - {name: b, path: b, weight: 1e-12}\n",
+          "streams.train.datasets[1].weight: 1e-12 is below 2^-32 of the sum, so it is never "
+          "served; must be larger, or 0", 7),
 ]
 DATASETS = [
     only('{name: "a\\0b", path: web}', ".name: contains a zero byte; must be a name of 1 to 64"),

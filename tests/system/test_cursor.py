@@ -17,7 +17,7 @@ PLAIN = {
     "seq_len": 32,
     "datasets": [
         {"name": "web", "path": "web.bin", "weight": 3},
-        {"name": "code", "path": "code.bin", "max_epochs": 2},
+        {"name": "code", "path": "code.bin", "weight": 1, "max_epochs": 2},
     ],
     "schedule": [
         {"at": 4096, "weights": {"web": 0.5, "code": 0.5}},

@@ -145,10 +145,14 @@ FILES = {
     "masks/npy/a.bin": 148, "m/a.bin": 40, "lower/a.bin": 40,
     "lower/m/a.bin": 20, "many/a.bin": 40, "many/a.bin.zst": 40, "raw/a.mds": 9,
     "raw/a.mds.zstd": 9,
+    **{f"saves/x-0000{i}-of-0000{n}.bin": 40 for n in (2, 3) for i in range(n)},
 }  # fmt: skip
 REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
     ("nix", [PATH, "nix: No such file or directory; must be a readable file, a directory or"]),
     ("*.xyz", [PATH, "*.xyz: no shards found; must have at least one"]),
+    ("short/**/*.bin", [PATH, "** would match one level only; name the directory, which is read"]),
+    ("saves", ["x-00000-of-00003.bin: is one of 3 files by its name, and x-00000-of-00002.bin is",
+               "two saves", "set a pattern: *-of-00003.bin"]),
     ("gone", ["gone/gone.bin: No such file"]),
     ("loop", ["loop/in/back/", "a link in it leads to a directory that contains it; remove"]),
     ("short", [PATH, "all have fewer than 9 tokens", "weight 0"]),

@@ -52,7 +52,7 @@ STREAMS = {
     "parts": {"datasets": [web(weight=0.7, **FIRST), code(weight=0.3, part=[0.25, 0.75])]},
     "thirds": {"datasets": [web(), code(), math()]},
     "quarters": {"datasets": [web(weight=1), code(weight=0), math(weight=3)]},
-    "tiny": {"datasets": [web(), code(weight=1e-9)]},
+    "tiny": {"datasets": [web(weight=1), code(weight=1e-9)]},
 }
 
 
