@@ -9,9 +9,9 @@
  *
  * A beginning is written with the first row that is taken after tokend_record(), after a seek to
  * another position, rank, world or micro-batch, and after a change of the mixes. A reconnection to
- * a daemon writes none, and a session that took nothing leaves an empty file. A session that took
- * rows and then moves forwards, by a skip or a seek, writes a beginning at once: it may save its
- * state and end before its next row. If a session calls tokend_commit(), all of this is written at
+ * a daemon writes none, and a session that took nothing leaves an empty file. A session that skips,
+ * or took rows and then seeks forwards, writes a beginning at once: it may save its state and end
+ * before its next row. If a session calls tokend_commit(), all of this is written at
  * the commit.
  *
  * No row has the position RECORD_BEGIN, and no entry inside a beginning looks like the first entry
@@ -28,10 +28,10 @@
  *     there again, too, it is the first of a new generation.
  *   - Any other beginning opens a new generation, and voids all rows of older generations from its
  *     position on: the run was restarted from a checkpoint, or rescaled.
- * A beginning without rows is ignored, unless its process took rows before and it moves forwards. A
- * process begins at its first row. The way it got there, for example by loading a checkpoint, is
- * not a skip, unless it was asked to skip. If a beginning moves forwards and no rank took the
- * samples from `left` to `position`, the run was made to skip them.
+ * A beginning without rows is ignored, unless it moves forwards. A process begins at its first row
+ * or skip. The way it got there, for example by loading a checkpoint, is not a skip. If a beginning
+ * moves forwards and no rank took the samples from `left` to `position`, the run was made to skip
+ * them.
  *
  * Each row is judged by the cursor of its own beginning. Where rows of several beginnings count,
  * their cursors must agree; the newest is right.
@@ -53,7 +53,7 @@
 struct record_begin {
 	uint64_t time_ns;  /* CLOCK_REALTIME */
 	uint64_t position; /* of the ranks; ≥ the start of the cursor's first segment */
-	uint64_t left; /* position before the move; = position if it is the first of a process */
+	uint64_t left;	   /* position before the move; = position where a process begins */
 	uint64_t rank, world, micro_batch;
 	uint64_t peer;
 	uint64_t cursor_bytes; /* ≤ LIMIT_CURSOR_BYTES */

@@ -18,7 +18,7 @@
 
 /* The position of the session according to the entries up to some point. */
 struct state {
-	bool rows;   /* this process took a row: later moves forwards are skips */
+	bool rows;   /* this process took a row: later seeks forwards are skips */
 	bool begun;  /* the members below are set */
 	uint64_t at; /* position after the last step of all ranks, or after the last move */
 	uint64_t rank, world, micro_batch;
@@ -236,8 +236,7 @@ int recording_rows(struct tokend *t, const struct tokend_row *row, uint32_t rows
 
 /*
  * A skip is written at once, because the process may save a checkpoint after it and be killed
- * before its next row. All other moves, and those of a process that has taken no row, matter only
- * if a row follows, and are written with it.
+ * before its next row. All other moves matter only if a row follows, and are written with it.
  */
 static int write_skip(struct tokend *t)
 {
@@ -245,7 +244,7 @@ static int write_skip(struct tokend *t)
 	uint64_t at = r->state.at;
 	size_t entries = r->entries;
 
-	if (!r->state.rows || at >= t->taken || (r->from != at && r->from != t->taken))
+	if (at >= t->taken || (r->from != at && r->from != t->taken))
 		return 0;
 	if (!make_room(r, 0, true))
 		return handle_memory(t);
@@ -260,8 +259,10 @@ int recording_moved(struct tokend *t)
 	if (!r)
 		return 0;
 	r->from = t->taken;
-	if (!r->state.rows)
+	if (!r->state.rows) { /* it begins here */
 		r->state.at = t->taken;
+		r->state.begun = false;
+	}
 	return write_skip(t);
 }
 

@@ -41,7 +41,7 @@ class Session:
         self.loader.close()
 
     def record(self, path):
-        self.loader._client.record(path)
+        self.loader._client.record(os.fsencode(path))
 
     def take(self, batches=1):
         for _ in range(batches):
@@ -103,8 +103,17 @@ def test_a_record_follows_the_session(scene):
     path, other = scene.place.file("switched.record"), scene.place.file("also.record")
     with Session(scene, path) as session:
         session.loader.seek(position=80)
+    assert os.path.getsize(path) == 0, "a session without a batch or skip leaves no trace"
+    with Session(scene, path) as session:
         session.loader._client.obey("skip", "samples 40\n")
-    assert os.path.getsize(path) == 0, "a session without a batch leaves no trace"
+    is_made(scene, path, "1x4@0>40+0")
+    with Session(scene, path) as session:
+        session.loader._client.obey("skip", "samples 40\n")
+        session.loader.seek(position=80)
+        session.loader._client.obey("skip", "samples 20\n")
+        session.loader.seek(position=0)
+        session.take()
+    os.truncate(path, 0)
     with Session(scene, path) as session:
         session.take()
         with pytest.raises(ArgumentError):

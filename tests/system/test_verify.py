@@ -127,6 +127,9 @@ CASES = {
         "2x4@0+10 2x4@80>120+0=0 2x4@120>160+5=0", "from=100 to=200 skipped=60 outside=80",
         args="--from 100", skips=[[100, 160]],
     ),
+    "a skip before the first row": case(
+        "2x4@0+10 2x4@80>120+0 2x4@120+5", "to=160 skipped=40", skips=[[80, 120]]
+    ),
     "a skip undone": case(f"{SKIP} 2x4@40+20", "to=200 void=80", skips=[]),
     # a beginning whose rows were lost in a crash of the machine
     "begin, die": case("2x4@0+10 2x4@0+0 2x4@80+10", "to=160 void=0"),

@@ -110,7 +110,7 @@ static void end_process(struct records *r)
 {
 	const struct record_section *last = last_section(r);
 
-	if (last && last->rows == 0 && (last->first || last->begin.left >= last->begin.position))
+	if (last && last->rows == 0 && last->begin.left >= last->begin.position)
 		r->sections--;
 }
 
@@ -147,7 +147,6 @@ static bool add_section(struct records *r, unsigned kind, struct record_begin *b
 		.file = r->reading,
 		.order = order,
 		.entry = entry,
-		.first = kind & RECORD_FIRST,
 		.again = kind & RECORD_PASS};
 	return true;
 }
