@@ -375,7 +375,7 @@ struct session {
 	bool strict;			 /* refuse it while another process reads for its rank */
 	bool left;			 /* its client reads from the session that replaces it */
 	bool twin_told;
-	bool mix_told;	   /* that the config has another mix */
+	bool mix_told;	   /* that the config has other mixes or limits */
 	uint64_t twins_ms; /* when to look for twins, after a seek; 0: that was done */
 	uint64_t next;	   /* the position at which it attached */
 	uint64_t attached_ms;
