@@ -370,9 +370,9 @@ static struct shared *share(const struct object *object, uint64_t at, size_t n, 
 	if (!s)
 		return NULL;
 	*s = (struct shared){.bucket = bucket, .n = n, .piece = piece, .references = 1};
-	/* An ETag contains no line feed, and a key is at the end. */
-	if (asprintf(&s->name, "%u %" PRIu64 " %" PRIu64 "+%zu %d %s\n%s", bucket->number,
-		    object->size, at, n, piece, object->etag ? object->etag : "", object->key) < 0)
+	/* What differs most comes first. An ETag has no line feed, and a key is at the end. */
+	if (asprintf(&s->name, "%" PRIu64 "+%zu %" PRIu64 " %u %d %s\n%s", at, n, object->size,
+		    bucket->number, piece, object->etag ? object->etag : "", object->key) < 0)
 		s->name = NULL;
 	else
 		found = tsearch(s, &bucket->stores->shared, compare);
