@@ -82,8 +82,10 @@ struct mapping {
 	uint64_t answered;  /* the last wake_at for which a wake-up byte was sent */
 	uint64_t held;	    /* batches taken and not released */
 	uint64_t id;
-	uint64_t session; /* the daemon's number of it */
-	bool undoable;	  /* kept by struct undo, although nothing of it is held */
+	uint64_t session;  /* the daemon's number of it */
+	uint64_t contents; /* of the stream's shards, from the daemon */
+	uint64_t mix_from; /* the first position of the mix that was in force */
+	bool undoable;	   /* kept by struct undo, although nothing of it is held */
 	void *meta, *data;
 	void (*gone)(void *context, void *base, uint64_t bytes); /* of tokend_memory(); or NULL */
 	void *context;
@@ -131,7 +133,6 @@ struct tokend {
 	int failed;		     /* enum tokend_error, repeated until the next seek; 0: none */
 	struct fault failure;	     /* its fault */
 
-	uint64_t contents; /* of the stream's shards, from the daemon */
 	struct cursor origin;
 	bool committing;
 	uint64_t serial; /* of the last query */

@@ -55,7 +55,7 @@ uint64_t tokend_fingerprint(const struct tokend *t)
 
 uint64_t tokend_contents(const struct tokend *t)
 {
-	return handle_forked(t) ? 0 : t->contents;
+	return handle_forked(t) ? 0 : t->mapping->contents;
 }
 
 uint64_t tokend_position(const struct tokend *t)

@@ -346,7 +346,8 @@ static int attach_feed(
 		return message_unknown(t, wrong);
 	}
 	memcpy(t->run, run, sizeof(run)); /* the daemon may rename it */
-	t->contents = wire_number(&p->wire, WIRE_CONTENTS);
+	(*m)->contents = wire_number(&p->wire, WIRE_CONTENTS);
+	(*m)->mix_from = cursor_now(cursor)->start;
 	(*m)->id = ++t->mappings;
 	(*m)->session = wire_number(&p->wire, WIRE_ID);
 	return 1;
@@ -395,6 +396,7 @@ static int check_revived(struct tokend *t, const struct mapping *m, const struct
 {
 	const struct ring_geometry *old = &t->mapping->ring.geometry, *new = &m->ring.geometry;
 	const char *lost = NULL;
+	uint64_t was = t->mapping->contents, is = m->contents;
 
 	if (cursor->next != t->taken)
 		return message_unknown(t, "a feed at another position than requested");
@@ -413,6 +415,13 @@ static int check_revived(struct tokend *t, const struct mapping *m, const struct
 			"the restarted daemon's config no longer has them for stream %s; set "
 			"%s: true there",
 			t->stream, lost);
+	/* Another mix has other datasets. */
+	if (m->mix_from == t->mapping->mix_from && was != 0 && is != 0 && was >> 16 != is >> 16)
+		return handle_fail(t, TOKEND_EREFUSED, "shards",
+			"names and lengths are as before, but the restarted daemon serves other "
+			"tokens, documents or masks for stream %s; restore its shards and config, "
+			"or attach again",
+			t->stream);
 	return 1;
 }
 

@@ -76,7 +76,7 @@ struct dataset {
 	uint64_t path_digest; /* of (path, tokens) of all shards */
 	uint64_t digest;      /* the same, whether samples are joined, and the part: the cursor's */
 	/* A hash of sampled tokens and bytes of side files, or of the manifest's digests: equal on
-	 * all nodes that have the same. */
+	 * all nodes that have the same. 0: a shard could not be read. */
 	uint64_t contents;
 	_Atomic uint64_t *samples; /* the daemon's counter of those that were read, or NULL */
 	bool listed;		   /* by a manifest */

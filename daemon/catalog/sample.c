@@ -106,7 +106,7 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 {
 	uint64_t shards = d->table.shards, n = shards < SAMPLE_SHARDS ? shards : SAMPLE_SHARDS;
 	unsigned told = 0;
-	bool fine = true, refused = false;
+	bool fine = true, refused = false, unread = false;
 	char path[PATH_MAX + 1];
 
 	for (uint64_t i = 0; fine && i < n && !d->listed; i++) {
@@ -121,6 +121,7 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 				"its stream will stop at a bad token: %.200s: %s",
 				shard_list_name(&d->list, shard), token.text);
 		refused |= token.code == FAULT_TOKEN;
+		unread |= !s;
 		if (!s)
 			continue;
 		/* Lets ranks notice nodes with other tokens or side files under the same names. */
@@ -131,5 +132,7 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 		fine = take_verdict(d, shard, path, s, &told, fault);
 		free(s);
 	}
+	if (unread)
+		d->contents = 0;
 	return fine;
 }

@@ -178,20 +178,24 @@ static bool make_memory(struct attach_job *job)
 	return made;
 }
 
-/* A number that is equal where the cursor's datasets have, as far as is known, the same tokens,
- * documents and masks. */
-static uint64_t contents_of(const struct config_stream *stream, const struct cursor *cursor,
-	const struct dataset **dataset)
+uint64_t attach_contents(const struct stream *stream, const struct cursor *cursor)
 {
-	uint64_t h = order_derive(stream->has_eos, stream->eos, stream->has_vocab, stream->vocab,
-		stream->documents, stream->loss_mask);
+	const struct config_stream *config = stream->config;
+	const struct dataset *dataset[LIMIT_DATASETS];
+	uint64_t h = order_derive(config->documents && config->has_eos,
+		config->documents ? config->eos : 0, config->documents, config->loss_mask);
 
+	stream_map(stream, cursor, dataset);
 	for (uint32_t i = cursor_past(cursor); i < cursor->segments; i++)
-		for (uint32_t d = 0; d < cursor->segment[i]->datasets; d++)
-			if (cursor->segment[i]->units[d] > 0)
-				h = order_derive(h, dataset[d]->contents, dataset[d]->masks,
-					dataset[d]->bounds);
-	return h;
+		for (uint32_t d = 0; d < cursor->segment[i]->datasets; d++) {
+			if (cursor->segment[i]->units[d] == 0)
+				continue;
+			if (dataset[d]->contents == 0)
+				return 0;
+			h = order_derive(
+				h, dataset[d]->contents, dataset[d]->masks, dataset[d]->bounds);
+		}
+	return (h | 1) << 16 | (order_derive(config->has_vocab, config->vocab) & 0xffff);
 }
 
 /* The engine's place for reads of @dataset, of @stores places for stores. */
@@ -207,7 +211,7 @@ static bool make_feed(struct attach_job *job)
 	struct feed_source source[LIMIT_DATASETS];
 
 	stream_map(s->stream, &job->cursor, dataset);
-	job->contents = contents_of(s->stream->config, &job->cursor, dataset);
+	job->contents = attach_contents(s->stream, &job->cursor);
 	for (uint32_t d = 0; d < job->cursor.datasets; d++)
 		source[d] = (struct feed_source){
 			.table = dataset[d] ? &dataset[d]->table : NULL,

@@ -92,6 +92,16 @@ static void reload_work(uv_work_t *work)
 
 /* ---- on the loop ---- */
 
+static bool same_contents(const struct session *s, const struct stream *now, struct fault *why)
+{
+	uint64_t was = attach_contents(s->stream, feed_cursor(s->feed)),
+		 is = attach_contents(now, feed_cursor(s->feed));
+
+	return was == 0 || is == 0 || was >> 16 == is >> 16 ||
+	       fault_set(why, FAULT_CURSOR, "shards",
+		       "names and lengths are as before, but not the tokens, documents or masks");
+}
+
 /* Whether the run of @s goes on at its cursor. */
 static bool fits_session(struct reload *r, const struct session *s)
 {
@@ -105,7 +115,8 @@ static bool fits_session(struct reload *r, const struct session *s)
 		fault_set(&why, FAULT_CURSOR, "documents", "is no longer true");
 	else if (s->stream->config->loss_mask && !now->config->loss_mask)
 		fault_set(&why, FAULT_CURSOR, "loss_mask", "is no longer true");
-	else if (cursor_belongs(feed_cursor(s->feed), &now->begin, &why))
+	else if (cursor_belongs(feed_cursor(s->feed), &now->begin, &why) &&
+		 same_contents(s, now, &why))
 		return true;
 	return fault_set(&r->fault, FAULT_CURSOR, "",
 		"%s: pid %d reads stream %s (run %s), and could not go on: %.600s%s%.600s; end it, "

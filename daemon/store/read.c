@@ -370,7 +370,7 @@ static struct shared *share(const struct object *object, uint64_t at, size_t n, 
 	if (!s)
 		return NULL;
 	*s = (struct shared){.bucket = bucket, .n = n, .piece = piece, .references = 1};
-	/* What differs most comes first. An ETag has no line feed, and a key is at the end. */
+	/* The part that differs most is first. An ETag has no line feed; a key is at the end. */
 	if (asprintf(&s->name, "%" PRIu64 "+%zu %" PRIu64 " %u %d %s\n%s", at, n, object->size,
 		    bucket->number, piece, object->etag ? object->etag : "", object->key) < 0)
 		s->name = NULL;

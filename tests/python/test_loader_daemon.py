@@ -6,6 +6,7 @@ import signal
 import threading
 import warnings
 
+import numpy
 import pytest
 from loading import check_run, make
 
@@ -73,6 +74,20 @@ def test_a_daemon_that_comes_back_with_another_config_is_refused(daemon):
                 next(loader)
         injected(6)
         assert tokend.Cursor(loader.state_dict()["cursor"]).position == loader.position
+
+
+def test_a_daemon_that_comes_back_with_other_tokens_is_refused(daemon):
+    with make(daemon, slots=4) as loader:
+        next(loader)
+        daemon.stop()
+        path = daemon.directory / "web" / "b.bin"
+        numpy.fromfile(path, "<u2")[::-1].tofile(path)
+        daemon.start()
+        with pytest.raises(tokend.RefusedError, match="shards: .* serves other tokens"):
+            for _ in range(10):
+                next(loader)
+        loader.seek()
+        check_run(daemon, loader, 3, start=loader.position)
 
 
 def test_a_truncated_shard_stops_the_stream_and_is_named(daemon):

@@ -126,6 +126,8 @@ def test_annotations_of_a_live_session_stay(scene):
     for lost in "documents", "loss_mask":
         scene.write(train={**train, lost: False})
         assert f"could not go on: {lost}: is no longer" in scene.reload("keeps the config that")
+    scene.write(train={**train, "eos": 2})
+    assert "could not go on: shards: names and lengths" in scene.reload("keeps the config that")
     client.close()
 
 
