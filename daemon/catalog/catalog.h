@@ -62,9 +62,11 @@ struct dataset {
 	const struct shard_format *format; /* of all shards, as are the next two */
 	uint32_t token_bytes;	/* served width; then the stream's, so the same in all datasets */
 	uint64_t sample_tokens; /* > 0: windows are samples of this length */
-	uint64_t frame_bytes;	/* compressed: decoded size of the largest frame; otherwise 0 */
-	bool is_signed;		/* a shard is i32: the reader checks for negative tokens */
-	struct table table;	/* of the whole path */
+	uint64_t odd; /* a shard with other samples than the first one, so that all are joined; or 0
+		       */
+	uint64_t frame_bytes; /* compressed: decoded size of the largest frame; otherwise 0 */
+	bool is_signed;	      /* a shard is i32: the reader checks for negative tokens */
+	struct table table;   /* of the whole path */
 	/* In a store, otherwise 0. Each name has the directory's key before it in memory, and the
 	 * ETag after it, so that a shard's key is one string. */
 	const struct store_bucket *bucket;

@@ -107,8 +107,13 @@ bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *form
 	} else if (!fits_first(d, format, f, fault)) {
 		return false;
 	}
-	if (f->sample_tokens != d->sample_tokens)
+	if (f->sample_tokens != d->sample_tokens) {
+		uint64_t window = d->hint.window_tokens;
+
+		if (d->odd == 0 && (f->sample_tokens == window || d->sample_tokens == window))
+			d->odd = s;
 		d->sample_tokens = 0;
+	}
 	d->frame_bytes = f->frame_bytes > d->frame_bytes ? f->frame_bytes : d->frame_bytes;
 	d->is_signed |= f->type == SHARD_I32;
 	d->table.tokens[s] = f->tokens;

@@ -76,6 +76,7 @@ struct arrow {
 	char what[120];		  /* "Arrow batch 17, column 'tokens'" */
 	struct column column;	  /* with the tokens */
 	uint32_t fields, buffers; /* of all columns */
+	const char *unused;	  /* a column that tells what is not to be trained on; or NULL */
 };
 
 /* A message; the members after the body are those of a batch. */
@@ -265,6 +266,18 @@ static bool is_called(const struct arrow *a, const struct column *c, const char 
 	       memcmp(name, a->metadata + c->name.at, c->name.count) == 0;
 }
 
+/* The name of a column that excludes padding or prompts, which is not read; NULL: it is another. */
+static const char *excludes(const struct arrow *a, const struct column *c)
+{
+	static const char *const names[] = {
+		"attention_mask", "labels", "loss_mask", "completion_mask", "assistant_masks"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (is_called(a, c, names[i]))
+			return names[i];
+	return NULL;
+}
+
 /* Chooses the config's column; otherwise tokens, input_ids or the only one. Counts the others. */
 static bool read_schema(struct arrow *a, uint64_t schema, const char *wanted)
 {
@@ -287,6 +300,7 @@ static bool read_schema(struct arrow *a, uint64_t schema, const char *wanted)
 		rank = is_called(a, &c, called[0]) ? 0 : is_called(a, &c, called[1]) ? 1 : 2;
 		found[rank] = c;
 		times[rank]++;
+		a->unused = a->unused ? a->unused : excludes(a, &c);
 		text |= c.of == TYPE_STRING || c.of == TYPE_LARGE_STRING;
 		snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", c.shown);
 	}
@@ -606,6 +620,11 @@ static bool arrow_scan(const struct shard_scan *s)
 	if (a.stream && !a.closed)
 		snprintf(facts->note, sizeof(facts->note),
 			"has no end marker: it may be truncated, or its writer was not closed");
+	else if (a.unused && !s->hint->label_mask && strcmp(a.unused, a.column.shown) != 0)
+		snprintf(facts->note, sizeof(facts->note),
+			"column %s is not used: if there is padding or a prompt, it is trained on; "
+			"remove it, or set label_mask",
+			a.unused);
 	facts->plain = false;
 	facts->type = a.column.type;
 	memcpy(facts->column, a.column.shown, sizeof(a.column.shown));

@@ -500,11 +500,14 @@ static bool look_by_size(const struct mds *m, struct sample *s)
 
 /* ---- the shard ---- */
 
-/* @presume: if sample 0 is as its size tells, so are all. */
-static bool scan_samples(struct mds *m, struct shard_facts *facts, struct map *map, bool presume)
+/* @presume: if sample 0 is as its size tells, so are all. @window: if most samples are as long, a
+ * remark names the first that is not. */
+static bool scan_samples(
+	struct mds *m, struct shard_facts *facts, struct map *map, bool presume, uint64_t window)
 {
 	bool alike = true;
 	uint64_t first = 0;
+	uint32_t windows = 0, odd = m->samples;
 
 	facts->tokens = 0;
 	for (uint32_t i = 0; i < m->samples; i++) {
@@ -518,7 +521,7 @@ static bool scan_samples(struct mds *m, struct shard_facts *facts, struct map *m
 				map_free(map);
 				*map = (struct map){.joins = map->joins};
 			}
-			return scan_samples(m, facts, map, false);
+			return scan_samples(m, facts, map, false, window);
 		}
 		if (!sized && !look(m, &s))
 			return false;
@@ -536,12 +539,20 @@ static bool scan_samples(struct mds *m, struct shard_facts *facts, struct map *m
 			}
 		}
 		alike = alike && s.tokens == first;
+		windows += s.tokens == window;
+		if (s.tokens != window && odd == m->samples)
+			odd = i;
 		facts->tokens += s.tokens;
 		if (map && !map_add(map, s.at, s.tokens, false))
 			return fault_memory(m->fault);
 	}
 	facts->type = m->type;
 	facts->row_tokens = alike ? first : 0;
+	if (window > 0 && odd < m->samples && windows > m->samples / 2)
+		snprintf(facts->note, sizeof(facts->note),
+			"sample %" PRIu32 " is not as long as a window, as most are; so all of the "
+			"dataset are joined, and windows run over their ends",
+			odd);
 	return true;
 }
 
@@ -556,12 +567,6 @@ static void judge_rows(const struct shard_hint *hint, struct shard_facts *facts,
 		return;
 	}
 	facts->documents = samples;
-	if (row > 0 && samples > 1)
-		snprintf(facts->note, sizeof(facts->note),
-			"all its samples have %" PRIu64
-			" tokens, and are joined; to make each a window, set seq_len: %" PRIu64
-			" and extra: 0",
-			row, row);
 }
 
 static bool mds_scan(const struct shard_scan *s)
@@ -572,7 +577,8 @@ static bool mds_scan(const struct shard_scan *s)
 	struct mds_indexes *indexes = s->hint->indexes;
 	bool fine = read_front(&m) && read_config(&m, s->hint) &&
 		    (!indexes || check_listed(&m, indexes)) &&
-		    scan_samples(&m, facts, s->map, b->size > SMALL && m.samples > 1);
+		    scan_samples(&m, facts, s->map, b->size > SMALL && m.samples > 1,
+			    s->hint->window_tokens);
 
 	free(m.front);
 	if (!fine)

@@ -37,6 +37,8 @@ bool shard_as_served(enum shard_type type, uint32_t token_bytes)
 /* Fills the facts that do not depend on the format: compression and served width. */
 static void finish(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts)
 {
+	uint64_t row = facts->row_tokens;
+
 	facts->token_bytes = shard_served(facts->type, hint);
 	facts->sample_tokens = shard_sample(facts, hint);
 	facts->frame_bytes = b->frame_bytes;
@@ -45,6 +47,13 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 	facts->plain = facts->plain && b->plain && shard_as_served(facts->type, facts->token_bytes);
 	if (facts->tokens == 0 && !facts->note[0])
 		snprintf(facts->note, sizeof(facts->note), "has no tokens");
+	if (row > 1 && row < facts->tokens && hint->window_tokens > 0 && !facts->sample_tokens &&
+		!facts->note[0])
+		snprintf(facts->note, sizeof(facts->note),
+			"all its rows have %" PRIu64
+			" tokens, and are joined; to make each a window, set seq_len: %" PRIu64
+			" and extra: 0",
+			row, row);
 	if (facts->frame_bytes >= LARGE_FRAME && !facts->note[0])
 		snprintf(facts->note, sizeof(facts->note),
 			"the largest of its %" PRIu64 " zstd frames decodes to %" PRIu64

@@ -115,9 +115,25 @@ def test_the_index_of_mosaic_lists_all_shards_of_a_dataset(place):
     refused(place, "is not among the 1 shards of ", datasets=one("b"))
 
 
+def test_rows_that_are_joined_are_remarked(place):
+    """Because of a shard, or of the extra token."""
+    for name, shape in (("a", (9, 8)), ("b", (1, 5))):
+        shard_writers.mds(place.file(f"d/{name}"), numpy.ones(shape, "<i4"), None)
+    numpy.save(place.file("n.npy"), numpy.ones((9, 8), "<u2"))
+    for path, extra, words in (
+        ("d", 0, "(b/shard.00000.mds differs from the first); so all are joined"),
+        ("n.npy", 1, "to make each a window, set seq_len: 8 and extra: 0"),
+        ("d/a", 0, None),
+        ("n.npy", 0, None),
+    ):
+        said = opened(place, datasets=one(path), extra=extra)
+        assert words in said if words else "joined" not in said, said
+
+
 def test_directories_that_hugging_face_saved(place):
     """The JSON files are skipped. A cached result of map(), and all splits at once, are refused."""
-    lists = pa.record_batch({"input_ids": pa.array([[1] * 99], pa.list_(pa.int32()))})
+    ids = pa.array([[1] * 99], pa.list_(pa.int32()))
+    lists = pa.record_batch({"input_ids": ids, "labels": ids})
 
     def save(name):
         with pa.ipc.new_stream(place.file(name), lists.schema) as out:
@@ -126,7 +142,8 @@ def test_directories_that_hugging_face_saved(place):
     for split in ("train", "test"):
         save(f"d/{split}/data-00000-of-00001.arrow")
         write(place, **{f"d/{split}/{name}.json": b"{}" for name in ("dataset_info", "state")})
-    opened(place, datasets={"a": {"path": "d/train"}, "b": {"path": "d"}})
+    said = opened(place, datasets={"a": {"path": "d/train"}, "b": {"path": "d"}})
+    assert "column labels is not used: if there is padding or a prompt, it is trained on" in said
     write(place, **{"d/dataset_dict.json": b'{"splits": ["train", "test"]}'})
     refused(place, "dataset_dict.json: is a list of splits", "set path:", datasets=one("d"))
     save("d/train/cache-0123.arrow")
