@@ -6,8 +6,9 @@ stream.
 import numpy
 import pytest
 import tokend
-from lib import Daemon
+from lib import Daemon, wait_for
 from lib.corpus import FORMATS, SEQ_LEN, corpus, plan
+from lib.web import metric
 from loading import make, verify
 
 MICRO, BATCHES = 8, 40
@@ -115,6 +116,8 @@ def test_a_wider_dataset_joins_a_running_stream(place):
             check(batch, ("old", "new"))
             seen |= set(batch["dataset"].tolist())
     assert seen == {0, 1}
+    # the run's cursor is in state_dir, for --run
+    assert wait_for(lambda: metric(daemon.socket, "tokend_state_dir_jobs") == 0)
     whole = (0, [[0, 192 + 1200, 0, 0, 0]])  # a part of it was recorded in the other width
     assert verify(daemon, "train", records, "--run", "job") == whole
     assert daemon.stop() == 0
