@@ -71,22 +71,8 @@ static struct shard *open_source(const struct pack *p, const struct pack_source 
 	return shard;
 }
 
-/* As in the daemon, what states no type must look like tokens of the type that it is read as. A
- * shard that cannot be read is reported when it is packed. */
-static bool check_looks(const struct pack_source *s, const struct shard *shard, struct fault *fault)
-{
-	struct sample *sample = sample_read(shard, &(struct fault){0});
-	bool wrong = sample && sample->kind > SAMPLE_DOUBT;
-
-	if (wrong)
-		fault_set(fault, FAULT_ARGUMENT, "input-dtype",
-			"%.*s; give --input-dtype, the type of the inputs' tokens",
-			(int)strcspn(sample->text, ";"), sample->text);
-	free(sample);
-	return !wrong || fail(s, fault);
-}
-
-/* Opens a source for its facts. */
+/* Opens a source for its facts. As in the daemon, what states no type must look like tokens of the
+ * type that it is read as. */
 static bool find_source(const struct parallel *parallel, struct fault *fault)
 {
 	struct pack *p = parallel->context;
@@ -96,8 +82,17 @@ static bool find_source(const struct parallel *parallel, struct fault *fault)
 	char file[PATH_MAX + 1];
 	int fd;
 	struct shard *shard = open_source(p, s, 0, &fd, fault);
-	bool fine = shard && (hint->has_type || check_looks(s, shard, fault));
+	struct sample *sample =
+		shard && !hint->has_type ? sample_read(shard, &(struct fault){0}) : NULL;
+	bool fine = shard && (!sample || sample->kind <= SAMPLE_DOUBT);
 
+	if (shard && !fine) {
+		fault_set(fault, FAULT_ARGUMENT, "input-dtype",
+			"%.*s; give --input-dtype, the type of the inputs' tokens",
+			(int)strcspn(sample->text, ";"), sample->text);
+		fail(s, fault);
+	}
+	free(sample);
 	if (fine) {
 		const struct shard_facts *f = &shard->facts;
 		const struct shard_format *format = shard->format;
@@ -122,25 +117,21 @@ static bool find_source(const struct parallel *parallel, struct fault *fault)
 /* ---- all sources ---- */
 
 /* A shard of two arguments would be packed twice. Its inode or URL identifies it. */
-static bool is_first(struct pack *p, const struct pack_source *s, struct fault *fault)
+static bool is_first(struct pack *p, const struct ctl_place *place, uint64_t i, struct fault *fault)
 {
-	char path[PATH_MAX + 1], inode[48];
-	const char *key = ctl_place_path(s->place, s->shard, path);
+	char key[PATH_MAX + 1];
 	struct stat st;
 
-	if (stat(path, &st) == 0) {
-		snprintf(inode, sizeof(inode), "%ju:%ju", (uintmax_t)st.st_dev,
-			(uintmax_t)st.st_ino);
-		key = inode;
-	}
+	if (stat(ctl_place_path(place, i, key), &st) == 0)
+		snprintf(key, sizeof(key), "%lu:%lu", st.st_dev, st.st_ino);
 	const json_t *before = json_object_get(p->seen, key);
-	const struct ctl_place *other = before ? p->place + json_integer_value(before) : s->place;
 
-	if (other != s->place)
+	if (before && p->place + json_integer_value(before) != place)
 		return fault_set(fault, FAULT_ARGUMENT, "",
-			"%s: is in two arguments, %s and %s; give each shard once", path,
-			other->path, s->place->path);
-	return json_object_set_new_nocheck(p->seen, key, json_integer(s->place - p->place)) == 0 ||
+			"%s: is in two arguments, %s and %s; give each shard once",
+			shard_list_name(&place->set.list, i),
+			p->place[json_integer_value(before)].path, place->path);
+	return json_object_set_new_nocheck(p->seen, key, json_integer(place - p->place)) == 0 ||
 	       fault_memory(fault);
 }
 
@@ -157,8 +148,8 @@ static bool add_place(struct pack *p, const char *path, struct fault *fault)
 	for (uint64_t i = 0; i < place->set.list.count; i++) {
 		if (!ctl_grow((void **)&p->source, p->sources, sizeof(*p->source)))
 			return fault_memory(fault);
-		p->source[p->sources] = (struct pack_source){.place = place, .shard = i};
-		if (!is_first(p, &p->source[p->sources++], fault))
+		p->source[p->sources++] = (struct pack_source){.place = place, .shard = i};
+		if (!is_first(p, place, i, fault))
 			return false;
 	}
 	return true;
