@@ -137,61 +137,48 @@ static const char *put_mix(char text[MIX_TEXT_BYTES], const struct cursor *c,
 	return text;
 }
 
-static void warn_of_edit(struct session *s, const char *text)
-{
-	connection_warn(s->connection, text);
-	s->mix_told = true;
-}
-
-/* Warns of a max_epochs in the config that was edited since the run began, and so has no effect. */
-static void warn_of_limits(struct session *s, const struct cursor *c)
-{
-	const struct cursor *begin = &s->stream->begin;
-	char text[LIMIT_TEXT_BYTES];
-
-	for (uint32_t i = 0; i < begin->datasets; i++) {
-		const struct cursor_dataset *is = &begin->dataset[i];
-		int d = cursor_find(c, is->name);
-
-		if (d < 0 || c->dataset[d].max_epochs == is->max_epochs)
-			continue;
-		snprintf(text, sizeof(text),
-			"stream %s: run %s keeps max_epochs: %" PRIu64 " of dataset %s (0: no "
-			"limit); the config's is now %" PRIu64 ", and acts in new runs only; to "
-			"change this run, edit its cursor: tokctl cursor schedule",
-			begin->stream, s->run, c->dataset[d].max_epochs, is->name, is->max_epochs);
-		warn_of_edit(s, text);
-		return;
-	}
-}
-
-/* Likewise of weights. Not of a run whose mix has changed since then, by an operator or a schedule.
- * Of a schedule only if the run plans no other mix at all: one may be an operator's. */
+/* Warns of limits, a first schedule and weights in the config that were edited since the run began,
+ * and so have no effect. Not of other schedules, and of weights only if the mix has not changed
+ * since then: that may be an operator's doing. */
 static void warn_of_mix(struct session *s, const struct cursor *c)
 {
 	const struct cursor *begin = &s->stream->begin;
 	const char *stream = s->stream->config->name;
-	char is[MIX_TEXT_BYTES], was[MIX_TEXT_BYTES], text[LIMIT_TEXT_BYTES];
+	char is[MIX_TEXT_BYTES], was[MIX_TEXT_BYTES], kept[MIX_TEXT_BYTES] = "";
+	char text[LIMIT_TEXT_BYTES];
 	bool same = false;
 
+	if (s->mix_told)
+		return;
 	put_mix(is, begin, begin->segment[0], begin);
 	for (uint32_t i = 0; i < c->segments; i++)
 		same |= strcmp(put_mix(was, c, c->segment[i], begin), is) == 0;
-	if (c->epochs || cursor_now(c)->start > 0 ||
-		(same && (s->mix_told || c->segments > 1 || begin->segments == 1)))
+	if (same && c->segments == 1 && begin->segments > 1)
+		strcpy(kept, "one mix");
+	for (uint32_t i = 0; i < begin->datasets; i++) {
+		const struct cursor_dataset *now = &begin->dataset[i];
+		int d = cursor_find(c, now->name);
+
+		if (d >= 0 && c->dataset[d].max_epochs != now->max_epochs)
+			snprintf(kept, sizeof(kept), "max_epochs of dataset %s", now->name);
+	}
+	if (*kept) {
+		snprintf(text, sizeof(text),
+			"stream %s: run %s keeps the %s that it began with; the config's schedule "
+			"and max_epochs act in new runs only; to change this run, edit its "
+			"cursor: tokctl cursor schedule",
+			stream, s->run, kept);
+		connection_warn(s->connection, text);
+		s->mix_told = true;
+	}
+	if (same || c->epochs || cursor_now(c)->start > 0)
 		return;
-	if (same)
-		snprintf(text, sizeof(text),
-			"stream %s: run %s keeps one mix,%s; the config's schedule acts in new "
-			"runs only; to change this run, edit its cursor: tokctl cursor schedule",
-			stream, s->run, is);
-	else
-		snprintf(text, sizeof(text),
-			"stream %s: run %s keeps the mix that it began with,%s; the config's "
-			"weights are now%s, and act in new runs only; to change this run: tokctl "
-			"mix %s --run %s%s",
-			stream, s->run, put_mix(was, c, c->segment[0], c), is, stream, s->run, is);
-	warn_of_edit(s, text);
+	snprintf(text, sizeof(text),
+		"stream %s: run %s keeps the mix that it began with,%s; the config's weights are "
+		"now%s, and act in new runs only; to change this run: tokctl mix %s --run %s%s",
+		stream, s->run, put_mix(was, c, c->segment[0], c), is, stream, s->run, is);
+	connection_warn(s->connection, text);
+	s->mix_told = true;
 }
 
 /* ---- doubts ---- */
@@ -239,10 +226,7 @@ void warn_attached(struct session *s, const struct cursor *c)
 	if (!s->again && !s->helper && s->rank == 0 && s->peer == 0) { /* once a job */
 		if (!former)
 			stream_notes(s->stream, warn_of_doubt, &(struct doubts){s->connection, 0});
-		if (!s->mix_told) {
-			warn_of_limits(s, c);
-			warn_of_mix(s, c);
-		}
+		warn_of_mix(s, c);
 	}
 	if (!former)
 		look_for_twin(s);
