@@ -208,8 +208,8 @@ static bool doubt_overlap(struct dataset *d, const struct dataset *e)
 	return true;
 }
 
-/* Parts of one path are disjoint only if they are parts of the same windows. @saved: what is not in
- * a store has its remarks already. */
+/* Parts of one path are disjoint only if they are parts of the same windows. @saved: as of
+ * catalog_remarks(). */
 static bool check_parts(const struct catalog *c, bool saved, struct fault *fault)
 {
 	const struct config_stream *told = NULL; /* of the last overlap: one each is enough */
@@ -296,7 +296,7 @@ struct catalog *catalog_open(const struct config *config, struct stores *stores,
 		if (!only || strcmp(only, config->stream[i].name) == 0)
 			fine = open_stream(&catalog->stream[i], saved, fault);
 	if (fine && !only) {
-		fine = check_parts(catalog, saved, fault);
+		fine = check_parts(catalog, saved, fault) && catalog_remarks(catalog, saved, fault);
 		plan_fetch(catalog);
 	}
 	if (fine)

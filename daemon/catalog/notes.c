@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +114,7 @@ static void doubt_parts(struct dataset *d)
 
 struct digest {
 	uint64_t value, shard;
+	const struct dataset *dataset;
 };
 
 static int by_value(const void *a, const void *b)
@@ -121,7 +123,21 @@ static int by_value(const void *a, const void *b)
 
 	if (x->value != y->value)
 		return x->value < y->value ? -1 : 1;
+	if (x->dataset != y->dataset)
+		return x->dataset < y->dataset ? -1 : 1;
 	return x->shard < y->shard ? -1 : x->shard > y->shard;
+}
+
+/* A hash that links to one file share. Of objects, and of a manifest's files, it is the path's. */
+static uint64_t file_of(const struct dataset *d, uint64_t s)
+{
+	const struct dataset_identity *file = &d->entry[s].file;
+	char path[PATH_MAX + 1];
+
+	if (file->inode > 0)
+		return order_derive(file->inode, file->mtime_ns, file->bytes);
+	shard_list_path(&d->list, s, path, sizeof(path));
+	return order_digest_add(0, path, file->bytes);
 }
 
 static void doubt_copies(struct dataset *d)
@@ -131,11 +147,12 @@ static void doubt_copies(struct dataset *d)
 
 	for (uint64_t s = 0; all && s < d->table.shards; s++)
 		if (d->entry[s].digest && d->table.tokens[s] >= COPY_LEAST)
-			all[n++] = (struct digest){d->entry[s].digest, s};
+			all[n++] = (struct digest){d->entry[s].digest, s, d};
 	if (n > 1)
 		qsort(all, n, sizeof(*all), by_value);
 	for (uint64_t i = 1; i < n; i++)
-		if (all[i].value == all[i - 1].value && (!copy || all[i].shard < copy->shard))
+		if (all[i].value == all[i - 1].value && (!copy || all[i].shard < copy->shard) &&
+			file_of(d, all[i].shard) != file_of(d, all[i - 1].shard))
 			copy = &all[i];
 	if (copy)
 		dataset_remark(d, REMARK_DOUBT, "shard %.200s has the same tokens as %.150s, %s",
@@ -168,6 +185,124 @@ void dataset_remarks(struct dataset *d)
 	if (dataset_is_part(d))
 		dataset_remark(
 			d, REMARK_NOTE, "windows %" PRIu64 " of %" PRIu64, d->windows, w->windows);
+}
+
+/* ---- datasets that have the same files ---- */
+
+/* Files of a dataset that it has twice, or that an earlier dataset has, too. */
+struct shared {
+	uint64_t files;
+	struct digest first, other; /* the same file */
+	bool several;		    /* earlier datasets have them */
+};
+
+static void add_shared(struct shared *s, const struct digest *is, const struct digest *other)
+{
+	s->several |= s->files > 0 && s->other.dataset != other->dataset;
+	if (s->files++ == 0 || is->shard < s->first.shard) {
+		s->first = *is;
+		s->other = *other;
+	}
+}
+
+/* Two streams may have the same files, and two datasets parts of them: see check_parts(). */
+static bool is_meant(const struct dataset *d, const struct shared *s)
+{
+	const struct dataset *e = s->other.dataset;
+
+	return d != e && !s->several && s->files == d->table.shards &&
+	       s->files == e->table.shards &&
+	       (d->stream != e->stream || dataset_is_part(d) || dataset_is_part(e));
+}
+
+static void tell_shared(struct dataset *d, const struct shared *s)
+{
+	const struct dataset *e = s->other.dataset;
+	bool one = d->stream == e->stream;
+
+	if (s->files == 0 || is_meant(d, s))
+		return;
+	dataset_remark(d, REMARK_DOUBT,
+		"shard %.150s is the same file as %.150s%s%s%s%s (%" PRIu64 " of %" PRIu64
+		" shards are such), so %s; leave one out",
+		shard_list_name(&d->list, s->first.shard),
+		shard_list_name(&e->list, s->other.shard), d == e ? "" : " of dataset ",
+		d == e ? "" : e->config->name, one ? "" : " of stream ", one ? "" : e->stream->name,
+		s->files, d->table.shards,
+		one ? "its tokens are served twice" : "both streams serve its tokens");
+}
+
+/* All shards whose file may be there twice, sorted by file. NULL: @fault. *@n: how many. */
+static struct digest *find_twice(const struct catalog *c, uint64_t *n, struct fault *fault)
+{
+	uint64_t shards = 0, room;
+
+	for (uint32_t i = 0; i < c->datasets; i++)
+		shards += c->dataset[i].table.shards;
+	room = 16 * shards;
+
+	/* Few of them need sorting: those whose hashes share a place. */
+	uint8_t *times = calloc(room, 1);
+	struct digest *all = malloc(shards * sizeof(*all));
+
+	*n = 0;
+	for (unsigned pass = 0; times && all && pass < 2; pass++)
+		for (struct dataset *d = c->dataset; d < c->dataset + c->datasets; d++)
+			for (uint64_t s = 0; s < d->table.shards; s++) {
+				uint64_t value = file_of(d, s);
+				uint8_t *at = &times[value % room];
+
+				if (pass == 0)
+					*at += *at < 2;
+				else if (*at == 2)
+					all[(*n)++] = (struct digest){value, s, d};
+			}
+	bool fine = times && all;
+
+	free(times);
+	if (fine) {
+		qsort(all, *n, sizeof(*all), by_value);
+		return all;
+	}
+	free(all);
+	fault_memory(fault);
+	return NULL;
+}
+
+bool catalog_remarks(const struct catalog *c, bool saved, struct fault *fault)
+{
+	struct shared *twice = calloc(2 * c->datasets, sizeof(*twice)),
+		      *among = twice ? twice + c->datasets : NULL;
+	uint64_t n = 0;
+	struct digest *all = twice ? find_twice(c, &n, fault) : NULL, *other = NULL;
+
+	for (uint64_t i = 1; i < n; i++) {
+		struct digest *is = &all[i], *last = is - 1;
+		size_t d = (size_t)(is->dataset - c->dataset);
+
+		if (is->value != last->value) {
+			other = NULL;
+			continue;
+		}
+		if (is->dataset == last->dataset)
+			add_shared(&twice[d], is, last);
+		else
+			other = last;
+		if (other)
+			add_shared(&among[d], is, other);
+	}
+	for (uint32_t i = 0; all && i < c->datasets; i++)
+		if (c->dataset[i].bucket || !saved) {
+			tell_shared(&c->dataset[i], &twice[i]);
+			tell_shared(&c->dataset[i], &among[i]);
+		}
+	bool fine = all;
+
+	if (!twice)
+		fault_memory(fault);
+	free(twice);
+	free(all);
+	return fine;
 }
 
 /* ---- a stream ---- */

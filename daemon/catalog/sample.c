@@ -5,6 +5,7 @@
 #include "daemon/shard/shard.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,9 @@
 enum {
 	SAMPLE_SHARDS = 64, /* at most; `tokctl inspect --deep` looks at all */
 	SIDE_BYTES = 4096,  /* of a side file, at each of SAMPLE_PLACES */
-	GZIP_END = 8,	    /* CRC and size of the contents; the header has a date */
+	SEEN_LEAST = SAMPLE_PLACES *
+		     SAMPLE_PLACE_TOKENS, /* tokens, to remark that no eos is among them */
+	GZIP_END = 8,			  /* CRC and size of the contents; the header has a date */
 };
 
 /* A hash of bytes of the side files that are asked for; 0: there are none. */
@@ -105,8 +108,10 @@ static bool take_verdict(struct dataset *d, uint64_t shard, const char *path,
 bool sample_dataset(struct dataset *d, struct fault *fault)
 {
 	uint64_t shards = d->table.shards, n = shards < SAMPLE_SHARDS ? shards : SAMPLE_SHARDS;
+	const struct config_stream *stream = d->stream;
 	unsigned told = 0;
-	bool fine = true, refused = false, unread = false;
+	uint64_t seen = 0;
+	bool fine = true, refused = false, unread = false, ended = false;
 	char path[PATH_MAX + 1];
 
 	for (uint64_t i = 0; fine && i < n && !d->listed; i++) {
@@ -129,9 +134,20 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 		d->contents += order_derive(hash, shard, sides);
 		if (s->kind == SAMPLE_FINE)
 			d->entry[shard].digest = hash;
+		seen += s->n;
+		for (unsigned t = 0; t < s->n; t++)
+			ended |= s->value[t] == stream->eos;
 		fine = take_verdict(d, shard, path, s, &told, fault);
 		free(s);
 	}
+	/* Documents that end in an index need no eos. */
+	if (stream->documents && stream->has_eos && d->unindexed < shards && !ended &&
+		seen >= SEEN_LEAST)
+		dataset_remark(d, REMARK_DOUBT,
+			"none of %" PRIu64 " sampled tokens is eos, %" PRIu64
+			", so a shard would be one document; set eos to the token that ends "
+			"documents",
+			seen, stream->eos);
 	if (unread)
 		d->contents = 0;
 	return fine;

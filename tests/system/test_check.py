@@ -161,6 +161,15 @@ def test_a_loss_mask_without_any_mask(place):
         assert (code, said in out) == (0, not gaps), (out, err)
 
 
+def test_an_eos_that_no_token_is(place):
+    about = {"stream": {"documents": True, "eos": 50256, "vocab": 50257}}
+    said = "none of 32768 sampled tokens is eos, 50256, so a shard would be one document"
+    shard = ids(40_000, 50255)
+    for shard[0] in (50255, 50256):
+        code, out, err = check(config(place, {"a.bin": shard}, about))
+        assert (code, said in out) == (0, shard[0] == 50255), (out, err)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user")
 def test_a_directory_that_one_may_not_write_to(place):
     """The start of a daemon whose socket it is gives the remedy."""

@@ -49,6 +49,42 @@ def one(path, **keys):
     return {"d": {"path": path, **keys}}
 
 
+# ---- files that come twice ----
+
+
+def test_files_that_come_twice_are_remarked(place):
+    """By links in a dataset, or in two datasets: not the same files in two streams, nor parts."""
+    write(place, **{f"s/{i}.bin": 4000 + 2 * i for i in range(3)})
+    os.makedirs(place.file("l/a"))
+    os.link(place.file("s/1.bin"), place.file("l/a/1.bin"))
+    for at in "l/a/2.bin", "l/a/3.bin":
+        os.symlink(place.file("s/2.bin"), place.file(at))
+
+    def said(*streams):
+        keys = {"seed": 1, "seq_len": 8}
+        named = [[{"name": f"d{i}", **d} for i, d in enumerate(stream)] for stream in streams]
+        streams = {f"t{i}": {**keys, "datasets": stream} for i, stream in enumerate(named)}
+        code, out, err = run(TOKEND, "--check", "-c", place.config(streams=streams))
+        assert code == 0, err
+        return [line for line in out.decode().splitlines() if "same file" in line]
+
+    whole, some = {"path": "s"}, {"path": "s/[0-9].bin"}
+    one, most, rest = {"path": "s/2.bin"}, {**whole, "part": [0, 0.5]}, {**whole, "part": [0.5, 1]}
+    for streams, words in (
+        ([[{"path": "l/a"}]], "d0: shard 3.bin is the same file as 2.bin (1 of 3 shards"),
+        ([[whole, {"path": "l/a"}]], "1.bin is the same file as 1.bin of dataset d0 (3 of 3 sh"),
+        ([[whole, some]], "d1: shard 0.bin is the same file as 0.bin of dataset d0 (3 of 3 shards"),
+        (
+            [[whole], [one]],
+            "d0: shard 2.bin is the same file as 2.bin of dataset d0 of stream t0 (",
+        ),
+        ([[whole], [some], [whole]], None),
+        ([[most, rest], [most]], None),
+    ):
+        lines = said(*streams)
+        assert words in "".join(lines) if words else not lines, lines
+
+
 # ---- paths ----
 
 
