@@ -215,13 +215,15 @@ static bool is_meant(const struct dataset *d, const struct shared *s)
 	       (d->stream != e->stream || dataset_is_part(d) || dataset_is_part(e));
 }
 
-static void tell_shared(struct dataset *d, const struct shared *s)
+/* Returns whether it has remarked it. */
+static bool tell_shared(struct dataset *d, const struct shared *s)
 {
 	const struct dataset *e = s->other.dataset;
-	bool one = d->stream == e->stream;
 
 	if (s->files == 0 || is_meant(d, s))
-		return;
+		return false;
+	bool one = d->stream == e->stream;
+
 	dataset_remark(d, REMARK_DOUBT,
 		"shard %.150s is the same file as %.150s%s%s%s%s (%" PRIu64 " of %" PRIu64
 		" shards are such), so %s; leave one out",
@@ -230,6 +232,7 @@ static void tell_shared(struct dataset *d, const struct shared *s)
 		d == e ? "" : e->config->name, one ? "" : " of stream ", one ? "" : e->stream->name,
 		s->files, d->table.shards,
 		one ? "its tokens are served twice" : "both streams serve its tokens");
+	return true;
 }
 
 /* All shards whose file may be there twice, sorted by file. NULL: @fault. *@n: how many. */
@@ -273,6 +276,7 @@ bool catalog_remarks(const struct catalog *c, bool saved, struct fault *fault)
 {
 	struct shared *twice = calloc(2 * c->datasets, sizeof(*twice)),
 		      *among = twice ? twice + c->datasets : NULL;
+	const struct config_stream *told = NULL; /* of the last pair: one each is enough */
 	uint64_t n = 0;
 	struct digest *all = twice ? find_twice(c, &n, fault) : NULL, *other = NULL;
 
@@ -291,11 +295,15 @@ bool catalog_remarks(const struct catalog *c, bool saved, struct fault *fault)
 		if (other)
 			add_shared(&among[d], is, other);
 	}
-	for (uint32_t i = 0; all && i < c->datasets; i++)
-		if (c->dataset[i].bucket || !saved) {
-			tell_shared(&c->dataset[i], &twice[i]);
-			tell_shared(&c->dataset[i], &among[i]);
-		}
+	for (uint32_t i = 0; all && i < c->datasets; i++) {
+		struct dataset *d = &c->dataset[i];
+
+		if (!d->bucket && saved)
+			continue;
+		tell_shared(d, &twice[i]);
+		if (told != d->stream && tell_shared(d, &among[i]))
+			told = d->stream;
+	}
 	bool fine = all;
 
 	if (!twice)
