@@ -162,21 +162,20 @@ static void warn_of_mix(struct session *s, const struct cursor *c)
 		if (d >= 0 && c->dataset[d].max_epochs != now->max_epochs)
 			snprintf(kept, sizeof(kept), "max_epochs of dataset %s", now->name);
 	}
-	if (*kept) {
+	if (*kept)
 		snprintf(text, sizeof(text),
 			"stream %s: run %s keeps the %s that it began with; the config's schedule "
 			"and max_epochs act in new runs only; to change this run, edit its "
 			"cursor: tokctl cursor schedule",
 			stream, s->run, kept);
-		connection_warn(s->connection, text);
-		s->mix_told = true;
-	}
-	if (same || c->epochs || cursor_now(c)->start > 0)
+	else if (!same && !c->epochs && cursor_now(c)->start == 0)
+		snprintf(text, sizeof(text),
+			"stream %s: run %s keeps the mix that it began with,%s; the config's "
+			"weights are now%s, and act in new runs only; to change this run: tokctl "
+			"mix %s --run %s%s",
+			stream, s->run, put_mix(was, c, c->segment[0], c), is, stream, s->run, is);
+	else
 		return;
-	snprintf(text, sizeof(text),
-		"stream %s: run %s keeps the mix that it began with,%s; the config's weights are "
-		"now%s, and act in new runs only; to change this run: tokctl mix %s --run %s%s",
-		stream, s->run, put_mix(was, c, c->segment[0], c), is, stream, s->run, is);
 	connection_warn(s->connection, text);
 	s->mix_told = true;
 }
