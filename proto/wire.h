@@ -17,8 +17,8 @@
  *   ← feed{cursor, contents, end, meta_bytes, data_bytes, id?, run?} + 2 descriptors
  *         A seek attaches again. `replaces` is the id of the session that it closes afterwards;
  *         until then `memory:` counts the two rings as one. `run` is the name of an unnamed run
- *         if "default" belongs to another user. contents: of the stream, 0: unknown; the low 16
- *         bits are of vocab, which may change in a run.
+ *         if "default" belongs to another user. contents: of the stream, 0: unknown; 32 bits are
+ *         of tokens, 16 of documents and masks, the low 16 of vocab, which may change in a run.
  *   ← warning{text}
  *         At any time, but only to clients that sent `process`.
  *   → checkpoint{tag, cursor}

@@ -396,6 +396,7 @@ static int check_revived(struct tokend *t, const struct mapping *m, const struct
 {
 	const struct ring_geometry *old = &t->mapping->ring.geometry, *new = &m->ring.geometry;
 	const char *lost = NULL;
+	bool alike = new->documents == old->documents &&new->loss_mask == old->loss_mask;
 	uint64_t was = t->mapping->contents, is = m->contents;
 
 	if (cursor->next != t->taken)
@@ -416,7 +417,8 @@ static int check_revived(struct tokend *t, const struct mapping *m, const struct
 			"%s: true there",
 			t->stream, lost);
 	/* Another mix has other datasets. */
-	if (m->mix_from == t->mapping->mix_from && was != 0 && is != 0 && was >> 16 != is >> 16)
+	if (m->mix_from == t->mapping->mix_from && was != 0 && is != 0 &&
+		(was ^ is) >> (alike ? 16 : 32) != 0)
 		return handle_fail(t, TOKEND_EREFUSED, "shards",
 			"names and lengths are as before, but the restarted daemon serves other "
 			"tokens, documents or masks for stream %s; restore its shards and config, "

@@ -62,8 +62,7 @@ struct dataset {
 	const struct shard_format *format; /* of all shards, as are the next two */
 	uint32_t token_bytes;	/* served width; then the stream's, so the same in all datasets */
 	uint64_t sample_tokens; /* > 0: windows are samples of this length */
-	uint64_t odd; /* a shard with other samples than the first one, so that all are joined; or 0
-		       */
+	uint64_t odd; /* 0, or a shard with other samples than the first one: all are joined */
 	uint64_t frame_bytes; /* compressed: decoded size of the largest frame; otherwise 0 */
 	bool is_signed;	      /* a shard is i32: the reader checks for negative tokens */
 	struct table table;   /* of the whole path */
@@ -77,9 +76,9 @@ struct dataset {
 	uint64_t windows;     /* N, of its part */
 	uint64_t path_digest; /* of (path, tokens) of all shards */
 	uint64_t digest;      /* the same, whether samples are joined, and the part: the cursor's */
-	/* A hash of sampled tokens and bytes of side files, or of the manifest's digests: equal on
-	 * all nodes that have the same. 0: a shard could not be read. */
-	uint64_t contents;
+	/* Hashes of sampled tokens, or of the manifest's digests, and of bytes of side files: equal
+	 * on all nodes that have the same. contents 0: a shard could not be read. */
+	uint64_t contents, annotated;
 	_Atomic uint64_t *samples; /* the daemon's counter of those that were read, or NULL */
 	bool listed;		   /* by a manifest */
 	uint64_t padding;	   /* of its rows; of files only, as is the column */

@@ -235,50 +235,37 @@ static bool tell_shared(struct dataset *d, const struct shared *s)
 	return true;
 }
 
-/* All shards whose file may be there twice, sorted by file. NULL: @fault. *@n: how many. */
-static struct digest *find_twice(const struct catalog *c, uint64_t *n, struct fault *fault)
+/* All shards, sorted by file. NULL: @fault. */
+static struct digest *sort_files(const struct catalog *c, uint64_t *n, struct fault *fault)
 {
-	uint64_t shards = 0, room;
+	uint64_t shards = 0;
 
 	for (uint32_t i = 0; i < c->datasets; i++)
 		shards += c->dataset[i].table.shards;
-	room = 16 * shards;
-
-	/* Few of them need sorting: those whose hashes share a place. */
-	uint8_t *times = calloc(room, 1);
 	struct digest *all = malloc(shards * sizeof(*all));
 
-	*n = 0;
-	for (unsigned pass = 0; times && all && pass < 2; pass++)
-		for (struct dataset *d = c->dataset; d < c->dataset + c->datasets; d++)
-			for (uint64_t s = 0; s < d->table.shards; s++) {
-				uint64_t value = file_of(d, s);
-				uint8_t *at = &times[value % room];
-
-				if (pass == 0)
-					*at += *at < 2;
-				else if (*at == 2)
-					all[(*n)++] = (struct digest){value, s, d};
-			}
-	bool fine = times && all;
-
-	free(times);
-	if (fine) {
-		qsort(all, *n, sizeof(*all), by_value);
-		return all;
+	if (!all) {
+		fault_memory(fault);
+		return NULL;
 	}
-	free(all);
-	fault_memory(fault);
-	return NULL;
+	for (struct dataset *d = c->dataset; d < c->dataset + c->datasets; d++)
+		for (uint64_t s = 0; s < d->table.shards; s++)
+			all[(*n)++] = (struct digest){file_of(d, s), s, d};
+	qsort(all, *n, sizeof(*all), by_value);
+	return all;
 }
 
 bool catalog_remarks(const struct catalog *c, bool saved, struct fault *fault)
 {
-	struct shared *twice = calloc(2 * c->datasets, sizeof(*twice)),
-		      *among = twice ? twice + c->datasets : NULL;
 	const struct config_stream *told = NULL; /* of the last pair: one each is enough */
+	struct shared *twice = calloc(2 * c->datasets, sizeof(*twice));
 	uint64_t n = 0;
-	struct digest *all = twice ? find_twice(c, &n, fault) : NULL, *other = NULL;
+
+	if (!twice)
+		return fault_memory(fault);
+	struct digest *all = sort_files(c, &n, fault), *other = NULL;
+	struct shared *among = twice + c->datasets;
+	bool fine = all;
 
 	for (uint64_t i = 1; i < n; i++) {
 		struct digest *is = &all[i], *last = is - 1;
@@ -295,7 +282,7 @@ bool catalog_remarks(const struct catalog *c, bool saved, struct fault *fault)
 		if (other)
 			add_shared(&among[d], is, other);
 	}
-	for (uint32_t i = 0; all && i < c->datasets; i++) {
+	for (uint32_t i = 0; i < c->datasets; i++) {
 		struct dataset *d = &c->dataset[i];
 
 		if (!d->bucket && saved)
@@ -304,10 +291,6 @@ bool catalog_remarks(const struct catalog *c, bool saved, struct fault *fault)
 		if (told != d->stream && tell_shared(d, &among[i]))
 			told = d->stream;
 	}
-	bool fine = all;
-
-	if (!twice)
-		fault_memory(fault);
 	free(twice);
 	free(all);
 	return fine;

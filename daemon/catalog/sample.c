@@ -16,9 +16,9 @@
 enum {
 	SAMPLE_SHARDS = 64, /* at most; `tokctl inspect --deep` looks at all */
 	SIDE_BYTES = 4096,  /* of a side file, at each of SAMPLE_PLACES */
-	SEEN_LEAST = SAMPLE_PLACES *
-		     SAMPLE_PLACE_TOKENS, /* tokens, to remark that no eos is among them */
-	GZIP_END = 8,			  /* CRC and size of the contents; the header has a date */
+	/* Tokens, to remark that no eos is among them. */
+	SEEN_LEAST = SAMPLE_PLACES * SAMPLE_PLACE_TOKENS,
+	GZIP_END = 8, /* CRC and size of the contents; the header has a date */
 };
 
 /* A hash of bytes of the side files that are asked for; 0: there are none. */
@@ -131,7 +131,8 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 			continue;
 		/* Lets ranks notice nodes with other tokens or side files under the same names. */
 		hash = XXH64(s->value, s->n * sizeof(*s->value), d->table.tokens[shard]);
-		d->contents += order_derive(hash, shard, sides);
+		d->contents += order_derive(hash, shard);
+		d->annotated += order_derive(sides, shard);
 		if (s->kind == SAMPLE_FINE)
 			d->entry[shard].digest = hash;
 		seen += s->n;

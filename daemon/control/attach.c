@@ -182,20 +182,24 @@ uint64_t attach_contents(const struct stream *stream, const struct cursor *curso
 {
 	const struct config_stream *config = stream->config;
 	const struct dataset *dataset[LIMIT_DATASETS];
-	uint64_t h = order_derive(config->documents && config->has_eos,
-		config->documents ? config->eos : 0, config->documents, config->loss_mask);
+	uint64_t tokens = 0,
+		 notes = order_derive(config->documents && config->has_eos,
+			 config->documents ? config->eos : 0, config->documents, config->loss_mask);
 
 	stream_map(stream, cursor, dataset);
 	for (uint32_t i = cursor_past(cursor); i < cursor->segments; i++)
 		for (uint32_t d = 0; d < cursor->segment[i]->datasets; d++) {
+			const struct dataset *of = dataset[d];
+
 			if (cursor->segment[i]->units[d] == 0)
 				continue;
-			if (dataset[d]->contents == 0)
+			if (of->contents == 0)
 				return 0;
-			h = order_derive(
-				h, dataset[d]->contents, dataset[d]->masks, dataset[d]->bounds);
+			tokens = order_derive(tokens, of->contents);
+			notes = order_derive(notes, of->annotated, of->masks, of->bounds);
 		}
-	return (h | 1) << 16 | (order_derive(config->has_vocab, config->vocab) & 0xffff);
+	return (tokens | 1) << 32 | (notes & 0xffff) << 16 |
+	       (order_derive(config->has_vocab, config->vocab) & 0xffff);
 }
 
 /* The engine's place for reads of @dataset, of @stores places for stores. */

@@ -94,10 +94,12 @@ static void reload_work(uv_work_t *work)
 
 static bool same_contents(const struct session *s, const struct stream *now, struct fault *why)
 {
+	const struct config_stream *a = s->stream->config, *b = now->config;
+	bool alike = a->documents == b->documents && a->loss_mask == b->loss_mask;
 	uint64_t was = attach_contents(s->stream, feed_cursor(s->feed)),
 		 is = attach_contents(now, feed_cursor(s->feed));
 
-	return was == 0 || is == 0 || was >> 16 == is >> 16 ||
+	return was == 0 || is == 0 || (was ^ is) >> (alike ? 16 : 32) == 0 ||
 	       fault_set(why, FAULT_CURSOR, "shards",
 		       "names and lengths are as before, but not the tokens, documents or masks");
 }

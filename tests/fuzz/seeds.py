@@ -208,7 +208,7 @@ PLANNED = """streams:
     seed: 1
     seq_len: 4
     datasets:
-      - {name: web, path: web, dtype: u16, format: flat, weight: 0.7, shuffle: none, slide: true}
+      - {name: web, path: web, dtype: u16, format: flat, shuffle: none, slide: true}
       - {name: code, path: code, dtype: u16, format: flat, max_epochs: 20, part: [0.2, 0.7]}
     schedule:
       - {at: 1024, weights: {web: 1}}
