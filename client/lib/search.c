@@ -396,7 +396,7 @@ static int check_revived(struct tokend *t, const struct mapping *m, const struct
 {
 	const struct ring_geometry *old = &t->mapping->ring.geometry, *new = &m->ring.geometry;
 	const char *lost = NULL;
-	bool alike = new->documents == old->documents &&new->loss_mask == old->loss_mask;
+	bool alike = old->documents == new->documents && old->loss_mask == new->loss_mask;
 	uint64_t was = t->mapping->contents, is = m->contents;
 
 	if (cursor->next != t->taken)
