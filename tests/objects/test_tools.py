@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 
+import numpy
 import pytest
 
 from lib import TOKCTL, TOKEND, Client, Daemon, Place, Refused, has, run
@@ -366,12 +367,12 @@ def test_a_pack_of_a_store_heals_continues_and_sees_changes(scene):
     child.wait()
     scene.proxy.clear()
     assert not os.path.exists(os.path.join(out, "shard-00002.bin"))
-    body = open(scene.file("again-data", "0.bin"), "rb").read()
-    scene.store.fill("corpus", {"again/0.bin": body[::-1]})
+    body = numpy.fromfile(scene.file("again-data", "0.bin"), "<u2")
+    scene.store.fill("corpus", {"again/0.bin": body[::-1].tobytes()})
     code, lines, err = scene.tokctl(*command, **environment)
     assert (code, lines, len(err)) == (1, [], 1) and "shard-00000.bin: exists" in err[0]
     # The same object has the same ETag.
-    scene.store.fill("corpus", {"again/0.bin": body})
+    scene.store.fill("corpus", {"again/0.bin": body.tobytes()})
     scene.proxy.inject("503", Fault(status=503, code="SlowDown"), times=3, match=lambda r: r.range)
     code, lines, err = scene.tokctl(*command, **environment)
     assert code == 0 and len(lines) == 4, err
