@@ -11,8 +11,7 @@
  * another position, rank, world or micro-batch, and after a change of the mixes. A reconnection to
  * a daemon writes none, and a session that took nothing leaves an empty file. A session that skips,
  * or took rows and then seeks forwards, writes a beginning at once: it may save its state and end
- * before its next row. If a session calls tokend_commit(), all of this is written at
- * the commit.
+ * before its next row. If a session calls tokend_commit(), all of this is written at the commit.
  *
  * No row has the position RECORD_BEGIN, and no entry inside a beginning looks like the first entry
  * of one. So the beginning after a torn one reveals it.
@@ -30,8 +29,7 @@
  *     position on: the run was restarted from a checkpoint, or rescaled.
  * A beginning without rows is ignored, unless it moves forwards. A process begins at its first row
  * or skip. The way it got there, for example by loading a checkpoint, is not a skip. If a beginning
- * moves forwards and no rank took the samples from `left` to `position`, the run was made to skip
- * them.
+ * moves forwards and no rank took the samples from `left` to `position`, the run skipped them.
  *
  * Each row is judged by the cursor of its own beginning. Where rows of several beginnings count,
  * their cursors must agree; the newest is right.

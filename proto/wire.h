@@ -17,8 +17,7 @@
  *   ← feed{cursor, contents, end, meta_bytes, data_bytes, id?, run?} + 2 descriptors
  *         A seek attaches again. `replaces` is the id of the session that it closes afterwards;
  *         until then `memory:` counts the two rings as one. `run` is the name of an unnamed run
- *         if "default" belongs to another user. contents: of the stream, 0: unknown; 32 bits are
- *         of tokens, 16 of documents and masks, the low 16 of vocab, which may change in a run.
+ *         if "default" belongs to another user. `contents`: see wire_same_contents().
  *   ← warning{text}
  *         At any time, but only to clients that sent `process`.
  *   → checkpoint{tag, cursor}
@@ -192,5 +191,12 @@ bool wire_digits(const char *text, uint64_t *value);
  */
 bool wire_name_ok(const char *name);
 bool wire_label_ok(const char *name);
+
+/* May two `contents` be of one stream? 0: unknown. 32 bits are of tokens; 16 of documents and
+ * masks, which count if @notes; the low 16 of vocab, which may change in a run. */
+static inline bool wire_same_contents(uint64_t was, uint64_t is, bool notes)
+{
+	return was == 0 || is == 0 || (was ^ is) >> (notes ? 16 : 32) == 0;
+}
 
 #endif

@@ -397,7 +397,6 @@ static int check_revived(struct tokend *t, const struct mapping *m, const struct
 	const struct ring_geometry *old = &t->mapping->ring.geometry, *new = &m->ring.geometry;
 	const char *lost = NULL;
 	bool alike = old->documents == new->documents && old->loss_mask == new->loss_mask;
-	uint64_t was = t->mapping->contents, is = m->contents;
 
 	if (cursor->next != t->taken)
 		return message_unknown(t, "a feed at another position than requested");
@@ -417,8 +416,8 @@ static int check_revived(struct tokend *t, const struct mapping *m, const struct
 			"%s: true there",
 			t->stream, lost);
 	/* Another mix has other datasets. */
-	if (m->mix_from == t->mapping->mix_from && was != 0 && is != 0 &&
-		(was ^ is) >> (alike ? 16 : 32) != 0)
+	if (m->mix_from == t->mapping->mix_from &&
+		!wire_same_contents(t->mapping->contents, m->contents, alike))
 		return handle_fail(t, TOKEND_EREFUSED, "shards",
 			"names and lengths are as before, but the restarted daemon serves other "
 			"tokens, documents or masks for stream %s; restore its shards and config, "

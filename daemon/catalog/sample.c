@@ -136,7 +136,7 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 		if (s->kind == SAMPLE_FINE)
 			d->entry[shard].digest = hash;
 		seen += s->n;
-		for (unsigned t = 0; t < s->n; t++)
+		for (unsigned t = 0; stream->documents && t < s->n; t++)
 			ended |= s->value[t] == stream->eos;
 		fine = take_verdict(d, shard, path, s, &told, fault);
 		free(s);

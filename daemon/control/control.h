@@ -450,7 +450,7 @@ struct comparison {
 };
 
 /* A number that is equal where the cursor's datasets have, as far as is known, the same tokens,
- * documents, masks and vocab; see proto/wire.h. 0: it is not known. */
+ * documents, masks and vocab; see wire_same_contents(). 0: it is not known. */
 uint64_t attach_contents(const struct stream *stream, const struct cursor *cursor);
 
 /* ---- warn.c ---- */

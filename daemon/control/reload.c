@@ -96,10 +96,9 @@ static bool same_contents(const struct session *s, const struct stream *now, str
 {
 	const struct config_stream *a = s->stream->config, *b = now->config;
 	bool alike = a->documents == b->documents && a->loss_mask == b->loss_mask;
-	uint64_t was = attach_contents(s->stream, feed_cursor(s->feed)),
-		 is = attach_contents(now, feed_cursor(s->feed));
 
-	return was == 0 || is == 0 || (was ^ is) >> (alike ? 16 : 32) == 0 ||
+	return wire_same_contents(attach_contents(s->stream, feed_cursor(s->feed)),
+		       attach_contents(now, feed_cursor(s->feed)), alike) ||
 	       fault_set(why, FAULT_CURSOR, "shards",
 		       "names and lengths are as before, but not the tokens, documents or masks");
 }

@@ -33,8 +33,14 @@ class WaitError(Error, TimeoutError):
     """No batch came within deadline."""
 
 
-# by enum tokend_error
-KINDS = dict(zip((-1, -2, -3, -4, -6, -11), Error.__subclasses__(), strict=True))
+KINDS = {  # by enum tokend_error
+    -1: ArgumentError,
+    -2: ConnectError,
+    -3: RefusedError,
+    -4: DataError,
+    -6: ResourceError,
+    -11: WaitError,
+}
 for kind in Error, *KINDS.values():
     kind.__module__ = "tokend"  # as users import them
 

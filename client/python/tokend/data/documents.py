@@ -57,10 +57,11 @@ def _files(path):
         return sorted(filter(os.path.isfile, glob.glob(path))) if is_pattern(path) else [path]
     files, seen = [], set()
     for at, directories, names in os.walk(path, onerror=_raise, followlinks=True):
-        if os.path.realpath(at) in seen:  # links may lead to a directory above
+        real = os.path.realpath(at)
+        if real in seen:  # links may lead to a directory above
             directories.clear()
             continue
-        seen.add(os.path.realpath(at))
+        seen.add(real)
         directories[:] = [d for d in directories if d[0] != "." and d != "__pycache__"]
         files += [os.path.join(at, name) for name in names if name[0] != "."]
     return sorted(files)
@@ -135,9 +136,11 @@ def sources_of(paths, kinds, any_text, say):
     for path in paths:
         found, other = [], []
         for file in _files(path):
-            source, real = _source(file, kinds, any_text), os.path.realpath(file)
+            real = os.path.realpath(file)
             if real in taken:
                 source = f"is the same file as {taken[real]}"
+            else:
+                source = _source(file, kinds, any_text)
             if any_text and file != path and is_held_out(os.path.relpath(file, path)):
                 source = "is for validation by its name"
             if isinstance(source, Source):
