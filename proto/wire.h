@@ -192,11 +192,14 @@ bool wire_digits(const char *text, uint64_t *value);
 bool wire_name_ok(const char *name);
 bool wire_label_ok(const char *name);
 
-/* May two `contents` be of one stream? 0: unknown. 32 bits are of tokens; 16 of documents and
- * masks, which count if @notes; the low 16 of vocab, which may change in a run. */
+/* May two `contents` be of one stream? 0: unknown. 24 bits are of tokens; 8 of how they are known,
+ * as samples and a manifest's digests cannot be compared; 16 of documents and masks, which count if
+ * @notes; the low 16 of vocab, which may change in a run. */
 static inline bool wire_same_contents(uint64_t was, uint64_t is, bool notes)
 {
-	return was == 0 || is == 0 || (was ^ is) >> (notes ? 16 : 32) == 0;
+	uint64_t differs = was ^ is;
+
+	return was == 0 || is == 0 || (differs >> 32 & 0xff) || differs >> (notes ? 16 : 40) == 0;
 }
 
 #endif

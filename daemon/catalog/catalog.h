@@ -79,6 +79,7 @@ struct dataset {
 	/* Hashes of sampled tokens, or of the manifest's digests, and of bytes of side files: equal
 	 * on all nodes that have the same. contents 0: a shard could not be read. */
 	uint64_t contents, annotated;
+	unsigned known_by;	   /* 0: samples; 1, 2, 4: lines with a digest, an ETag, neither */
 	_Atomic uint64_t *samples; /* the daemon's counter of those that were read, or NULL */
 	bool listed;		   /* by a manifest */
 	uint64_t padding;	   /* of its rows; of files only, as is the column */

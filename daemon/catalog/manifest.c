@@ -270,9 +270,10 @@ static bool keep(const struct reading *r, const struct line *l, const struct sha
 	d->entry[s].file.bytes = l->size;
 	d->entry[s].digest = l->digest ? strtoull(l->digest, NULL, 16) : 0;
 	/* A number that is equal for equal shards. */
-	uint64_t same = d->entry[s].digest || !r->key ? d->entry[s].digest
-						      : order_name_hash(l->etag, strlen(l->etag));
+	bool tagged = r->key && !d->entry[s].digest;
+	uint64_t same = tagged ? order_name_hash(l->etag, strlen(l->etag)) : d->entry[s].digest;
 
+	d->known_by |= tagged ? 2 : same ? 1 : 4;
 	d->contents = order_derive(d->contents, same);
 	return true;
 }

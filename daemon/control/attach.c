@@ -182,7 +182,7 @@ uint64_t attach_contents(const struct stream *stream, const struct cursor *curso
 {
 	const struct config_stream *config = stream->config;
 	const struct dataset *dataset[LIMIT_DATASETS];
-	uint64_t tokens = 0,
+	uint64_t tokens = 0, known_by = 0,
 		 notes = order_derive(config->documents && config->has_eos,
 			 config->documents ? config->eos : 0, config->documents, config->loss_mask);
 
@@ -196,9 +196,10 @@ uint64_t attach_contents(const struct stream *stream, const struct cursor *curso
 			if (of->contents == 0)
 				return 0;
 			tokens = order_derive(tokens, of->contents);
+			known_by = 9 * known_by + of->known_by; /* most pairs differ in 8 bits */
 			notes = order_derive(notes, of->annotated, of->masks, of->bounds);
 		}
-	return (tokens | 1) << 32 | (notes & 0xffff) << 16 |
+	return (tokens | 1) << 40 | (known_by & 0xff) << 32 | (notes & 0xffff) << 16 |
 	       (order_derive(config->has_vocab, config->vocab) & 0xffff);
 }
 

@@ -86,7 +86,9 @@ def test_what_is_new_is_served_and_a_live_session_must_fit(scene):
     t.step(3)
     pid, opened = scene.daemon.pid, len(scene.opened(""))
     mixed = {**scene.train, "datasets": datasets("web", "code", "law")}
-    scene.write(train=mixed, valid={**scene.window, "datasets": datasets("law")})
+    assert run(TOKCTL, "manifest", scene.place.file("web"), scene.place.file("m"))[0] == 0
+    listed = {**mixed, "datasets": [*datasets("web", manifest="m"), *datasets("code", "law")]}
+    scene.write(train=listed, valid={**scene.window, "datasets": datasets("law")})
     log = scene.reload()
     assert has(log, "was read again", ", 2 streams"), log
     valid = scene.witness("valid")
@@ -181,9 +183,7 @@ def test_a_replaced_program_keeps_running_until_a_restart(place):
     shutil.copy(TOKEND, program)
     scene = Scene(place, program=program)
     os.remove(program)
-    with open(program, "w") as file:
-        file.write("#!/bin/false\n")
-    os.chmod(program, 0o755)
+    shutil.copy("/bin/false", program)
     t = Trainer(scene)
     scene.reload()
     assert t.step(5)
@@ -300,10 +300,8 @@ def test_a_slow_check_feeds_the_watchdog_and_is_not_repeated(place):
 
 def test_a_cache_that_cannot_be_used_refuses_a_reload(scene):
     t = Trainer(scene)
-    open(scene.place.file("file"), "w").close()
-    scene.write({"cache": {"dir": "file", "size": 64 << 20}}, train=scene.train)
-    log = scene.reload("keeps the config that it has")
-    assert has(log, "tokend.yaml:", "cache.dir: ", "file: "), log
+    scene.write({"cache": {"dir": "web/a.bin", "size": 64 << 20}}, train=scene.train)
+    assert has(scene.reload("keeps the config"), "tokend.yaml:", "cache.dir: ", "/web/a.bin: ")
     scene.write({"cache": {"dir": "cache", "size": 64 << 20}}, train=scene.train)
     scene.reload()
     scene.reload()  # with the cache that it uses
