@@ -175,6 +175,7 @@ with warnings.catch_warnings(record=True) as caught:
         take(make(deadline=60))
     elif scenario == "late":
         begin()
+        mesh = torch.distributed.init_device_mesh("cpu", (2,), mesh_dim_names=("dp_cp",))
         time.sleep(1.5 * rank)
         take(make(deadline=60))
     elif scenario == "peers":

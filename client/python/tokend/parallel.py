@@ -242,7 +242,8 @@ def _peer_dim() -> tuple[str, int] | None:
     for mesh in gc.get_referrers(module.DeviceMesh) if module else ():
         if isinstance(mesh, module.DeviceMesh) and mesh.get_coordinate() is not None:
             for name, size in zip(mesh.mesh_dim_names or (), mesh.mesh.shape, strict=False):
-                if size > 1 and _parts(name) & PEER:
+                # a mesh that was flattened to dp_shard_cp may have no cp
+                if size > 1 and _parts(name) & PEER and not _parts(name) & DATA:
                     return name, size
     return None
 
