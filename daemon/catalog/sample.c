@@ -146,8 +146,7 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 		seen >= SEEN_LEAST)
 		dataset_remark(d, REMARK_DOUBT,
 			"none of %" PRIu64 " sampled tokens is eos, %" PRIu64
-			", so a shard would be one document; set eos to the token that ends "
-			"documents",
+			"; unless documents are so long, set eos to the token that ends them",
 			seen, stream->eos);
 	if (unread)
 		d->contents = 0;
