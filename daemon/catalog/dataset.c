@@ -237,7 +237,9 @@ static bool current_sides(
 		.mask = hint->loss_mask ? side_id(SIDE_MASK, d->format, hint, path) : 0,
 	};
 
-	return same_sides(&d->entry[shard], &facts, fault) || fault_prefix(fault, "%s: ", path);
+	/* Nothing follows from one that cannot be looked at now. */
+	return facts.index == 1 || facts.bounds == 1 || facts.mask == 1 ||
+	       same_sides(&d->entry[shard], &facts, fault) || fault_prefix(fault, "%s: ", path);
 }
 
 /* ---- all shards ---- */

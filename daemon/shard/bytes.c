@@ -88,7 +88,7 @@ uint32_t bytes_id_at(const struct objects *objects, const char *path)
 		return objects->find(objects->context, path, &object) ? object_id(&object) : 0;
 	if (stat(path, &st) == 0)
 		return bytes_id(&st);
-	return errno != ENOENT || lstat(path, &st) == 0;
+	return errno != ENOENT && errno != ENOTDIR ? 1 : lstat(path, &st) == 0 ? 2 : 0;
 }
 
 bool bytes_settled(const struct bytes *b, struct fault *fault)

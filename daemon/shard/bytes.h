@@ -67,7 +67,8 @@ void bytes_opened(const struct bytes *b);
 bool bytes_settled(const struct bytes *b, struct fault *fault);
 /* A hash of a file's inode, size and mtime, to notice that it was replaced; never 0. */
 uint32_t bytes_id(const struct stat *st);
-/* The same of the file or object at @path; 0: there is none, and no link to a lost one. */
+/* The same of the file or object at @path; 0: there is none; 1: it cannot be looked at; 2: there is
+ * a link to a lost one. */
 uint32_t bytes_id_at(const struct objects *objects, const char *path);
 
 /*
