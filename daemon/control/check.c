@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -248,9 +249,10 @@ static bool check_socket(const struct config *config)
 
 	if (!config->has_socket || strcmp(config->socket, WIRE_SOCKET) == 0)
 		return true;
+	/* A daemon makes the directory, but not the one above. */
 	snprintf(directory, sizeof(directory), "%s", config->socket);
-	strrchr(directory, '/')[1] = 0;
-	if (access(directory, W_OK | X_OK) == 0)
+	if (access(dirname(directory), W_OK | X_OK) == 0 ||
+		(errno == ENOENT && access(dirname(directory), W_OK | X_OK) == 0))
 		return true;
 	log_line(LOG_ERROR, "%s: socket: uid %u cannot create %s: %s; %s, or choose another socket",
 		config->path, (unsigned)geteuid(), config->socket, strerror(errno),

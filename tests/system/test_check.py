@@ -96,11 +96,11 @@ REFUSED = {  # shards, keys of the dataset or the stream or the whole, words of 
         "README.md: is text", "move it away, or set a pattern that matches only the shards"),
     "hf": (WEB, {"path": "hf://datasets/web/"}, "path: hf:// is unknown", "gs"),
     "memory: 1": (WEB, {"whole": {"memory": 1}}, "memory: 1 bytes are too few", "set memory: "),
-    "socket": (WEB, {"whole": {"socket": "/none/x"}}, "socket: uid", "create its directory"),
+    "socket": (WEB, {"whole": {"socket": "/none/at/x"}}, "socket: uid", "create its directory"),
     "state_dir": (WEB, {"whole": {"state_dir": "/dev/null/x"}}, "state_dir: uid", "/dev/null/x"),
 }  # fmt: skip
 ACCEPTED = {  # shards, keys, words
-    "u32": (U32, {"dtype": "u32"}),
+    "u32": (U32, {"dtype": "u32", "whole": {"socket": "new/x"}}),
     "zeros": ({"a.bin": numpy.zeros(100_000, "<u2"), **THREE}, {}),
     "one token and zeros": ({"a.bin": numpy.tile(numpy.array([7, 0], "<u2"), 50_000), **THREE}, {}),
     "zeros, then tokens": ({"a.bin": numpy.append(numpy.zeros(99_000, "<u2"), ids(1000)), **THREE},
