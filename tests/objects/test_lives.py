@@ -11,7 +11,7 @@ from jobs import BUCKET, PIECE_BYTES, Job, Reader, distinct, stream, windows
 from test_fault_clocks import SHIFTED
 from test_fault_clocks import WORDS as CLOCK_WORDS
 
-from lib import TOKCTL, TOKEND, has, run, wait_until
+from lib import TOKCTL, TOKEND, has, run, wait_for, wait_until
 from lib.cat import Cat
 from lib.fault_proxy import Fault, FaultProxy
 from lib.injected import injected
@@ -196,13 +196,13 @@ def test_all_faults_at_random(job, bigger, proxy, seed, mode):
             kills["store"] += 1
     proxy.clear()
     size = [cat.written() for cat in cats]
-    wait_until(lambda: all(c.written() > n + 10_000 for c, n in zip(cats, size)), "reading on", 60)
+    on = wait_for(lambda: all(c.written() > n + 10_000 for c, n in zip(cats, size)), 60)
+    assert on, [daemon.log()[-9000:], *(open(cat.err).read() for cat in cats)]
     for cat in cats:
         cat.process.terminate()
         cat.process.wait()
     end = 2 * min(size) // ROW_BYTES // 8 * 8  # both have recorded at least these
     code, out, err = run(TOKCTL, "verify", "train", *records, "-c", of.local, "--to", end)
-    print(out.decode(), err)
     assert code == 0, (out, err)
     happened = {name: proxy.injected[name] - before[name] for name in storm}
     print(f"kills {kills}, faults {happened}")
@@ -210,7 +210,6 @@ def test_all_faults_at_random(job, bigger, proxy, seed, mode):
     daemon.kill()
     if mode == PIECE:
         pieces = of.cached()
-        print(f"{pieces} pieces in the cache")
         assert 0 < pieces * PIECE_BYTES <= 6 << 20
     injected(mode + 16, sum(happened.values()))
     injected(mode + 14, kills["store"])

@@ -43,7 +43,6 @@ def test_runs_take_turns(job, proxy):
     proxy.clear()
     first.read(64)
     got = sum(map(windows, proxy.requests[begin:]))
-    print(f"{waited} of {got} GETs before the second run's first batch")
     assert waited <= 6 and got > 20
     for reader in (first, second):
         reader.close()
@@ -57,9 +56,7 @@ def test_what_is_needed_first_is_asked_for_first(job, proxy):
     begin = len(proxy.requests)
     reader = Reader(job, daemon, micro=8, slots=8)
     reader.read(1)
-    got = sum(map(windows, proxy.requests[begin:]))
-    print(f"{got} GETs before the first batch of 8 windows")
-    assert got <= 16
+    assert sum(map(windows, proxy.requests[begin:])) <= 16
     reader.close()
     assert daemon.stop() == 0
 
@@ -88,8 +85,5 @@ def test_a_start_reads_the_manifest_and_nothing_else(job, proxy):
     config = job.config({"train": stream(f"lab://{BUCKET}/parts/", manifest=url)}, memory=256 << 20)
     begin = len(proxy.requests)
     daemon = job.daemon(config)
-    asked = proxy.requests[begin:]
-    print(f"{len(asked)} requests for a manifest of {len(body)} bytes, {len(lines)} objects")
-    assert {r.path for r in asked} == {f"/{BUCKET}/large.jsonl"}
-    assert len(asked) == 1
+    assert [r.path for r in proxy.requests[begin:]] == [f"/{BUCKET}/large.jsonl"]
     assert daemon.stop() == 0

@@ -234,7 +234,6 @@ def test_a_reload_and_a_stop_do_not_wait_for_a_store(site):
         site.hangs()
         begin = time.monotonic()
         assert site.daemon.stop() == 0
-        print(f"stopped after {time.monotonic() - begin:.1f} s")
         assert time.monotonic() - begin < 5
     site.daemon.start()
     with waits, site.loader("near_far", start=600_000) as near:
