@@ -3,6 +3,7 @@ lose rows. Refusals of a run under an edited config say what to do.
 """
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tokend
@@ -153,8 +154,10 @@ def test_another_pass_with_gradients_is_named(served):
         assert warned(lambda: positions(loader)) == []
         (text,) = warned(lambda: [positions(loader) for _ in range(2)])
         assert "in the same order" in text and "set epochs:" in text
-    with make(served, "finite", 5) as loader, torch.no_grad():
+    with make(served, "finite", 5) as loader, torch.no_grad(), ThreadPoolExecutor(1) as other:
         assert warned(lambda: [positions(loader) for _ in range(2)]) == []
+        ahead = lambda: other.submit(positions, loader).result()  # a thread has its own mode
+        assert warned(lambda: [ahead() for _ in range(2)]) == []
 
 
 def test_a_batch_of_padding_under_gradients_is_named(served):

@@ -15,11 +15,13 @@ UNCOMMITTED = 64  # batches; loops that take some ahead have fewer
 
 
 class Doubts:
-    """The facts that a loader knows about its loop. NumPy's batches tell nothing of gradients."""
+    """The facts that a loader knows about its loop. @gradients: None if they are not known, as of
+    NumPy's batches.
+    """
 
     def __init__(self) -> None:
         self._said: set[str] = set()
-        self._modes: set[bool | None] = set()  # of batches since the last seek: with gradients?
+        self._modes: set[bool] = set()  # of batches since the last seek: with gradients?
         self._repeats = False  # this is another pass with gradients
         self._handled = 0  # the exception that was handled when the last batch was asked for
         self._held = False  # the loop has that batch
@@ -41,7 +43,7 @@ class Doubts:
     def look(self, stream: str, gradients: bool | None) -> None:
         """A batch is asked for, so the step of the one before is complete."""
         self._held, self._handled = False, id(sys.exc_info()[1])
-        if gradients in self._modes:
+        if gradients is None or gradients in self._modes:
             return
         if self._modes:
             self.warn(
@@ -61,7 +63,8 @@ class Doubts:
     def found(self, loader: Loader, gradients: bool | None, valid: int) -> None:
         """It is there. @valid: its rows without padding."""
         self._held = True
-        self._modes.add(gradients)
+        if gradients is not None:
+            self._modes.add(gradients)
         if valid == 0 and gradients:
             rows = loader.micro_batch * loader.world
             self.warn(

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -119,7 +120,7 @@ class Loader:
         self._inside = 0.0  # seconds in next()
         self._ended = False  # next() has raised StopIteration
         self._commits = False  # commit() was called
-        self._doubts = Doubts()
+        self._doubts, self._thread = Doubts(), threading.get_ident()
         self._pass: weakref.ref[_Pass] | None = None  # the last one that took a batch
         # a deadline that is impossible is reported when the others have come
         usable = isinstance(deadline, (int, float)) and deadline > 0
@@ -251,7 +252,7 @@ class Loader:
         begin = time.perf_counter()
         if (made := self._made) is not None:  # another thread may be faster
             self._check_made(made)
-        gradients = self._batches.wanted.make.gradients()
+        gradients = self._gradients()
         self._doubts.look(self._stream, gradients)
         found = self._batches.look()
         self._inside += time.perf_counter() - begin
@@ -269,8 +270,14 @@ class Loader:
 
     def _is_left(self) -> bool:
         """Whether it does because an evaluation has left its pass."""
-        gradients = self._batches.wanted.make.gradients()
-        return self._batches.end is not None and self._doubts.is_left(gradients)
+        return self._batches.end is not None and self._doubts.is_left(self._gradients())
+
+    def _gradients(self) -> bool | None:
+        """Whether torch records gradients. None: a thread that takes batches for the one that made
+        the loader does not know, as it has a mode of its own.
+        """
+        known = threading.get_ident() == self._thread
+        return self._batches.wanted.make.gradients() if known else None
 
     def _begin_again(self) -> None:
         """Begins another pass, for its first batch. No other process is asked, because all of them
