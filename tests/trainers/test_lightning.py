@@ -1,7 +1,7 @@
 """Lightning resumes exactly on other worlds, with validation and during accumulation."""
 
-import glob
 import os
+from pathlib import Path
 
 import torch
 
@@ -13,10 +13,8 @@ def test_resumed_on_other_worlds_and_edited():
     with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}) as job:
         job.start(1, hold=7)
         job.prove_edited()
-        logged = "".join(
-            open(path).read()
-            for path in glob.glob(os.path.join(job.work, "lightning_logs", "*", "metrics.csv"))
-        )
+        logs = Path(job.work).glob("lightning_logs/*/metrics.csv")
+        logged = "".join(path.read_text() for path in logs)
         assert has(logged, "tokend/tokens_per_second", "tokend/wait_share", "valid")
 
 

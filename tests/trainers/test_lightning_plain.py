@@ -16,7 +16,7 @@ import lightning as L, torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from tokend.integrations.lightning import TokendData
 
-stream, socket, kind, out, every, stop, scheduled, validated, keys = json.loads(sys.argv[1])
+stream, socket, out, every, stop, scheduled, validated, keys, before = json.loads(sys.argv[1])
 
 
 class Module(L.LightningModule):
@@ -52,7 +52,8 @@ trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, callbacks=[saves
     enable_progress_bar=False, enable_model_summary=False, **keys)
 saved = out + "/last.ckpt"
 valid = {"valid": "finite"} if validated else {}
-data, module = TokendData(stream, 4, socket=socket, run=kind, **valid), Module()
+data, module = TokendData(stream, 4, socket=socket, run="data", **valid), Module()
+exec(before)
 trainer.fit(module, data, ckpt_path=saved if os.path.exists(saved) else None)
 print(json.dumps([module.steps or trainer.global_step, module.seen, module.checked]))
 """
@@ -72,9 +73,9 @@ def daemon(shared):
 def start(daemon, place):
     """Runs the program: [steps, trained positions, validated rows], or its error."""
 
-    def fit(kind, stream, keys, every=7, stop=0, out="", scheduled=False, validated=False):
-        out = place.file(out or f"{kind}-{stream}")
-        said = [stream, daemon.socket, kind, out, every, stop, scheduled, validated, keys]
+    def fit(stream, keys, every=7, stop=0, out="", scheduled=False, validated=False, before=""):
+        out = place.file(out or stream)
+        said = [stream, daemon.socket, out, every, stop, scheduled, validated, keys, before]
         code, text, err = run(sys.executable, "-c", PROGRAM, json.dumps(said), timeout=200)
         return json.loads(text.splitlines()[-1]) if code == 0 else err
 
@@ -84,7 +85,7 @@ def start(daemon, place):
 def test_whole_passes_are_validated(start):
     """Also after the sanity check, which takes two batches."""
     how = {"max_steps": 20, "val_check_interval": 10, "check_val_every_n_epoch": None}
-    steps, seen, checked = start("data", "train", how, validated=True)
+    steps, seen, checked = start("train", how, validated=True)
     assert (steps, seen, checked) == (20, list(range(80)), [8, 80, 80])
 
 
@@ -92,12 +93,27 @@ def test_a_schedule_that_asks_for_its_length_loses_no_state(start):
     """Lightning sets the loaders up for it, before it loads states of loaders."""
     asks = {"scheduled": True}
     for stop in (9, 0):
-        steps, seen, _ = start("data", "train", {"max_steps": 12, "max_epochs": 1}, stop=stop,
-                               **asks)  # fmt: skip
+        steps, seen, _ = start("train", {"max_steps": 12, "max_epochs": 1}, stop=stop, **asks)
         assert (steps, seen) == (12, list(range(0, 36) if stop else range(28, 48)))
     for stream, ends in (("train", {"max_epochs": 1}), ("finite", {"max_epochs": 2})):
-        said = start("data", stream, ends, out="refused", **asks)
+        said = start(stream, ends, out="refused", **asks)
         assert "pass Trainer(max_steps=N)" in said
+
+
+TUNE = """from lightning.pytorch.tuner import Tuner
+Tuner(trainer).lr_find(module, datamodule=data, update_attr=False); module.seen.clear()"""
+FIT = "trainer.fit(module, data); module.seen.clear(); stop = 0"
+LOADER = """import tokend, warnings; warnings.filterwarnings("error", ".*TokendData")
+data = tokend.Loader("train", 4, socket=socket)"""
+
+
+def test_what_was_taken_and_not_trained_on_comes_again(start):
+    """After a tuner, which goes back to the state before it, and in another fit()."""
+    steps = {"max_steps": 4, "accumulate_grad_batches": 2}
+    assert start("train", steps, out="tune", before=TUNE)[1] == list(range(32))
+    assert start("train", steps, stop=5, out="fit", before=FIT)[1] == list(range(16, 32))
+    assert start("train", {"max_epochs": 3, "overfit_batches": 2}, out="o")[1] == [*range(8)] * 3
+    assert "pass TokendData" in start("train", steps, 1, out="bare", before=LOADER)
 
 
 def test_resumes_exactly(start):
@@ -109,7 +125,7 @@ def test_resumes_exactly(start):
         for number, steps in enumerate(starts):
             ends = {"max_epochs": 1} if steps == "all" else {"max_steps": steps}
             more = {"accumulate_grad_batches": accumulate, **ends}
-            rows += start("data", stream, more, every=5)[1]
+            rows += start(stream, more, every=5)[1]
             if number < len(saves):
                 assert len(rows) > 4 * saves[number], "some steps were made after the save"
                 del rows[4 * saves[number] :]

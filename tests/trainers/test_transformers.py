@@ -2,7 +2,6 @@
 labels.
 """
 
-import glob
 import os
 import signal
 import time
@@ -14,6 +13,7 @@ from tokend import Loader
 from tokend.integrations.transformers import TokendTrainer
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
 
 from harness import VALID, Job
 from lib import has, rows_at
@@ -33,11 +33,7 @@ def refusals(job):
     job.edit("micro_batch=3", "micro_batch=2, rank=0, world=2")
     assert has(job.start(1, fails=True), "world and micro_batch, 2 and 2, are not", "1 and 2")
     job.edit("micro_batch=2, rank=0, world=2", "micro_batch=2")
-    last = max(
-        glob.glob(os.path.join(job.work, "checkpoints", "*")),
-        key=lambda path: int(path.split("-")[-1]),
-    )
-    state = os.path.join(last, "trainer_state.json")
+    state = os.path.join(get_last_checkpoint(job.file("work/checkpoints")), "trainer_state.json")
     text = open(state).read()
     open(state, "w").write(text.replace('"TokendCursor"', '"Another"'))
     assert has(job.start(1, fails=True), "the checkpoint has no tokend cursor")
@@ -46,6 +42,15 @@ def refusals(job):
 MODELS = {"llama": {}, "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4}, "gpt_neox": {}}
 FINITE = {"seed": 1, "seq_len": 32, "samples": 6, "datasets": []}
 FINITE["datasets"].append({"name": "web", "path": "shards/web"})
+
+
+TINY = LlamaConfig(vocab_size=2048, hidden_size=16, intermediate_size=32,
+    num_hidden_layers=1, num_attention_heads=2)  # fmt: skip
+
+
+def arguments(job, **more):
+    more = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, **more}
+    return TrainingArguments(job.file("out"), report_to=[], use_cpu=True, **more)
 
 
 def gradients(model, loss):
@@ -86,9 +91,7 @@ def test_a_batch_is_right_for_a_models_own_loss():
 
 def test_another_loss_divides_by_its_labels():
     """Label smoothing and losses of the user shift labels themselves."""
-    config = LlamaConfig(vocab_size=2048, hidden_size=16, intermediate_size=32,
-        num_hidden_layers=1, num_attention_heads=2)  # fmt: skip
-    model = LlamaForCausalLM(config)
+    model = LlamaForCausalLM(TINY)
 
     def loss_of(outputs, labels, num_items_in_batch=None):
         logits = outputs.logits[:, :-1].flatten(0, 1)
@@ -103,18 +106,8 @@ def test_another_loss_divides_by_its_labels():
         place = {"socket": job.daemon.socket, "rank": 0, "world": 1}
 
         def trained(kind, shift_labels, smoothing=0.0, **more):
-            args = TrainingArguments(
-                job.file("out"),
-                max_steps=1,
-                per_device_train_batch_size=2,
-                gradient_accumulation_steps=2,
-                learning_rate=0.0,
-                label_smoothing_factor=smoothing,
-                logging_steps=1,
-                report_to=[],
-                use_cpu=True,
-                save_strategy="no",
-            )
+            steps = {"max_steps": 1, "logging_steps": 1, "learning_rate": 0.0}
+            args = arguments(job, label_smoothing_factor=smoothing, save_strategy="no", **steps)
             with Loader("finite", 2, shift_labels=shift_labels, **place) as data:
                 trainer = kind(model, args, data=data, **more)
                 trainer.train()
@@ -161,12 +154,12 @@ def test_saved_in_the_middle_of_a_step():
 
 @pytest.mark.parametrize("samples", [12, 14])
 def test_a_finite_stream_is_an_epoch(samples):
-    """Also if its last batch is less than a step, and if a resume begins at its end."""
-    finite = {"seed": 1, "seq_len": 32, "samples": samples}
-    finite["datasets"] = [{"name": "web", "path": "shards/web"}]
-    with Job(None, streams={"finite": finite}) as job:
+    """Also if its last batch is less than a step, and if a resume begins at its end. Batches of a
+    step that failed come again.
+    """
+    with Job(None, streams={"finite": {**FINITE, "samples": samples}}) as job:
         order = rows_at(job.yaml, "finite", 0, samples)[:, : job.seq_len].tolist()
-        trained = []
+        trained, failures = [], [MemoryError]
 
         class Model(torch.nn.Module):
             def __init__(self):
@@ -174,20 +167,17 @@ def test_a_finite_stream_is_an_epoch(samples):
                 self.weight = torch.nn.Parameter(torch.zeros(1))
 
             def forward(self, input_ids, labels):
+                if failures:
+                    raise failures.pop()
                 trained.extend(order.index(row) for row in input_ids.tolist())
                 return {"loss": self.weight.sum()}
 
         for start, steps in enumerate((3, 6)):
-            args = TrainingArguments(
-                job.file("out"),
-                max_steps=steps,
-                save_steps=3,
-                per_device_train_batch_size=2,
-                gradient_accumulation_steps=2,
-                report_to=[],
-                use_cpu=True,
-            )
+            args = arguments(job, max_steps=steps, save_steps=3)
             with Loader("finite", 2, socket=job.daemon.socket) as data:
+                if failures:
+                    with pytest.raises(MemoryError):
+                        TokendTrainer(Model(), args, data=data).train()
                 TokendTrainer(Model(), args, data=data).train(resume_from_checkpoint=start > 0)
                 assert data.position == 12
         assert trained == [*range(12), *range(12, samples), *range(12)]
@@ -207,12 +197,8 @@ def test_a_loader_is_not_a_dataset():
             ("valid", -1, TypeError, PLACE),
             ("valid", 5, TypeError, PLACE),
         ):
-            arguments = TrainingArguments(
-                output_dir=job.file("out"), report_to=[], use_cpu=True, max_steps=steps
-            )
             with Loader(stream, 2, socket=job.daemon.socket, run="dataset") as data:
                 with pytest.raises(error, match=text):
-                    transformers.Trainer(
-                        model=torch.nn.Linear(1, 1), args=arguments, train_dataset=data
-                    ).train()
+                    args = arguments(job, max_steps=steps)
+                    transformers.Trainer(torch.nn.Linear(1, 1), args, train_dataset=data).train()
                 assert data.position == 0, "  no batch was taken"

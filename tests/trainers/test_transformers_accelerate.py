@@ -1,31 +1,21 @@
 """A loop with accelerate resumes exactly, and no setting of accelerate loses rows silently."""
 
+import itertools
 import os
 import sys
 
-import pytest
-
 from harness import HERE, Job
 
+KEYS = "dispatch_batches", "split_batches", "even_batches", "use_stateful_dataloader"
 CONFIGURATIONS = [
-    {"dispatch_batches": dispatch, "split_batches": split, "even_batches": even}
-    | ({"use_stateful_dataloader": True} if stateful else {})
+    dict(zip(KEYS, (dispatch, *others), strict=True))
     for dispatch in (None, True, False)
-    for split in (False, True)
-    for even in (True, False)
-    for stateful in (False, True)
+    for others in itertools.product((False, True), repeat=3)
 ]
-FINITE = {
-    "seed": 1,
-    "seq_len": 32,
-    "samples": 10,
-    "datasets": [{"name": "w", "path": "shards/web"}],
-}
 IN_EACH_PROCESS = f"""
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
-from tokend import ArgumentError, Loader
-from torch.utils.data import DataLoader, IterableDataset
+from tokend import Loader
 
 accelerator = Accelerator(cpu=True)
 data = Loader("train", 2)
@@ -42,12 +32,6 @@ HELD_WITHIN_A_SAVE = """max_steps, step = 15, 0
 from events import hold
 state_of = data.state_dict
 data.state_dict = lambda: state_of() if step < 10 else hold(11)"""
-
-
-@pytest.fixture
-def job():
-    with Job(None, streams={"finite": FINITE}) as job:
-        yield job
 
 
 def test_save_state_and_load_state_resume_on_other_worlds():

@@ -42,6 +42,9 @@ class Batches:
         return ENDLESS
 
     def __iter__(self):
+        if self.trainer.overfit_batches:  # the same ones in each epoch
+            self.loader.reset()
+            self._handed.restart()
         return self
 
     def __next__(self):
@@ -120,6 +123,10 @@ class TokendData(LightningDataModule):
             options["mesh"] = self.trainer.lightning_module.device_mesh
         return Loader(stream, self._micro, **options)
 
+    def setup(self, stage):
+        if self._train_batches is not None:  # another fit(), after the last step of the one before
+            self._train_batches.restart(self.state_dict())
+
     def train_dataloader(self):
         if self._train_batches is None:
             self._train_batches = Batches(self._loader(self._stream), self.trainer, self._state)
@@ -134,7 +141,9 @@ class TokendData(LightningDataModule):
     def state_dict(self):
         """The state of the optimizer's last step, not of the last batch taken."""
         if self._train_batches is None:
-            return self._state or {}
+            if self._state is not None:
+                return self._state
+            self.train_dataloader()  # a Tuner saves before it trains, and then goes back
         self._train_batches.settle()
         return self._train_batches.loader.state_dict()
 

@@ -21,7 +21,7 @@ class Handed:
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
         self._after: deque[tuple[int, int]] = deque()  # (optimizer steps before it, position)
-        loader.commit()  # for a checkpoint before the first step
+        self.restart()
 
     def __len__(self) -> int:
         return len(self._after)
@@ -36,9 +36,13 @@ class Handed:
             self.loader.commit(self._after.popleft()[1])
 
     def restart(self) -> None:
-        """The loader was put elsewhere."""
+        """The loader was put elsewhere, or a training begins. Batches that the one before took,
+        but did not train on, come again.
+        """
         self._after.clear()
-        self.loader.commit()
+        if self.loader.taken != self.loader.position:
+            self.loader.seek(self.loader.cursor)
+        self.loader.commit()  # for a checkpoint before the first step
 
 
 def carry_out(loader: Any, save: Callable[[Request], str]) -> bool:
