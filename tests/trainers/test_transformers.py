@@ -132,6 +132,22 @@ def test_another_loss_divides_by_its_labels():
             assert trained(Own, given) == pytest.approx(right(-1), **close)
 
 
+def test_flash_attention_gets_the_documents_of_all_rows():
+    """It finds them by position_ids only in a batch of one row."""
+    model = LlamaForCausalLM(TINY)
+    model.config._attn_implementation = "flash_attention_2"
+    with Job(None, eos=3, vocab=64, documents=True) as job:
+        with Loader("train", 2, documents=True, socket=job.daemon.socket) as data:
+            trainer = TokendTrainer(model, arguments(job, max_steps=1), data=data)
+            trainer.state.max_steps, batches = 1, trainer.get_train_dataloader()
+            batches.begin(trainer.state, None)
+            batch = next(iter(batches))
+    for side in "qk":
+        lengths = batch[f"cu_seq_lens_{side}"].diff()
+        assert len(lengths) == (batch["position_ids"] == 0).sum() > 2
+        assert lengths.sum() == 2 * 32 and lengths.max() == batch[f"max_length_{side}"]
+
+
 def test_resumed_on_other_worlds_and_edited():
     with Job("train_transformers.py", accumulate=2) as job:
         job.start(1, hold=7)

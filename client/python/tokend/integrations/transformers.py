@@ -23,8 +23,8 @@ class Batches:
     It has no length: max_steps ends the training. A finite stream is an epoch.
     """
 
-    def __init__(self, loader, shifts):
-        self.loader, self._shifts = loader, shifts
+    def __init__(self, loader, shifts, flash):
+        self.loader, self._shifts, self._flash = loader, shifts, flash
         self.handed, self._state = Handed(loader), None
 
     def __iter__(self):
@@ -39,6 +39,9 @@ class Batches:
             if "position_ids" in batch:
                 # a mask would hide from the model that documents end where these restart
                 made["position_ids"] = batch["position_ids"]
+            if self._flash and "cu_seqlens" in batch:  # of several rows it ignores position_ids
+                made |= dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), batch["cu_seqlens"])
+                made |= dict.fromkeys(("max_length_q", "max_length_k"), batch["max_seqlen"])
             yield made
 
     def _is_over(self):
@@ -145,7 +148,8 @@ class TokendFeed:
             and self.compute_loss_func is None
             and type(self).compute_loss is type(self).models_loss
         )
-        return Batches(self.data, shifts)
+        attention = getattr(getattr(self.model, "config", None), "_attn_implementation", None)
+        return Batches(self.data, shifts, "flash" in (attention or ""))
 
     def log(self, logs, *arguments, **named):
         if "loss" in logs:
