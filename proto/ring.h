@@ -56,7 +56,7 @@
 #define RING_ENDLESS UINT64_MAX
 #define RING_PADDING UINT64_MAX /* position of a row after the end of its stream */
 
-/* Destinations for a window's annotations (document starts, loss mask). NULL: not requested. */
+/* Where a window's annotations are (document starts, loss mask). NULL: not requested. */
 struct annotations {
 	/* Document starts: *count token indices ≥ 1, ascending, in start[], which has room for one
 	 * per token. Both are NULL or neither. */
@@ -186,33 +186,16 @@ static inline struct ring_row *ring_rows(const struct ring *ring, uint64_t s)
 	return &ring->row[s % ring->geometry.slots * ring->geometry.rows];
 }
 
-/* Document starts of ring row @index, which is (slot number mod slots) × rows + row. Only in a ring
- * with documents. */
-static inline uint32_t *ring_document_start(const struct ring *ring, uint32_t index)
-{
-	return ring->document_start + (size_t)index * ring->geometry.window_tokens;
-}
-
-static inline uint32_t *ring_document_count(const struct ring *ring, uint32_t index)
-{
-	return &ring->document_count[index];
-}
-
-/* Only in a ring with a loss mask. */
-static inline uint8_t *ring_loss_mask(const struct ring *ring, uint32_t index)
-{
-	return ring->loss_mask + (size_t)index * ring->geometry.window_tokens;
-}
-
-/* Destinations of the row's annotations. */
+/* Places of the annotations of ring row @index, which is (slot number mod slots) × rows + row. */
 static inline struct annotations ring_annotations(const struct ring *ring, uint32_t index)
 {
 	bool documents = ring->geometry.documents, loss_mask = ring->geometry.loss_mask;
+	size_t token = (size_t)index * ring->geometry.window_tokens;
 
 	return (struct annotations){
-		.count = documents ? ring_document_count(ring, index) : NULL,
-		.start = documents ? ring_document_start(ring, index) : NULL,
-		.loss_mask = loss_mask ? ring_loss_mask(ring, index) : NULL,
+		.count = documents ? ring->document_count + index : NULL,
+		.start = documents ? ring->document_start + token : NULL,
+		.loss_mask = loss_mask ? ring->loss_mask + token : NULL,
 	};
 }
 

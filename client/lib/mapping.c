@@ -202,10 +202,11 @@ const uint32_t *tokend_documents(
 	if (!ring || !ring->geometry.documents)
 		return NULL;
 
-	uint32_t n = *ring_document_count(ring, index), most = ring->geometry.window_tokens - 1;
+	const struct annotations a = ring_annotations(ring, index);
+	uint32_t n = *a.count, most = ring->geometry.window_tokens - 1;
 
 	*count = n < most ? n : most;
-	return ring_document_start(ring, index);
+	return a.start;
 }
 
 const uint8_t *tokend_loss_mask(
@@ -214,5 +215,5 @@ const uint8_t *tokend_loss_mask(
 	uint32_t index;
 	const struct ring *ring = find_row(t, batch, row, &index);
 
-	return ring && ring->geometry.loss_mask ? ring_loss_mask(ring, index) : NULL;
+	return ring ? ring_annotations(ring, index).loss_mask : NULL;
 }
