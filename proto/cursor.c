@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef unsigned __int128 u128;
-
 #define BLOCK_MOST (UINT32_C(1) << 31) /* windows of a block, blocks of a group */
 
 bool cursor_refuse_dataset(
@@ -216,19 +214,13 @@ bool cursor_epoch_units(const struct cursor *c, uint64_t *units, struct fault *f
 	return true;
 }
 
-/* Searches the first @n datasets. Compares names, not hashes: two names with one hash can be
- * computed in seconds. */
-static int find_name(const struct cursor *c, uint32_t n, const char *name)
+/* Compares names, not hashes: two names with one hash can be computed in seconds. */
+int cursor_find(const struct cursor *c, const char *name)
 {
-	for (uint32_t d = 0; d < n; d++)
+	for (uint32_t d = 0; d < c->datasets; d++)
 		if (strcmp(c->dataset[d].name, name) == 0)
 			return (int)d;
 	return -1;
-}
-
-int cursor_find(const struct cursor *cursor, const char *name)
-{
-	return find_name(cursor, cursor->datasets, name);
 }
 
 char *cursor_list_datasets(
@@ -270,10 +262,9 @@ bool cursor_identity(struct cursor *out, const struct cursor *identity,
 				"stream %s has epochs, which hold for all its datasets; remove "
 				"max_epochs",
 				out->stream);
-		if (find_name(out, d, sources[d].name) >= 0)
+		if (cursor_find(out, sources[d].name) >= 0)
 			return cursor_refuse_dataset(fault, sources[d].name, "name", PHRASE_TWICE);
-		place_source(out, d, &sources[d]);
-		out->datasets = d + 1;
+		place_source(out, out->datasets++, &sources[d]);
 	}
 	return check_size(out, fault);
 }

@@ -14,28 +14,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef unsigned __int128 u128;
+struct header {
+	char magic[4]; /* "tkdc" */
+	uint32_t version;
+	uint64_t checksum; /* of the rest */
+};
 
-enum { HEADER_BYTES = 16, DATASET_VALUES = 11 /* the array, and what it has */ };
-
-static const char magic[4] = {'t', 'k', 'd', 'c'};
-
-static void put_le(unsigned char *to, uint64_t value, int bytes)
-{
-	assert(bytes > 0 && bytes <= 8);
-	for (int i = 0; i < bytes; i++)
-		to[i] = (unsigned char)(value >> 8 * i);
-}
-
-static uint64_t get_le(const unsigned char *from, int bytes)
-{
-	uint64_t value = 0;
-
-	assert(bytes > 0 && bytes <= 8);
-	for (int i = 0; i < bytes; i++)
-		value |= (uint64_t)from[i] << 8 * i;
-	return value;
-}
+enum { HEADER_BYTES = sizeof(struct header), DATASET_VALUES = 11 /* the array, and what it has */ };
 
 static void pack_key(struct pack *p, const char *key)
 {
@@ -53,12 +38,6 @@ static void pack_numbers(struct pack *p, const uint64_t *values, uint32_t n)
 	pack_array(p, n);
 	for (uint32_t i = 0; i < n; i++)
 		pack_uint(p, values[i]);
-}
-
-static void pack_list(struct pack *p, const char *key, const uint64_t *values, uint32_t n)
-{
-	pack_key(p, key);
-	pack_numbers(p, values, n);
 }
 
 static void pack_datasets(struct pack *p, const struct cursor *c)
@@ -86,8 +65,10 @@ static void pack_datasets(struct pack *p, const struct cursor *c)
 /* Base and phase of the first segment; those of the others are derived from it. */
 static void pack_mixes(struct pack *p, const struct cursor *c)
 {
-	pack_list(p, "base", c->segment[0]->base, c->segment[0]->datasets);
-	pack_list(p, "phase", c->segment[0]->phase, c->segment[0]->padded);
+	pack_key(p, "base");
+	pack_numbers(p, c->segment[0]->base, c->segment[0]->datasets);
+	pack_key(p, "phase");
+	pack_numbers(p, c->segment[0]->phase, c->segment[0]->padded);
 	pack_key(p, "mixes");
 	pack_array(p, 2 * c->segments);
 	for (uint32_t i = 0; i < c->segments; i++) {
@@ -98,13 +79,13 @@ static void pack_mixes(struct pack *p, const struct cursor *c)
 
 size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 {
-	unsigned char *head = bytes;
+	struct header head = {.magic = "tkdc", .version = CURSOR_VERSION};
 
 	cursor_check(c);
 	if (capacity <= HEADER_BYTES)
 		return 0;
 
-	struct pack p = pack_into(head + HEADER_BYTES, capacity - HEADER_BYTES);
+	struct pack p = pack_into((char *)bytes + HEADER_BYTES, capacity - HEADER_BYTES);
 
 	pack_map(&p, 13);
 	pack_pair(&p, "order", ORDER_VERSION);
@@ -122,9 +103,8 @@ size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 	if (p.full)
 		return 0;
 	assert(p.length <= capacity - HEADER_BYTES);
-	memcpy(head, magic, 4);
-	put_le(head + 4, CURSOR_VERSION, 4);
-	put_le(head + 8, order_checksum(p.bytes, p.length), 8);
+	head.checksum = order_checksum(p.bytes, p.length);
+	memcpy(bytes, &head, HEADER_BYTES);
 	return HEADER_BYTES + p.length;
 }
 
@@ -406,15 +386,13 @@ static bool decode_map(
 
 bool cursor_begins(const void *bytes, size_t n)
 {
-	const unsigned char *head = bytes;
+	const struct header is = {.magic = "tkdc", .version = CURSOR_VERSION};
 
-	return n > HEADER_BYTES && memcmp(head, magic, 4) == 0 &&
-	       get_le(head + 4, 4) == CURSOR_VERSION;
+	return n > HEADER_BYTES && memcmp(bytes, &is, offsetof(struct header, checksum)) == 0;
 }
 
 size_t cursor_length(const void *bytes, size_t n)
 {
-	const unsigned char *head = bytes;
 	struct value *values;
 	size_t used;
 	int count;
@@ -425,8 +403,8 @@ size_t cursor_length(const void *bytes, size_t n)
 	values = malloc((n - HEADER_BYTES) * sizeof(*values));
 	if (!values)
 		return 0;
-	count = unpack_first(
-		head + HEADER_BYTES, n - HEADER_BYTES, values, n - HEADER_BYTES, &used);
+	count = unpack_first((const char *)bytes + HEADER_BYTES, n - HEADER_BYTES, values,
+		n - HEADER_BYTES, &used);
 
 	bool map = count > 0 && values[0].type == VALUE_MAP;
 
@@ -436,37 +414,38 @@ size_t cursor_length(const void *bytes, size_t n)
 
 bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct fault *fault)
 {
-	const unsigned char *head = bytes;
+	struct header head;
 	bool ok = false;
 
 	memset(out, 0, sizeof(*out));
-	if (n < 8 || memcmp(head, magic, 4) != 0)
+	if (n < 8 || memcmp(bytes, "tkdc", sizeof(head.magic)) != 0)
 		return fault_set(
 			fault, FAULT_CURSOR, "cursor", "these %zu bytes are not a cursor", n);
-
-	uint64_t version = get_le(head + 4, 4);
-
-	if (version != CURSOR_VERSION)
+	memcpy(&head, bytes, n < sizeof(head) ? n : sizeof(head));
+	if (head.version != CURSOR_VERSION)
 		return fault_set(fault, FAULT_CURSOR, "version",
-			"the cursor has format version %" PRIu64
+			"the cursor has format version %" PRIu32
 			", this tokend supports %d; use the tokend that wrote it",
-			version, CURSOR_VERSION);
+			head.version, CURSOR_VERSION);
 	if (n <= HEADER_BYTES || n > LIMIT_CURSOR_BYTES)
 		return fault_set(fault, FAULT_CURSOR, "cursor",
 			"%zu bytes; must be %d to %d: it is cut short, or not a cursor", n,
 			HEADER_BYTES + 1, LIMIT_CURSOR_BYTES);
-	if (get_le(head + 8, 8) != order_checksum(head + HEADER_BYTES, n - HEADER_BYTES))
+
+	const char *rest = (const char *)bytes + HEADER_BYTES;
+	size_t max = n - HEADER_BYTES; /* no value is shorter than a byte */
+
+	if (head.checksum != order_checksum(rest, max))
 		return fault_set(fault, FAULT_CURSOR, "checksum",
 			"does not match: the cursor is damaged (torn write, flipped bit); use an "
 			"earlier one");
 
-	size_t max = n - HEADER_BYTES; /* no value is shorter than a byte */
 	struct value *values = malloc(max * sizeof(*values));
 
 	if (!values)
 		return fault_memory(fault);
 
-	int count = unpack(head + HEADER_BYTES, n - HEADER_BYTES, values, max);
+	int count = unpack(rest, max, values, max);
 
 	ok = count > 0 ? decode_map(out, values, count, fault)
 		       : fault_set(fault, FAULT_CURSOR, "cursor", "not MessagePack");

@@ -16,8 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef unsigned __int128 u128;
-
 /* ---- weights ---- */
 
 bool cursor_units(

@@ -3,6 +3,7 @@
 #define TOKEND_CURSOR_PRIVATE_H
 
 #include "proto/cursor.h"
+#include "proto/order_private.h"
 
 /* ---- cursor.c ---- */
 

@@ -28,6 +28,8 @@ enum {
 	(UINT64_C(1) << 30)		/* registration chunk: no slot crosses a multiple of it */
 #define LIMIT_WORLD (UINT64_C(1) << 32) /* data-parallel ranks */
 
+_Static_assert(
+	__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tokens, cursors and records are stored so");
 _Static_assert(LIMIT_CURSOR_BYTES + 4 * LIMIT_NAME_BYTES + LIMIT_TEXT_BYTES < LIMIT_PACKET_BYTES,
 	"a cursor and its envelope fit in one packet");
 

@@ -77,9 +77,7 @@ bool record_is_beginning(const void *entry, size_t n);
  * them. */
 void record_put_beginning(
 	void *entries, unsigned kind, const struct record_begin *begin, const void *cursor);
-/* Reads what follows a marker at @entries, RECORD_WORDS of them; and then the @n bytes of the
- * cursor. */
-void record_get_beginning(struct record_begin *begin, const void *entries);
+/* Reads the @n bytes of the cursor that follows a struct record_begin. */
 void record_get_cursor(void *cursor, size_t n, const void *entries);
 
 /*

@@ -7,7 +7,6 @@
 #include "proto/phrases.h"
 #include "proto/record.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -51,8 +50,8 @@ struct recording {
 
 static void put(struct recording *r, uint64_t first, uint64_t second)
 {
-	r->entry[2 * r->entries] = htole64(first);
-	r->entry[2 * r->entries + 1] = htole64(second);
+	r->entry[2 * r->entries] = first;
+	r->entry[2 * r->entries + 1] = second;
 	r->entries++;
 }
 
@@ -334,7 +333,7 @@ static size_t whole_entries(const unsigned char *entry, size_t n)
 
 	if (n - at < RECORD_WORDS)
 		return first;
-	record_get_beginning(&begin, entry + at * RECORD_ENTRY_BYTES);
+	memcpy(&begin, entry + at * RECORD_ENTRY_BYTES, sizeof(begin));
 	return begin.cursor_bytes > LIMIT_CURSOR_BYTES ||
 			       n - first < record_begin_entries(begin.cursor_bytes)
 		       ? first

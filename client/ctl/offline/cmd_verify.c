@@ -5,7 +5,6 @@
 #include "client/ctl/offline/offline.h"
 #include "proto/phrases.h"
 
-#include <endian.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,9 +163,9 @@ static bool see_section(struct proof *p, const struct record_section *s)
 	if (entry && bytes / RECORD_ENTRY_BYTES < s->entry + s->rows)
 		done = ctl_error("%s: was truncated while it was read", s->file->path);
 	for (uint64_t i = s->entry; done && i < s->entry + s->rows; i++)
-		done = see_row(p, &(struct row){.section = s,
-					  .position = le64toh(entry[i][0]),
-					  .checksum = le64toh(entry[i][1])});
+		done = see_row(
+			p, &(struct row){
+				   .section = s, .position = entry[i][0], .checksum = entry[i][1]});
 	if (entry)
 		ctl_unmap(entry, bytes);
 	return done;

@@ -4,7 +4,6 @@
 #include "proto/phrases.h"
 
 #include <dirent.h>
-#include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -157,10 +156,10 @@ static bool scan_beginning(struct records *r, const uint64_t (*entry)[2], uint64
 {
 	struct record_begin begin = {0};
 	uint64_t frames = *at + 1 + RECORD_WORDS, end = frames;
-	unsigned kind = (unsigned)le64toh(entry[*at][1]);
+	unsigned kind = (unsigned)entry[*at][1];
 
 	if (frames <= n)
-		record_get_beginning(&begin, entry[*at + 1]);
+		memcpy(&begin, entry[*at + 1], sizeof(begin));
 	if (begin.cursor_bytes <= LIMIT_CURSOR_BYTES)
 		end = *at + record_begin_entries(begin.cursor_bytes);
 	do
@@ -173,7 +172,7 @@ static bool scan_entries(struct records *r, const uint64_t (*entry)[2], uint64_t
 {
 	for (uint64_t i = 0; i < n;) {
 		struct record_section *section = last_section(r);
-		uint64_t position = le64toh(entry[i][0]);
+		uint64_t position = entry[i][0];
 
 		if (record_is_beginning(entry[i], RECORD_ENTRY_BYTES)) {
 			if (!scan_beginning(r, entry, &i, n))
