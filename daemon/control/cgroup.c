@@ -31,7 +31,7 @@ struct cgroup *cgroup_find(const char *root)
 	snprintf(name, sizeof(name), "%s/proc/self/cgroup", root);
 	file = fopen(name, "re");
 	while (file && !found && fgets(line, sizeof(line), file))
-		found = sscanf(line, "0::%2047s", inside) == 1;
+		found = sscanf(line, "0::%2047[^\n]", inside) == 1;
 	if (file)
 		fclose(file);
 	/* In a container, the mount may be our group, and the path of another namespace. */

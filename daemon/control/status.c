@@ -42,7 +42,8 @@ static bool wants(struct page *p)
 static void put(struct page *p, const char *name, json_t *value)
 {
 	json_t *item = json_pack("{s:o}", name, value);
-	size_t room = sizeof(p->text) - p->n - 2, n = 0; /* without the brackets */
+	/* Without the brackets. A page may be full to its last byte. */
+	size_t room = sizeof(p->text) - MIN(p->n + 2, sizeof(p->text)), n = 0;
 
 	if (item)
 		n = json_dumpb(

@@ -151,7 +151,7 @@ def test_returns_and_read_errors_are_counted(scene):
 def test_a_long_status_comes_in_pages(place):
     """None of its sessions and datasets is lost between two packets."""
     place.shard("web/a.bin", 30_000)
-    names = [f"dataset-{n:03}-{'x' * 20}" for n in range(1000)]
+    names = [f"dataset-{n:03}-{'x' * (n % 30)}" for n in range(1000)]
     sets = [{"name": name, "path": "web"} for name in names]
     streams = {f"s{n}": {"seed": 1, "seq_len": 64, "datasets": sets} for n in range(3)}
     daemon = Daemon(place, place.config(streams=streams))
@@ -162,6 +162,8 @@ def test_a_long_status_comes_in_pages(place):
     assert listed == [names] * 3
     told = clients[0].ask(op="status", after=0)
     assert told["after"] > 1000 and len(told["args"]) <= PACKET_BYTES
+    pages = [clients[0].ask(op="status", after=n)["args"] for n in range(1000, 1060)]
+    assert max(map(len, pages)) == PACKET_BYTES - 2048, "one is full to its last byte"
     for client in clients:
         client.close()
     assert daemon.stop() == 0

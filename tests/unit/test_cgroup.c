@@ -53,20 +53,20 @@ static void test_limits_of_a_group_and_its_parents(void **state)
 {
 	struct cgroup_room room;
 
-	put(*state, "proc/self/cgroup", "4:memory:/job\n0::/a/b\n");
+	put(*state, "proc/self/cgroup", "4:memory:/job\n0::/a/b c\n");
 	assert_false(room_of(*state, &room)); /* the group has no files, so no limit */
-	put_group(*state, "a/b", "max\n", "max\n", "1048576\n", NO_STAT);
+	put_group(*state, "a/b c", "max\n", "max\n", "1048576\n", NO_STAT);
 	assert_false(room_of(*state, &room));
-	put_group(*state, "a/b", "1073741824\n", "max\n", "104857600\n",
+	put_group(*state, "a/b c", "1073741824\n", "max\n", "104857600\n",
 		"anon 7\nactive_file 20971520\ninactive_file 10485760\nfile 99\n");
 	assert_true(room_of(*state, &room));
 	assert_int_equal(room.limit, 1024 * MIB);
 	assert_int_equal(room.used, 70 * MIB);
 	assert_int_equal(room.kept, 64 * MIB);
 	assert_int_equal(room.left, 890 * MIB);
-	assert_string_equal(room.path, "/a/b");
+	assert_string_equal(room.path, "/a/b c");
 	/* memory.high is a limit too, and so are a parent's limits. */
-	put_group(*state, "a/b", "1073741824\n", "536870912\n", "104857600\n", NO_STAT);
+	put_group(*state, "a/b c", "1073741824\n", "536870912\n", "104857600\n", NO_STAT);
 	assert_true(room_of(*state, &room));
 	assert_int_equal(room.limit, 512 * MIB);
 	put_group(*state, "a", "209715200\n", "max\n", "157286400\n", NO_STAT);
