@@ -200,8 +200,8 @@ void counts_request(struct counts *counts, const char *kind, enum counts_outcome
 
 /* ---- data_thread.c: owns the engine and the reader ---- */
 
-/* The control thread talks to it through mailboxes that hold one set of flags per session. They
- * cannot overflow, and two kicks in a row count as one. */
+/* The control thread and it talk by a set of flags per session and direction. These cannot
+ * overflow, and two kicks in a row count as one. */
 enum { /* orders about a session */
 	/* It gets the feed, and the socket for wake-up bytes, until DATA_THREAD_GONE. */
 	DATA_THREAD_ATTACH = 1,
@@ -215,14 +215,12 @@ enum {				 /* its news about a session */
 	DATA_THREAD_GONE = 4,	 /* the feed is the caller's again; its socket is unused */
 };
 
-/* Takes over the reader of control->options->reading, and sends control->news when
- * data_thread_take() has news. NULL with @fault: the reader is the caller's. */
+/* Takes over the reader of control->options->reading, and sends control->news when sessions have
+ * news. NULL with @fault: the reader is the caller's. */
 struct data_thread *data_thread_start(struct control *control, struct fault *fault);
 /* Ends the thread and closes the reader. Every feed must be gone. */
 void data_thread_stop(struct data_thread *data_thread);
 void data_thread_tell(struct data_thread *data_thread, uint32_t id, unsigned what);
-/* The next session with news, and their flags. False: there is none. */
-bool data_thread_take(struct data_thread *data_thread, uint32_t *id, unsigned *news);
 /* Begins no more reads, or goes on. */
 void data_thread_pause(struct data_thread *data_thread, bool pause);
 /* As of the last tick: reader_hang(). LIMIT_STREAMS: a local read that has not ended in a pause. */
@@ -367,7 +365,8 @@ struct session {
 	uint64_t outlived_ms;	  /* when a session that replaced it last ended before it, or 0 */
 	struct ring_memory memory;
 	struct feed *feed;
-	bool fed; /* the data thread has the feed */
+	bool fed;	       /* the data thread has the feed */
+	_Atomic unsigned news; /* flags of the data thread, which were not handled */
 	bool process_ended;
 	bool again;  /* the client was attached before, and lost its connection */
 	bool helper; /* it gets no operators' requests */
@@ -408,8 +407,8 @@ void session_free(struct session *s);
 void session_end(struct session *s);
 /* The connection closes: requests the feed back from the data thread, or ends the session. */
 void session_leave(struct session *s);
-/* Handles news of the data thread about session @id. */
-void session_news(struct control *control, uint32_t id, unsigned news);
+/* Handles news of the data thread about the session. */
+void session_news(struct session *s, unsigned news);
 /* Is it fed and not closing? NULL: no. */
 bool session_is_live(const struct session *s);
 /* The next live session of the stream and run, from @id on, or NULL. @stream, @run NULL: any. */

@@ -11,63 +11,30 @@
 
 enum { TICK_MS = 1000, LOOK_MS = 50, REAP = 128, PAUSE_MS = 5, MS = 1000000 };
 
-/* Flags per session, and the list of sessions that have some set. */
-struct mailbox {
-	pthread_mutex_t lock;
-	uint32_t count;
-	uint16_t waiting[LIMIT_SESSIONS];
-	uint8_t flags[LIMIT_SESSIONS];
-};
-
 struct data_thread {
 	pthread_t thread;
 	struct engine *engine;
 	struct reader *reader;
 	struct control *control; /* of which it uses what never changes, and `news` */
-	bool stop;		 /* under to_data.lock */
-	bool pause;		 /* also under it: no read begins */
-	bool paused;		 /* data thread: as `pause` */
 	_Atomic uint64_t turns;	 /* of the data thread's loop */
-	struct reader_hang hang[LIMIT_STREAMS + 1]; /* under to_data.lock; the last: while paused */
-	bool news;	    /* data thread: to_control has some that were not announced */
-	bool noted;	    /* data thread: the reader's note is in the log */
-	int64_t now_ns;	    /* data thread: since the reader last returned */
+
+	pthread_mutex_t lock; /* of these */
+	bool stop;
+	bool pause;			  /* no read begins */
+	uint32_t orders;		  /* sessions in `ordered` */
+	uint16_t ordered[LIMIT_SESSIONS]; /* those with an order */
+	uint8_t order[LIMIT_SESSIONS];
+	struct reader_hang hang[LIMIT_STREAMS + 1]; /* the last: while paused */
+
+	/* ---- the data thread's ---- */
+	bool paused;	    /* as `pause` */
+	bool news;	    /* sessions have some that were not announced */
+	bool noted;	    /* the reader's note is in the log */
+	int64_t now_ns;	    /* since the reader last returned */
 	struct fault fault; /* the last one */
-	struct mailbox to_data, to_control;
 	struct engine_actions actions;
-	struct session *session[LIMIT_SESSIONS]; /* data thread: those whose feeds the engine has */
+	struct session *session[LIMIT_SESSIONS]; /* those whose feeds the engine has */
 };
-
-/* ---- mailboxes ---- */
-
-/* Returns true if the mailbox was empty. */
-static bool mailbox_post(struct mailbox *box, uint32_t id, unsigned flags)
-{
-	bool empty;
-
-	pthread_mutex_lock(&box->lock);
-	empty = box->count == 0;
-	if (box->flags[id] == 0)
-		box->waiting[box->count++] = (uint16_t)id;
-	box->flags[id] |= (uint8_t)flags;
-	pthread_mutex_unlock(&box->lock);
-	return empty;
-}
-
-static bool mailbox_take(struct mailbox *box, uint32_t *id, unsigned *flags)
-{
-	bool any;
-
-	pthread_mutex_lock(&box->lock);
-	any = box->count > 0;
-	if (any) {
-		*id = box->waiting[--box->count];
-		*flags = box->flags[*id];
-		box->flags[*id] = 0;
-	}
-	pthread_mutex_unlock(&box->lock);
-	return any;
-}
 
 /* ---- the data thread ---- */
 
@@ -102,9 +69,9 @@ static void count_read(struct stream_counts *counts, const struct reader_done *d
 	histogram_add(&counts->reads, (uint64_t)(now_ns - done->since_ns));
 }
 
-static void say(struct data_thread *f, uint32_t id, unsigned news)
+static void say(struct data_thread *f, struct session *s, unsigned news)
 {
-	mailbox_post(&f->to_control, id, news);
+	atomic_fetch_or(&s->news, news);
 	f->news = true;
 }
 
@@ -144,14 +111,14 @@ static void perform(struct data_thread *f, const struct engine_action *a)
 			.fault = f->fault,
 		};
 		assert(a->fault == f->fault.code);
-		say(f, a->id, DATA_THREAD_FAILED);
+		say(f, s, DATA_THREAD_FAILED);
 		break;
 	case ENGINE_HOSTILE:
-		say(f, a->id, DATA_THREAD_HOSTILE);
+		say(f, s, DATA_THREAD_HOSTILE);
 		break;
 	case ENGINE_GONE:
 		f->session[a->id] = NULL;
-		say(f, a->id, DATA_THREAD_GONE);
+		say(f, s, DATA_THREAD_GONE); /* from now on it may be freed */
 		break;
 	}
 }
@@ -164,13 +131,28 @@ static void step(struct data_thread *f, const struct engine_event *event)
 		perform(f, &f->actions.action[i]);
 }
 
-static void read_mail(struct data_thread *f)
+/* False: there is none. */
+static bool take_order(struct data_thread *f, uint32_t *id, unsigned *order)
+{
+	pthread_mutex_lock(&f->lock);
+	bool any = f->orders > 0;
+
+	if (any) {
+		*id = f->ordered[--f->orders];
+		*order = f->order[*id];
+		f->order[*id] = 0;
+	}
+	pthread_mutex_unlock(&f->lock);
+	return any;
+}
+
+static void obey(struct data_thread *f)
 {
 	uint32_t id;
-	unsigned said;
+	unsigned order;
 
-	while (mailbox_take(&f->to_data, &id, &said)) {
-		if (said & DATA_THREAD_ATTACH) {
+	while (take_order(f, &id, &order)) {
+		if (order & DATA_THREAD_ATTACH) {
 			f->session[id] = f->control->sessions.of[id];
 			f->session[id]->idle_ns = (uint64_t)io_now_ns();
 			reader_allow(f->reader, id);
@@ -178,9 +160,9 @@ static void read_mail(struct data_thread *f)
 					.id = id,
 					.feed = f->session[id]->feed});
 		}
-		if (said & DATA_THREAD_KICK)
+		if (order & DATA_THREAD_KICK)
 			step(f, &(struct engine_event){.type = ENGINE_KICK, .id = id});
-		if (said & DATA_THREAD_DETACH)
+		if (order & DATA_THREAD_DETACH)
 			step(f, &(struct engine_event){.type = ENGINE_DETACH, .id = id});
 	}
 }
@@ -244,9 +226,9 @@ static void pass_hangs(struct data_thread *f)
 		struct reader_hang hang = reader_hang(f->reader, stream), was = f->hang[stream];
 		bool is = hang.ticks > 0;
 
-		pthread_mutex_lock(&f->to_data.lock);
+		pthread_mutex_lock(&f->lock);
 		f->hang[stream] = hang;
-		pthread_mutex_unlock(&f->to_data.lock);
+		pthread_mutex_unlock(&f->lock);
 		if (is == (was.ticks > 0))
 			continue;
 		log_hang(&catalog->stream[stream], is ? &hang : &was, is);
@@ -273,13 +255,13 @@ static void show_reasons(struct data_thread *f)
 /* Begins or ends a pause, and shows what is still read in it. False: the thread is to stop. */
 static bool follow(struct data_thread *f)
 {
-	pthread_mutex_lock(&f->to_data.lock);
+	pthread_mutex_lock(&f->lock);
 	bool stop = f->stop, was = f->paused;
 
 	f->paused = f->pause;
 	if (f->paused)
 		f->hang[LIMIT_STREAMS] = reader_busy(f->reader);
-	pthread_mutex_unlock(&f->to_data.lock);
+	pthread_mutex_unlock(&f->lock);
 	if (f->paused != was)
 		step(f, &(struct engine_event){
 				.type = ENGINE_PAUSE, .id = UINT32_MAX, .on = f->paused});
@@ -298,7 +280,7 @@ static void *run(void *argument)
 	look = tick;
 	while (follow(f)) {
 		atomic_fetch_add_explicit(&f->turns, 1, memory_order_relaxed);
-		read_mail(f);
+		obey(f);
 		reader_commit(f->reader);
 		if (f->news) {
 			f->news = false;
@@ -327,7 +309,7 @@ static void *run(void *argument)
 			step(f, &(struct engine_event){.type = ENGINE_LOOK, .id = UINT32_MAX});
 			look = f->actions.active && now + LOOK_MS < tick ? now + LOOK_MS : tick;
 		}
-		/* One step at a time, so that a busy feed does not keep new mail waiting. */
+		/* One step at a time, so that a busy feed does not keep orders waiting. */
 		if (f->actions.more)
 			step(f, &(struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
 	}
@@ -348,8 +330,7 @@ struct data_thread *data_thread_start(struct control *control, struct fault *fau
 		f->control = control;
 		f->reader = reading->reader;
 		f->engine = engine;
-		pthread_mutex_init(&f->to_data.lock, NULL);
-		pthread_mutex_init(&f->to_control.lock, NULL);
+		pthread_mutex_init(&f->lock, NULL);
 		error = thread_start(&f->thread, run, f);
 	}
 	if (!error)
@@ -362,45 +343,46 @@ struct data_thread *data_thread_start(struct control *control, struct fault *fau
 
 void data_thread_stop(struct data_thread *f)
 {
-	pthread_mutex_lock(&f->to_data.lock);
+	pthread_mutex_lock(&f->lock);
 	f->stop = true;
-	pthread_mutex_unlock(&f->to_data.lock);
+	pthread_mutex_unlock(&f->lock);
 	reader_kick(f->reader);
 	pthread_join(f->thread, NULL);
 	engine_free(f->engine);
 	reader_close(f->reader);
-	pthread_mutex_destroy(&f->to_data.lock);
-	pthread_mutex_destroy(&f->to_control.lock);
+	pthread_mutex_destroy(&f->lock);
 	free(f);
 }
 
 void data_thread_tell(struct data_thread *f, uint32_t id, unsigned what)
 {
-	/* A mailbox that was not empty has had its kick: the thread empties it in one go. */
-	if (mailbox_post(&f->to_data, id, what))
+	pthread_mutex_lock(&f->lock);
+	bool first = f->orders == 0;
+
+	if (f->order[id] == 0)
+		f->ordered[f->orders++] = (uint16_t)id;
+	f->order[id] |= (uint8_t)what;
+	pthread_mutex_unlock(&f->lock);
+	/* Otherwise the thread was kicked before: it takes all orders in one go. */
+	if (first)
 		reader_kick(f->reader);
 }
 
 void data_thread_pause(struct data_thread *f, bool pause)
 {
-	pthread_mutex_lock(&f->to_data.lock);
+	pthread_mutex_lock(&f->lock);
 	f->pause = pause;
 	f->hang[LIMIT_STREAMS].ticks = 1;
-	pthread_mutex_unlock(&f->to_data.lock);
+	pthread_mutex_unlock(&f->lock);
 	reader_kick(f->reader);
-}
-
-bool data_thread_take(struct data_thread *f, uint32_t *id, unsigned *news)
-{
-	return mailbox_take(&f->to_control, id, news);
 }
 
 struct reader_hang data_thread_hang(struct data_thread *f, uint32_t stream)
 {
-	pthread_mutex_lock(&f->to_data.lock);
+	pthread_mutex_lock(&f->lock);
 	struct reader_hang hang = f->hang[stream];
 
-	pthread_mutex_unlock(&f->to_data.lock);
+	pthread_mutex_unlock(&f->lock);
 	return hang;
 }
 

@@ -103,11 +103,14 @@ static void start_signals(struct control *control)
 static void on_news(uv_async_t *async)
 {
 	struct control *control = async->data;
-	uint32_t id;
-	unsigned news;
 
-	while (data_thread_take(control->data_thread, &id, &news))
-		session_news(control, id, news);
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+		struct session *s = control->sessions.of[id];
+		unsigned news = s ? atomic_exchange(&s->news, 0) : 0;
+
+		if (news)
+			session_news(s, news);
+	}
 }
 
 static void watch_data_thread(struct control *control)

@@ -184,12 +184,11 @@ static void send_failure(struct session *s)
 	connection_refuse(s->connection, 0, &fault);
 }
 
-void session_news(struct control *control, uint32_t id, unsigned news)
+void session_news(struct session *s, unsigned news)
 {
-	struct session *s = control->sessions.of[id];
 	struct fault fault;
 
-	assert(s && s->fed);
+	assert(s->fed);
 	if ((news & DATA_THREAD_FAILED) && !s->connection->closing)
 		send_failure(s);
 	if ((news & DATA_THREAD_HOSTILE) && !s->connection->closing) {
