@@ -29,7 +29,6 @@ struct data_thread {
 	/* ---- the data thread's ---- */
 	bool paused;	    /* as `pause` */
 	bool news;	    /* sessions have some that were not announced */
-	bool noted;	    /* the reader's note is in the log */
 	int64_t now_ns;	    /* since the reader last returned */
 	struct fault fault; /* the last one */
 	struct engine_actions actions;
@@ -185,15 +184,6 @@ static void take_done(struct data_thread *f, const struct reader_done *done)
 		step(f, &(struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
 }
 
-/* Logs once what the reader could not set up as configured. */
-static void log_reader(struct data_thread *f)
-{
-	if (f->noted || !reader_notes(f->reader)[0])
-		return;
-	f->noted = true;
-	log_line(LOG_WARNING, "%s", reader_notes(f->reader));
-}
-
 void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes)
 {
 	shard_list_path(&hang->dataset->list, hang->shard, path, path_bytes);
@@ -302,7 +292,6 @@ static void *run(void *argument)
 			pass_hangs(f);
 			show_reasons(f);
 			step(f, &(struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
-			log_reader(f);
 			tick = now + TICK_MS;
 		}
 		if (now >= look) {

@@ -18,9 +18,8 @@ enum {
 };
 
 /* Any thread. */
-static void log_store(void *none, const char *line)
+static void log_warning(const char *line)
 {
-	(void)none;
 	log_line(LOG_WARNING, "%s", line);
 }
 
@@ -96,7 +95,7 @@ struct stores *reading_stores(const struct config *config, bool cache, struct fa
 			.memory_bytes = store_bytes(config),
 			.patience_ms = START_PATIENCE_MS,
 			.cache = cache,
-			.log = log_store,
+			.log = log_warning,
 		},
 		fault);
 }
@@ -167,6 +166,7 @@ bool reading_open(const struct catalog *catalog, struct stores *stores, struct r
 		.frames_bytes = t.compressed ? config_frames_budget(config) : 0,
 		.indexes_bytes = t.indexed ? config->memory_bytes / INDEXES_SHARE : 0,
 		.largest_window_bytes = t.largest,
+		.log = log_warning,
 	};
 
 	r->sessions = (unsigned)within(

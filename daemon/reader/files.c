@@ -218,15 +218,16 @@ void files_forget(struct files *files, struct file *file)
 
 void files_buffer(struct files *files, struct file *file)
 {
+	char line[LIMIT_TEXT_BYTES];
+
 	atomic_store(&file->direct, false);
-	pthread_mutex_lock(&files->mutex);
-	if (!atomic_load(&files->noted))
-		snprintf(files->notes, sizeof(files->notes),
-			"direct: %.900s: its file system refuses O_DIRECT; shards there are read "
-			"through the page cache",
-			file->path);
-	atomic_store(&files->noted, true);
-	pthread_mutex_unlock(&files->mutex);
+	if (atomic_exchange(&files->logged, true))
+		return;
+	snprintf(line, sizeof(line),
+		"direct: %.900s: its file system refuses O_DIRECT; shards there are read through "
+		"the page cache",
+		file->path);
+	files->log(line);
 }
 
 /* ---- opening: in the pool ---- */

@@ -69,8 +69,8 @@ struct files {
 	unsigned count, most;	/* files; beyond `most` only those in use are kept */
 	/* Memory of the indexes of open shards; likewise. */
 	uint64_t indexes_bytes, indexes_most;
-	char notes[LIMIT_TEXT_BYTES];
-	_Atomic bool noted;
+	void (*log)(const char *line);
+	_Atomic bool logged; /* that a file system refuses O_DIRECT */
 };
 
 /*
@@ -156,7 +156,7 @@ struct file *files_open(struct reader *reader, struct read *read);
 void files_tick(struct files *files);
 /* The next read of its shard opens it again. */
 void files_forget(struct files *files, struct file *file);
-/* From now on reads @file through the page cache; notes that once, for reader_notes(). */
+/* From now on reads @file through the page cache; logs that once. */
 void files_buffer(struct files *files, struct file *file);
 
 /* ---- fast.c: the data thread, without waiting ---- */

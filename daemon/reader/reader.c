@@ -113,6 +113,7 @@ static struct reader *reader_make(
 		return NULL;
 	}
 	reader->direct = options->direct;
+	reader->files.log = options->log;
 	reader->depth = options->depth;
 	reader->reads = options->depth + options->store_depth;
 	reader->stores = options->stores;
@@ -195,11 +196,6 @@ void reader_close(struct reader *reader)
 const char *reader_name(const struct reader *reader)
 {
 	return io_name(reader->io);
-}
-
-const char *reader_notes(const struct reader *reader)
-{
-	return atomic_load(&reader->files.noted) ? reader->files.notes : "";
 }
 
 /* ---- in ---- */

@@ -67,6 +67,8 @@ struct reader_options {
 	uint64_t indexes_bytes;
 	unsigned streams;	       /* that share the reader; 0: one */
 	uint64_t largest_window_bytes; /* of any read; sizes the staging of `direct` */
+	/* Gets one line, when a file system refuses O_DIRECT. In any thread. */
+	void (*log)(const char *line);
 };
 
 /*
@@ -81,8 +83,6 @@ void reader_close(struct reader *reader);
 const char *reader_name(const struct reader *reader); /* "uring" or "pread" */
 /* Bytes that a reader with these options allocates when it is opened. They count in `memory:`. */
 uint64_t reader_memory(const struct reader_options *options);
-/* "" until a file system refuses O_DIRECT; then one line about that. */
-const char *reader_notes(const struct reader *reader);
 
 /* Queues a copy of @read. At most depth local reads may be queued and not yet reaped, and at most
  * store_depth reads from stores; the caller counts them. */

@@ -40,7 +40,7 @@ void stores_log(const struct store_options *options, const char *format, ...)
 	va_start(arguments, format);
 	vsnprintf(line, sizeof(line), format, arguments);
 	va_end(arguments);
-	options->log(options->log_context, line);
+	options->log(line);
 }
 
 /* ---- threads that read ---- */

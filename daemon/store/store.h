@@ -53,8 +53,7 @@ struct store_options {
 	bool cache; /* use the config's `cache:`, which only one process may */
 	/* Called for each line to log, at most one a minute and bucket, in any thread, without
 	   locks. NULL: none */
-	void (*log)(void *context, const char *line);
-	void *log_context;
+	void (*log)(const char *line);
 };
 
 /* NULL: @fault. Cheap: nothing is connected or loaded yet. */

@@ -16,9 +16,8 @@
 
 enum { MOST = 64 << 20 };
 
-static void put_line(void *context, const char *line)
+static void put_line(const char *line)
 {
-	(void)context;
 	fprintf(stderr, "%s\n", line);
 }
 

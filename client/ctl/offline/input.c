@@ -18,9 +18,8 @@ enum {
 };
 
 /* A store that does not answer is waited for: the user sees why nothing happens. */
-static void note(void *none, const char *line)
+static void note(const char *line)
 {
-	(void)none;
 	ctl_note("%s", line);
 }
 
