@@ -21,18 +21,6 @@
 
 /* ---- participants ---- */
 
-/* The first session that a request to this run concerns. @run NULL: to any run. */
-static struct session *first_of(
-	const struct control *control, const struct stream *stream, const char *run)
-{
-	struct session *s;
-
-	for (SESSIONS(s, control, stream, run))
-		if (!s->helper)
-			break;
-	return s;
-}
-
 /* The open request to this run. */
 static struct request *find(
 	const struct requests *all, const struct stream *stream, const char *run)
@@ -305,30 +293,33 @@ static bool find_run(
 {
 	const char *stream = r->stream->config->name;
 	const struct session *s;
-	bool several = false;
+	bool named = wire_has(w, WIRE_RUN), any = false, found = false, several = false;
 
-	if (!first_of(c->control, r->stream, NULL))
-		return fault_set(fault, FAULT_REQUEST, "stream",
-			"no session is attached on stream %s at this daemon", stream);
-	if (wire_has(w, WIRE_RUN)) {
-		if (!wire_text(w, WIRE_RUN, r->run, sizeof(r->run)) || !wire_name_ok(r->run))
-			return fault_set(fault, FAULT_REQUEST, "run", "must be " PHRASE_NAME);
-		if (!runs_name(c->control->config, c->uid, r->run, fault)) {
-			fault->code = FAULT_REQUEST;
-			return false;
-		}
-		return first_of(c->control, r->stream, r->run) ||
-		       fault_set(fault, FAULT_REQUEST, "run",
-			       "run %s is not attached on stream %s; tokctl status lists those "
-			       "that are",
-			       r->run, stream);
+	if (named && (!wire_text(w, WIRE_RUN, r->run, sizeof(r->run)) || !wire_name_ok(r->run)))
+		return fault_set(fault, FAULT_REQUEST, "run", "must be " PHRASE_NAME);
+	if (named && !runs_name(c->control->config, c->uid, r->run, fault)) {
+		fault->code = FAULT_REQUEST;
+		return false;
 	}
 	for (SESSIONS(s, c->control, r->stream, NULL)) {
-		if (s->helper || !runs_may(c->control->config, c->uid, s->run))
+		bool same = strcmp(r->run, s->run) == 0;
+
+		if (s->helper)
 			continue;
-		several |= r->run[0] && strcmp(r->run, s->run) != 0;
+		any = true;
+		found |= same;
+		if (named || !runs_may(c->control->config, c->uid, s->run))
+			continue;
+		several |= r->run[0] && !same;
 		memcpy(r->run, s->run, sizeof(r->run));
 	}
+	if (!any)
+		return fault_set(fault, FAULT_REQUEST, "stream",
+			"no session is attached on stream %s at this daemon", stream);
+	if (named && !found)
+		return fault_set(fault, FAULT_REQUEST, "run",
+			"run %s is not attached on stream %s; tokctl status lists those that are",
+			r->run, stream);
 	if (!r->run[0])
 		return fault_set(fault, FAULT_REQUEST, "run",
 			"only runs of other users are attached on stream %s; their owners, root "
