@@ -55,7 +55,7 @@ static void on_reread(int fd, uint64_t at, uint64_t n, const char *why)
 }
 
 static int serve(const struct catalog *catalog, struct stores *stores, const struct options *a,
-	struct reload_past *past, struct cgroup *cgroup)
+	struct reload_past *past, struct cgroup *cgroup, const char *state_dir)
 {
 	struct reading reading;
 	struct fault fault;
@@ -72,6 +72,7 @@ static int serve(const struct catalog *catalog, struct stores *stores, const str
 		.reading = &reading,
 		.past = past,
 		.argv = a->argv,
+		.state_dir = state_dir,
 		.stores = stores,
 		.rereads = &rereads,
 		.linger_s = a->linger_s,
@@ -159,16 +160,18 @@ static int run(const struct options *a, struct reload_past *past)
 	bool listens = config && (a->check || listen_at(past, a, config, &fault));
 	struct stores *stores = listens ? reading_stores(config, !a->check, &fault) : NULL;
 	struct catalog *catalog = stores ? reload_catalog(past, config, stores, &fault) : NULL;
+	char *state_dir = catalog ? state_place(config, past->listener.handed) : NULL;
 	int code = 0;
 
 	if (!catalog)
 		code = notify_failed_start(fault_line(fault.text));
-	else if (!state_place(config, past->listener.handed))
+	else if (!state_dir)
 		code = notify_failed_start("out of memory");
 	else if (a->check)
-		code = check_run(catalog, stores);
+		code = check_run(catalog, stores, state_dir);
 	else
-		code = serve(catalog, stores, a, past, cgroup);
+		code = serve(catalog, stores, a, past, cgroup, state_dir);
+	free(state_dir);
 	catalog_free(catalog);
 	store_close(stores);
 	free(cgroup);

@@ -104,7 +104,6 @@ void config_free(struct config *config)
 	free(config->allow_uid);
 	free(config->admin_uid);
 	free(config->state_dir);
-	free(config->state_dir_written);
 	free(config->socket);
 	free(config->directory);
 	free(config->path);

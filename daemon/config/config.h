@@ -80,11 +80,10 @@ struct config {
 	char *path;
 	char *text; /* the file's bytes, for a reload */
 	size_t text_bytes;
-	uint64_t digest;	 /* order_checksum() of the text: equal files, equal digests */
-	char *directory;	 /* of the file: relative dataset paths start here */
-	char *socket;		 /* absolute */
-	char *state_dir;	 /* absolute */
-	char *state_dir_written; /* as in the file; state_place() may change state_dir */
+	uint64_t digest; /* order_checksum() of the text: equal files, equal digests */
+	char *directory; /* of the file: relative dataset paths start here */
+	char *socket;	 /* absolute */
+	char *state_dir; /* absolute; state_place() may choose another one */
 	bool has_socket, has_state_dir; /* given in the file */
 	uint64_t memory_bytes;
 	enum config_io io;

@@ -275,9 +275,6 @@ static bool take_document(struct schema *s)
 		return false;
 	config->has_socket = schema_line(&lines, "socket") != 0;
 	config->has_state_dir = schema_line(&lines, "state_dir") != 0;
-	config->state_dir_written = strdup(config->state_dir);
-	if (!config->state_dir_written)
-		return schema_refuse_memory(s);
 	return stores_check(s);
 }
 

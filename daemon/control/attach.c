@@ -409,7 +409,6 @@ static void compare(struct attach_job *job)
 	}
 	if (!c->running) {
 		c->work.data = c;
-		c->config = control->config;
 		c->stream = s->stream;
 		c->running = true;
 		c->ticks = 0;

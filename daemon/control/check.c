@@ -231,14 +231,14 @@ static bool check_windows(const struct stream *s, struct reader *reader)
 	return fine;
 }
 
-static bool check_state_dir(const struct config *config)
+static bool check_state_dir(const struct config *config, const char *state_dir)
 {
-	if (config_may_write(config->state_dir))
+	if (config_may_write(state_dir))
 		return true;
 	log_line(LOG_ERROR,
 		"%s: state_dir: uid %u cannot write to %s: %s; no snapshot could be saved; choose "
 		"another directory, or run --check as the daemon's user",
-		config->path, (unsigned)geteuid(), config->state_dir, strerror(errno));
+		config->path, (unsigned)geteuid(), state_dir, strerror(errno));
 	return false;
 }
 
@@ -260,7 +260,7 @@ static bool check_socket(const struct config *config)
 	return false;
 }
 
-int check_run(const struct catalog *catalog, struct stores *stores)
+int check_run(const struct catalog *catalog, struct stores *stores, const char *state_dir)
 {
 	const struct config *config = catalog->config;
 	struct reading reading;
@@ -280,7 +280,7 @@ int check_run(const struct catalog *catalog, struct stores *stores)
 		/* Tokens that are known to be wrong would be reported twice. */
 		fine &= sound && (!open || check_windows(s, reading.reader));
 	}
-	fine &= check_state_dir(config);
+	fine &= check_state_dir(config, state_dir);
 	fine &= check_socket(config);
 	if (!reading_fits_cache(config, &fault)) {
 		log_line(LOG_ERROR, "%s", fault.text);

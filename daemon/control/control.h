@@ -115,11 +115,11 @@ struct state_run {
 
 void state_init(struct state *state, uv_loop_t *loop, const char *dir);
 /*
- * Replaces config->state_dir: by $STATE_DIRECTORY (from systemd) if the config names none; by a
- * directory of this config and user, if the config names none and @private is set, or if this user
- * may not write there. @private: a private daemon. False: out of memory.
+ * The config's state_dir; $STATE_DIRECTORY (from systemd) if the config names none; a directory of
+ * this config and user, if the config names none and @private is set, or if this user may not write
+ * there. @private: a private daemon. Owned by the caller. NULL: out of memory.
  */
-bool state_place(struct config *config, bool private);
+char *state_place(const struct config *config, bool private);
 /* These block: only jobs call them. Load returns the length in @bytes, of LIMIT_CURSOR_BYTES, or 0;
  * the contents are not checked. */
 bool state_save(const struct state_run *run, const char *tag, const void *bytes, size_t n,
@@ -438,7 +438,6 @@ bool session_ring(const struct stream *stream, uint64_t micro_batch, uint64_t *s
 /* ---- attach.c: compares a stream's shards with what their paths hold, before an attach ---- */
 struct comparison {
 	uv_work_t work;
-	const struct config *config;
 	const struct stream *stream;
 	bool running;
 	unsigned ticks; /* since it began */
@@ -570,7 +569,7 @@ void reading_cap_memory(struct config *config, const struct cgroup *cgroup);
 /* ---- check.c ---- */
 
 /* tokend --check: tries what would fail later. Returns the exit code. */
-int check_run(const struct catalog *catalog, struct stores *stores);
+int check_run(const struct catalog *catalog, struct stores *stores, const char *state_dir);
 
 /* ---- server.c: one libuv loop with the socket, signals and timers ---- */
 struct server_options {
@@ -581,7 +580,8 @@ struct server_options {
 	const _Atomic uint64_t *rereads; /* damaged reads that were intact when repeated */
 	struct reload_past *past;	 /* its listener is open; server_run() closes it */
 	char **argv;			 /* for a reload */
-	unsigned linger_s;		 /* exit after so long without a session; 0: never */
+	const char *state_dir;
+	unsigned linger_s; /* exit after so long without a session; 0: never */
 };
 
 /* Called once a second, the first three for each connection or session. They may close it. */

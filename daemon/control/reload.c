@@ -37,7 +37,7 @@ static bool keeps_places(const struct config *is, const struct config *was, stru
 {
 	bool socket = same_text(is->socket, was->socket);
 
-	return (socket && same_text(is->state_dir_written, was->state_dir_written)) ||
+	return (socket && same_text(is->state_dir, was->state_dir)) ||
 	       fault_set(fault, FAULT_ARGUMENT, "",
 		       "%s: %s needs a restart; restart tokend, or put the former value back",
 		       is->path, socket ? "state_dir:" : "socket:");

@@ -219,7 +219,7 @@ static void init(struct control *control, uv_loop_t *loop, const struct server_o
 	control->reload.control = control;
 	control->counts.begun_s = time(NULL);
 	control->started_ms = control->turned_ms = control->lonely_since_ms = uv_now(loop);
-	state_init(&control->state, loop, control->config->state_dir);
+	state_init(&control->state, loop, o->state_dir);
 	requests_init(&control->requests);
 	uv_timer_init(loop, &control->reload.timer);
 	uv_timer_init(loop, &control->second);

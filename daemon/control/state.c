@@ -527,13 +527,13 @@ void state_attached(const struct session *s, const void *bytes, size_t n)
 
 /* ---- where it is ---- */
 
-bool state_place(struct config *config, bool private)
+char *state_place(const struct config *config, bool private)
 {
 	char *first = config_state_place(config, 0), *own = NULL;
 	bool named = config->has_state_dir || getenv("STATE_DIRECTORY");
 
 	if (!first)
-		return false;
+		return NULL;
 	/* Do not touch a state_dir that the config names, except in embedded mode: it may hang.
 	 * Private daemons of several projects must not share the default one. */
 	if (private ? !named || !config_may_write(first)
@@ -551,7 +551,5 @@ bool state_place(struct config *config, bool private)
 		own = NULL;
 	}
 	free(own);
-	free(config->state_dir);
-	config->state_dir = first;
-	return true;
+	return first;
 }

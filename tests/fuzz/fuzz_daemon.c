@@ -42,7 +42,9 @@ static struct client clients[CLIENTS], witness;
 static uint64_t last_number; /* of the last request that anybody heard of */
 static char path[64];	     /* of the socket */
 static struct reading reading = {.depth = 64, .sessions = 64};
-static struct server_options server = {.reading = &reading};
+static struct reload_past past = {.memfd = -1, .listener = {.fd = -1, .lock_fd = -1}};
+static _Atomic uint64_t rereads;
+static struct server_options server = {.past = &past, .reading = &reading, .rereads = &rereads};
 
 static void *serve(void *none)
 {
@@ -61,8 +63,6 @@ static bool start(void)
 		"  short:\n    seed: 1\n    seq_len: 4\n    samples: 9\n    datasets:\n"
 		"      - {name: web, path: a.bin, dtype: u16, format: flat}\n";
 	static const uint16_t tokens[1002];
-	static struct reload_past past = {.memfd = -1, .listener = {.fd = -1, .lock_fd = -1}};
-	static _Atomic uint64_t rereads;
 	const struct reader_options options = {.io = CONFIG_IO_PREAD,
 		.depth = 64,
 		.files = 16,
@@ -80,8 +80,7 @@ static bool start(void)
 	server.catalog = config ? catalog_open(config, NULL, NULL, NULL, &fault) : NULL;
 	reading.reader = reader_open(&options, note, sizeof(note), &fault);
 	reading.memory_bytes = reader_memory(&options);
-	server.past = &past;
-	server.rereads = &rereads;
+	server.state_dir = config ? config->state_dir : NULL;
 	return server.catalog && reading.reader && listener_open(&past.listener, path, &fault) &&
 	       pthread_create(&thread, NULL, serve, NULL) == 0;
 }

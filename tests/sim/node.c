@@ -205,7 +205,6 @@ struct catalog *catalog_make(unsigned version, uint64_t memory)
 
 	c->path = (char *)"/etc/sim.yaml";
 	c->directory = (char *)"/etc";
-	c->state_dir = (char *)"/state";
 	c->memory_bytes = memory;
 	c->allow_uids = USERS;
 	c->allow_uid = __wrap_calloc(USERS, sizeof(uid_t));
@@ -238,7 +237,6 @@ static void daemon_main(void *argument)
 	_Atomic uint64_t rereads = 0;
 
 	fiber_sleep((int64_t)draw(50 * MILLI)); /* opens shards */
-
 	self->ring_limit = node->memory_bytes;
 
 	struct catalog *catalog = catalog_make(node->version, node->memory_bytes);
@@ -255,8 +253,11 @@ static void daemon_main(void *argument)
 	if (chance(3)) /* as after a restart of tokend.service: the socket was always there */
 		fiber_sleep((int64_t)draw(SECOND));
 
-	struct server_options options = {
-		.catalog = catalog, .past = &past, .reading = &reading, .rereads = &rereads};
+	struct server_options options = {.catalog = catalog,
+		.past = &past,
+		.reading = &reading,
+		.rereads = &rereads,
+		.state_dir = "/state"};
 	int status = server_run(&options);
 
 	CHECK(status == 0);
