@@ -530,7 +530,7 @@ struct control {
 
 	/* ---- server.c's ---- */
 	uv_signal_t signal[3];
-	uv_timer_t second, watchdog;
+	uv_timer_t second;
 	uv_async_t news; /* from the data thread */
 	bool stopping;
 	uint64_t lonely_since_ms;

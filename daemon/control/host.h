@@ -57,7 +57,7 @@ unsigned log_faults(struct log_fault fault[LOG_FAULTS]);
 void notify(const char *state);
 /* Logs @why, and reports it to systemd. Returns the exit code, 1. */
 int notify_failed_start(const char *why);
-/* The period at which to send "WATCHDOG=1", in ms; 0: never. */
+/* "WATCHDOG=1" is due each second while the process works, as of so many ms ago; 0: never. */
 uint64_t notify_watchdog_ms(void);
 /* Has systemd expect no WATCHDOG=1 while a start lasts, which may take minutes. */
 void notify_starting(bool is);

@@ -113,6 +113,7 @@ static void on_news(uv_async_t *async)
 	}
 }
 
+/* Trainers wait for the data thread, so systemd's watchdog covers it too. */
 static void watch_data_thread(struct control *control)
 {
 	uint64_t now = uv_now(control->loop);
@@ -121,6 +122,8 @@ static void watch_data_thread(struct control *control)
 	if (turns != control->turns)
 		control->turned_ms = now;
 	control->turns = turns;
+	if (now - control->turned_ms < notify_watchdog_ms())
+		notify("WATCHDOG=1");
 }
 
 static void on_second(uv_timer_t *timer)
@@ -156,16 +159,6 @@ static void on_second(uv_timer_t *timer)
 			control->options->linger_s);
 		stop(control);
 	}
-}
-
-static void on_watchdog(uv_timer_t *timer)
-{
-	struct control *control = timer->data;
-
-	/* Trainers wait for the data thread, so the watchdog covers it too. */
-	watch_data_thread(control);
-	if (uv_now(control->loop) - control->turned_ms < notify_watchdog_ms())
-		notify("WATCHDOG=1");
 }
 
 static void no_work(uv_work_t *work)
@@ -223,15 +216,12 @@ static void init(struct control *control, uv_loop_t *loop, const struct server_o
 	requests_init(&control->requests);
 	uv_timer_init(loop, &control->reload.timer);
 	uv_timer_init(loop, &control->second);
-	uv_timer_init(loop, &control->watchdog);
 	uv_async_init(loop, &control->news, on_news);
-	control->second.data = control->watchdog.data = control->news.data = control;
+	control->second.data = control->news.data = control;
 }
 
 static bool start(struct control *control, struct fault *fault)
 {
-	uint64_t watchdog = notify_watchdog_ms();
-
 	start_signals(control);
 	if (counts_join(&control->counts, control->catalog))
 		control->data_thread = data_thread_start(control, fault);
@@ -244,8 +234,6 @@ static bool start(struct control *control, struct fault *fault)
 	}
 	connections_start(control);
 	uv_timer_start(&control->second, on_second, SECOND_MS, SECOND_MS);
-	if (watchdog)
-		uv_timer_start(&control->watchdog, on_watchdog, watchdog, watchdog);
 	return true;
 }
 

@@ -284,14 +284,14 @@ def test_what_was_checked_is_served(place):
 def test_a_slow_check_feeds_the_watchdog_and_is_not_repeated(place):
     for number in range(20):
         place.shard(f"web/{number:03}.bin", 1000, seed=number)
-    scene, preload, manager = watched(place, WATCHDOG_USEC="600000")
-    preload.set(slow_us=20_000, opened=0)
+    scene, preload, manager = watched(place, WATCHDOG_USEC="3000000")
+    preload.set(slow_us=200_000, opened=0)
     scene.daemon.process.send_signal(signal.SIGHUP)
     hear(manager, "RELOADING=1")
     fed = [time.monotonic()]
     while not manager.recv(4096).startswith(b"READY=1"):
         fed.append(time.monotonic())
-    assert max(b - a for a, b in itertools.pairwise(fed)) < 0.6
+    assert max(b - a for a, b in itertools.pairwise(fed)) < 3
     assert len(fed) > 3 and preload.get("executed") == 1
     preload.set(executed=0)
     scene.attach().next()
