@@ -203,26 +203,22 @@ uint64_t attach_contents(const struct stream *stream, const struct cursor *curso
 	       (order_derive(config->has_vocab, config->vocab) & 0xffff);
 }
 
-/* The engine's place for reads of @dataset, of @stores places for stores. */
-static unsigned place_of(const struct dataset *dataset, unsigned stores)
-{
-	return dataset && dataset->bucket ? 1 + store_number(dataset->bucket) % stores : 0;
-}
-
 static bool make_feed(struct attach_job *job)
 {
 	struct session *s = job->session;
 	const struct dataset *dataset[LIMIT_DATASETS];
 	struct feed_source source[LIMIT_DATASETS];
+	unsigned places = s->control->options->reading->store_places;
 
 	stream_map(s->stream, &job->cursor, dataset);
 	job->contents = attach_contents(s->stream, &job->cursor);
-	for (uint32_t d = 0; d < job->cursor.datasets; d++)
-		source[d] = (struct feed_source){
-			.table = dataset[d] ? &dataset[d]->table : NULL,
-			.owner = dataset[d],
-			.place = place_of(dataset[d], s->control->options->reading->store_places),
-		};
+	for (uint32_t d = 0; d < job->cursor.datasets; d++) {
+		const struct dataset *of = dataset[d];
+
+		source[d] = (struct feed_source){.table = of ? &of->table : NULL, .owner = of};
+		if (of && of->bucket)
+			source[d].place = 1 + store_number(of->bucket) % places;
+	}
 	s->feed = feed_new(&job->cursor, &(struct feed_options){
 						 .id = s->id,
 						 .stream = s->stream->slot,

@@ -82,17 +82,12 @@ static struct traits traits_of(const struct catalog *catalog)
 	return t;
 }
 
-static uint64_t store_bytes(const struct config *config)
-{
-	return config->memory_bytes / STORES_SHARE;
-}
-
 struct stores *reading_stores(const struct config *config, bool cache, struct fault *fault)
 {
 	return store_open(
 		&(struct store_options){
 			.config = config,
-			.memory_bytes = store_bytes(config),
+			.memory_bytes = config->memory_bytes / STORES_SHARE,
 			.patience_ms = START_PATIENCE_MS,
 			.cache = cache,
 			.log = log_warning,
@@ -117,7 +112,7 @@ bool reading_fits_cache(const struct config *config, struct fault *fault)
 static bool plan_stores(
 	struct reading *r, const struct config *config, const struct traits *t, struct fault *fault)
 {
-	uint64_t bytes = store_bytes(config), window = window_bytes(t->stored);
+	uint64_t bytes = config->memory_bytes / STORES_SHARE, window = window_bytes(t->stored);
 
 	if (bytes < WINDOWS_LEAST * window)
 		return fault_set(fault, FAULT_ARGUMENT, "memory",
