@@ -149,7 +149,8 @@ class TokendFeed:
             and type(self).compute_loss is type(self).models_loss
         )
         attention = getattr(getattr(self.model, "config", None), "_attn_implementation", None)
-        return Batches(self.data, shifts, "flash" in (attention or ""))
+        # torch's DataParallel would split cu_seqlens among the GPUs
+        return Batches(self.data, shifts, "flash" in (attention or "") and args.n_gpu < 2)
 
     def log(self, logs, *arguments, **named):
         if "loss" in logs:
