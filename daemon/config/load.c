@@ -1,7 +1,4 @@
-/*
- * The config file and its top-level keys. A new key is a row in such a table, a member of its
- * struct in config.h (freed in config.c if it is owned), and a line in config/tokend.yaml.
- */
+/* The config file and its top-level keys. ARCHITECTURE.md says what a new key needs. */
 #include "daemon/config/schema.h"
 #include "proto/place.h"
 
