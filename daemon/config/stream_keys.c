@@ -156,8 +156,8 @@ static const struct schema_key dataset_keys[] = {
 		.line = offsetof(struct config_dataset, label_mask_line),
 		.right = "a directory of loss masks under the names of the shards",
 		.otherwise = "none",
-		.help = "For `loss_mask: true`. A mask has one byte per token, 0 or 1, bare or as "
-			"a NumPy .npy of bool. It is a URL if path is one."},
+		.help = "For `loss_mask: true`. A mask has one byte per token, 0 or 1, and no "
+			"header. It is a URL if path is one."},
 	{"fetch", schema_choice, offsetof(struct config_dataset, fetch),
 		.line = offsetof(struct config_dataset, fetch_line), .choices = fetches,
 		.preset = "auto",

@@ -6,8 +6,8 @@
  * and allocate memory in proportion to the file, never to a number read from it. Shards are read,
  * never mapped. All functions block.
  *
- * A new format is one file with recognise() and scan(), and what ARCHITECTURE.md lists. Compression,
- * widths, the config, `inspect` and the input of `pack` then work.
+ * A new format is one file with recognise() and scan(), and what ARCHITECTURE.md lists.
+ * Compression, widths, the config, `inspect` and the input of `pack` then work.
  */
 #ifndef TOKEND_SHARD_FORMAT_H
 #define TOKEND_SHARD_FORMAT_H
