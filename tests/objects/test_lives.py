@@ -186,7 +186,8 @@ def test_all_faults_at_random(job, bigger, proxy, seed, mode):
     while time.monotonic() < until:
         time.sleep(draw.uniform(0, 2))
         if draw.random() < 0.5:
-            kills["daemon"] += daemon.alive()
+            assert daemon.alive(), daemon.log()
+            kills["daemon"] += 1
             daemon.kill()
             daemon.start(ready=False)
         else:
