@@ -128,9 +128,8 @@ bool order_when(const struct order *order, const struct order_place *place, uint
 	uint64_t ordinal = (uint64_t)wide, j;
 	uint32_t i = order->segments;
 
-	while (i > 0 && !(place->dataset < order->segment[i - 1]->datasets
-					? order->segment[i - 1]->base[place->dataset] <= ordinal
-					: false))
+	while (i > 0 && (place->dataset >= order->segment[i - 1]->datasets ||
+				order->segment[i - 1]->base[place->dataset] > ordinal))
 		i--;
 	if (i == 0)
 		return false;

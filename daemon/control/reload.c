@@ -126,28 +126,22 @@ static bool fits_session(struct reload *r, const struct session *s)
 		why.field[0] ? ": " : "", why.text);
 }
 
-/* Bytes of its ring, with as many slots as now. */
-static uint64_t ring_bytes(const struct session *s, const struct stream *now)
-{
-	struct ring_geometry g;
-	uint64_t slots = s->slots;
-	struct fault fault;
-
-	return session_ring(now, s->micro_batch, &slots, &g, &fault) ? g.meta_bytes + g.data_bytes
-								     : UINT64_MAX / LIMIT_SESSIONS;
-}
-
 static bool fits_sessions(struct reload *r)
 {
 	const struct session *s;
 	uint64_t rings = 0;
+	struct ring_geometry g;
 
 	for (SESSIONS(s, r->control, NULL, NULL)) {
+		uint64_t slots = s->slots; /* as many as now */
+
 		if (s->left)
 			continue;
-		if (!fits_session(r, s))
+		if (!fits_session(r, s) ||
+			!session_ring(catalog_stream(r->catalog, s->stream->config->name),
+				s->micro_batch, &slots, &g, &r->fault))
 			return false;
-		rings += ring_bytes(s, catalog_stream(r->catalog, s->stream->config->name));
+		rings += g.meta_bytes + g.data_bytes;
 	}
 	if (rings == 0 || rings + r->staging_bytes <= r->config->memory_bytes)
 		return true;
