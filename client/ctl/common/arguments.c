@@ -36,12 +36,21 @@ static const char *last_word(const struct ctl_command *command)
 	return last ? last + 1 : command->name;
 }
 
-const char *ctl_named(const struct ctl_arguments *a, const char *name)
+const struct ctl_value *ctl_value(const struct ctl_arguments *a, const char *option)
 {
-	for (unsigned i = 0; i < a->command->count; i++)
-		if (a->command->options[i].name && strcmp(a->command->options[i].name, name) == 0)
-			return a->value[i].text;
-	return NULL;
+	unsigned i = 0;
+
+	while (i < a->command->count && strcmp(a->command->options[i].name, option) != 0)
+		i++;
+	assert(i < a->command->count);
+	return &a->value[i];
+}
+
+uint64_t ctl_number(const struct ctl_arguments *a, const char *option, uint64_t otherwise)
+{
+	const struct ctl_value *value = ctl_value(a, option);
+
+	return value->has ? value->number : otherwise;
 }
 
 /* ---- values ---- */
@@ -110,6 +119,7 @@ static int convert(const struct ctl_command *c, const struct ctl_option *o, cons
 			value->decimal <= o->high))
 		return ctl_usage(c, "--%s: '%s' is not a number from %g to %g", o->name, text,
 			o->low, o->high);
+	value->has = true;
 	return CTL_OK;
 }
 
@@ -139,8 +149,8 @@ static unsigned find_option(const struct ctl_command *c, char *word, char **valu
 	for (unsigned i = 0; i < c->count; i++) {
 		const char *name = c->options[i].name;
 
-		if (name && (letter ? word[1] && word[1] == c->options[i].letter
-				    : strlen(name) == n && strncmp(name, word + 2, n) == 0))
+		if (letter ? word[1] && word[1] == c->options[i].letter
+			   : strlen(name) == n && strncmp(name, word + 2, n) == 0)
 			return i;
 	}
 	return c->count;
@@ -153,8 +163,7 @@ static int refuse_option(const struct ctl_command *c, const char *word)
 	size_t n = 1;
 
 	for (unsigned i = 0; i < c->count; i++)
-		if (c->options[i].name)
-			names[n++] = c->options[i].name;
+		names[n++] = c->options[i].name;
 	if (word[1] != '-')
 		return ctl_usage(c, "unknown option %s", word);
 	snprintf(typed, sizeof(typed), "%.*s", (int)strcspn(word + 2, "="), word + 2);
@@ -326,7 +335,7 @@ static void put_synopsis(const struct ctl_command *command, FILE *to)
 			const struct ctl_option *o = &command->options[i];
 			char value[64];
 
-			if (!o->name || o->required != required)
+			if (o->required != required)
 				continue;
 			fprintf(to, required ? " -" : " [-");
 			o->letter ? fprintf(to, "%c", o->letter) : fprintf(to, "-%s", o->name);
@@ -386,8 +395,6 @@ void ctl_help(FILE *to, const struct ctl_command *command)
 		const struct ctl_option *o = &command->options[i];
 		const char letter[] = {'-', o->letter, ',', 0};
 
-		if (!o->name)
-			continue;
 		write_range(o, range, sizeof(range));
 		snprintf(text, sizeof(text), range[0] ? "%s (%s)" : "%s", o->help, range);
 		int n = fprintf(

@@ -57,7 +57,7 @@ enum ctl_kind {
  * "(1 to 3600; default: 60)".
  */
 struct ctl_option {
-	const char *name; /* without "--"; NULL: the command does not have this option */
+	const char *name; /* without "--" */
 	char letter;	  /* or 0 */
 	enum ctl_kind kind;
 	bool required;
@@ -112,7 +112,7 @@ struct ctl_command {
 	 * brackets none, with "..." any. */
 	const char *arguments;
 	const char *help;		  /* one line */
-	const struct ctl_option *options; /* [count]; numbered by the command's own enum */
+	const struct ctl_option *options; /* [count] */
 	unsigned count;
 	int (*run)(const struct ctl_arguments *a); /* returns an exit status */
 	const struct ctl_command *const
@@ -121,6 +121,7 @@ struct ctl_command {
 
 struct ctl_value {
 	const char *text; /* as given; NULL: not given */
+	bool has;	  /* the next two: by what was given, otherwise by the preset */
 	uint64_t number;  /* CTL_NUMBER; CTL_CHOICE: the number of the word, from 0 */
 	double decimal;	  /* CTL_DECIMAL */
 };
@@ -142,24 +143,13 @@ int ctl_run(const struct ctl_command *command, int argc, char **argv);
 __attribute__((format(printf, 2, 3))) int ctl_usage(
 	const struct ctl_command *command, const char *text, ...);
 
-/* The option's text; NULL: it was not given. */
-static inline const char *ctl_text(const struct ctl_arguments *a, unsigned option)
-{
-	return a->value[option].text;
-}
-
+/* The value of an option, by its name; the command must have it. */
+const struct ctl_value *ctl_value(const struct ctl_arguments *a, const char *option);
+/* Its text; NULL: it was not given. */
+#define ctl_text(a, option)  (ctl_value(a, option)->text)
 #define ctl_given(a, option) (ctl_text(a, option) != NULL)
-
-/* The value of the option called @name; NULL: it was not given, or the command has none. */
-const char *ctl_named(const struct ctl_arguments *a, const char *name);
-
 /* The number that was given, otherwise the option's preset, otherwise @otherwise. */
-static inline uint64_t ctl_number(
-	const struct ctl_arguments *a, unsigned option, uint64_t otherwise)
-{
-	return a->value[option].text || a->command->options[option].preset ? a->value[option].number
-									   : otherwise;
-}
+uint64_t ctl_number(const struct ctl_arguments *a, const char *option, uint64_t otherwise);
 
 /* The text of `--help`; the man page and completions are made from it. */
 void ctl_help(FILE *to, const struct ctl_command *command);
@@ -176,7 +166,7 @@ int ctl_weights(const struct ctl_arguments *a, int first, double weight[LIMIT_DA
 /*
  * What a command prints, said once: with --json an object per line, otherwise a table, or lines.
  *
- *	struct emit e = {.json = ctl_given(a, JSON)};
+ *	struct emit e = {.json = ctl_given(a, "json")};
  *
  *	for (size_t i = 0; i < n && !e.error; i++) {
  *		emit_text(&e, "dataset", "DATASET", name[i]);

@@ -239,8 +239,6 @@ static void check_shards(struct doctor *d)
 
 /* ---- the command ---- */
 
-enum { SOCKET, CONFIG, USER, JSON };
-
 static void take_user(struct doctor *d, uid_t user)
 {
 	const struct passwd *entry = getpwuid(user);
@@ -272,7 +270,7 @@ static void check_daemon(struct doctor *d, const struct ctl_arguments *a)
 			link.socket, pid, d->user_name, status_number(daemon, "sessions"));
 		if (!d->config) /* NULL also if this user may not read it */
 			d->config = config_load(status_text(daemon, "config"), &fault);
-	} else if (link.absent && !ctl_given(a, SOCKET)) {
+	} else if (link.absent && !ctl_given(a, "socket")) {
 		skip(d, "daemon", "none runs yet");
 	} else {
 		fix(d, "daemon", "look at its log, and at the permissions of the socket", "%s",
@@ -282,19 +280,19 @@ static void check_daemon(struct doctor *d, const struct ctl_arguments *a)
 }
 
 static const struct ctl_option options[] = {
-	[SOCKET] = {CTL_SOCKET_OPTION},
-	[CONFIG] = {CTL_CONFIG_OPTION},
-	[USER] = {OPTION_TEXT("user", "NAME",
+	{CTL_SOCKET_OPTION},
+	{CTL_CONFIG_OPTION},
+	{OPTION_TEXT("user", "NAME",
 		"the daemon's user; default: that of the running daemon, otherwise yours")},
-	[JSON] = {CTL_JSON_OPTION},
+	{CTL_JSON_OPTION},
 };
 
 static int doctor(const struct ctl_arguments *a)
 {
-	const char *file = ctl_text(a, CONFIG), *user = ctl_text(a, USER);
+	const char *file = ctl_text(a, "config"), *user = ctl_text(a, "user");
 	const struct passwd *entry = user ? getpwnam(user) : NULL;
 	uid_t uid = entry ? entry->pw_uid : 0; /* the entry lasts until the next one */
-	struct doctor d = {.e.json = ctl_given(a, JSON)};
+	struct doctor d = {.e.json = ctl_given(a, "json")};
 	struct fault fault;
 
 	if (user && !entry)

@@ -152,15 +152,14 @@ static struct cost piece_cost(const struct reads *r)
 
 /* ---- the command ---- */
 
-enum { FROM = CTL_HISTORY_OPTIONS, FOR, NODES, RATE, GET, EGRESS, JSON };
-
 /* @dataset NULL: the sum of all. @tokens: of the range. */
 static void put(struct emit *e, const struct ctl_arguments *a, const char *dataset, enum mode mode,
 	const struct cost *c, double tokens)
 {
 	static const char *const names[MODES] = {"window", "piece"};
-	double rate = a->value[RATE].decimal, dollars = c->gets / 1000 * a->value[GET].decimal +
-							c->bytes / 1e9 * a->value[EGRESS].decimal;
+	double rate = ctl_value(a, "rate")->decimal,
+	       dollars = c->gets / 1000 * ctl_value(a, "get")->decimal +
+			 c->bytes / 1e9 * ctl_value(a, "egress")->decimal;
 
 	emit_text(e, "dataset", "dataset", dataset);
 	emit_text(e, "mode", "mode", names[mode]);
@@ -214,10 +213,10 @@ static int answer(
 	const struct ctl_arguments *a, const struct ctl_stream *s, const struct ctl_history *h)
 {
 	const struct cursor *cursor = &h->cursor;
-	uint64_t from = ctl_number(a, FROM, a->listed == 1 ? cursor->next : 0);
-	double wanted = ceil(a->value[FOR].decimal / (double)cursor->seq_len);
+	uint64_t from = ctl_number(a, "from", a->listed == 1 ? cursor->next : 0);
+	double wanted = ceil(ctl_value(a, "for")->decimal / (double)cursor->seq_len);
 	struct cost cost[MODES], sum[MODES] = {{.exact = true}, {.exact = true}};
-	struct emit e = {.json = ctl_given(a, JSON)};
+	struct emit e = {.json = ctl_given(a, "json")};
 	bool good = ctl_history_has(h, from);
 	uint64_t left = good ? cursor_end(cursor) - from : 0,
 		 to = from + (wanted < (double)left ? (uint64_t)wanted : left);
@@ -226,7 +225,7 @@ static int answer(
 	(void)s;
 	for (uint32_t d = 0; good && d < cursor->datasets; d++) {
 		good = cost_dataset(h, d, samples(&h->order, d, from, to),
-			(double)ctl_number(a, NODES, 1), cost, sum);
+			(double)ctl_number(a, "nodes", 1), cost, sum);
 		for (enum mode mode = 0; good && mode < MODES; mode++)
 			put(&e, a, cursor->dataset[d].name, mode, &cost[mode], tokens);
 	}
@@ -242,20 +241,18 @@ static int run(const struct ctl_arguments *a)
 
 static const struct ctl_option options[] = {
 	CTL_HISTORY,
-	[FROM] = {OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
+	{OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
 		"first position; default: that of a single --cursor, otherwise 0")},
-	[FOR] = {OPTION_DECIMAL("for", "TOKENS", 1, 1e18,
-			 "number of tokens to train on; a finite stream ends before"),
+	{OPTION_DECIMAL("for", "TOKENS", 1, 1e18,
+		 "number of tokens to train on; a finite stream ends before"),
 		.preset = "1e12"},
-	[NODES] = {OPTION_NUMBER("nodes", "N", 1, LIMIT_WORLD, "number of nodes"), .preset = "1"},
-	[RATE] = {OPTION_DECIMAL("rate", "TOKENS_PER_SECOND", 0, 1e15,
+	{OPTION_NUMBER("nodes", "N", 1, LIMIT_WORLD, "number of nodes"), .preset = "1"},
+	{OPTION_DECIMAL("rate", "TOKENS_PER_SECOND", 0, 1e15,
 		"tokens per second of the whole job; default: unknown")},
-	[GET] = {OPTION_DECIMAL("get", "DOLLARS", 0, 1e6, "price of 1000 GETs"),
-		.preset = "0.0004"},
-	[EGRESS] = {OPTION_DECIMAL(
-			    "egress", "DOLLARS", 0, 1e6, "price of a GB (10^9 bytes) that is read"),
+	{OPTION_DECIMAL("get", "DOLLARS", 0, 1e6, "price of 1000 GETs"), .preset = "0.0004"},
+	{OPTION_DECIMAL("egress", "DOLLARS", 0, 1e6, "price of a GB (10^9 bytes) that is read"),
 		.preset = "0"},
-	[JSON] = {CTL_JSON_OPTION},
+	{CTL_JSON_OPTION},
 };
 
 const struct ctl_command ctl_cost = {

@@ -16,9 +16,6 @@
 #include <string.h>
 
 enum verb { NEW, SHOW, DIFF, SEEK, SKIP, MIX, ADD, REMOVE, SCHEDULE, VERBS };
-/* NUMBER: --to, --samples or --at */
-enum { OUTPUT, CONFIG, NUMBER, JSON, OPTIONS };
-
 static const struct ctl_command verbs[VERBS];
 
 /* ---- how two cursors differ ---- */
@@ -207,7 +204,7 @@ static bool compare_all(struct emit *e, const struct cursor *c, char *const *pat
 static int diff(const struct ctl_arguments *a)
 {
 	struct cursor *c = calloc((size_t)a->arguments, sizeof(*c));
-	struct emit e = {.json = ctl_given(a, JSON)};
+	struct emit e = {.json = ctl_given(a, "json")};
 	bool good = c || ctl_error(PHRASE_MEMORY);
 
 	for (int i = 0; good && i < a->arguments; i++)
@@ -454,7 +451,7 @@ static bool is_checkpoint(const char *path)
 
 static int show_file(const struct ctl_arguments *a)
 {
-	struct emit e = {.json = ctl_given(a, JSON)};
+	struct emit e = {.json = ctl_given(a, "json")};
 	struct cursor c = {0};
 	bool good;
 
@@ -474,14 +471,14 @@ static bool write_output(const struct cursor *cursor, const struct ctl_arguments
 	size_t n = cursor_encode(cursor, bytes, sizeof(bytes));
 
 	assert(n > 0);
-	return ctl_file_write(ctl_text(a, OUTPUT), bytes, n);
+	return ctl_file_write(ctl_text(a, "output"), bytes, n);
 }
 
 static int new_cursor(const struct ctl_arguments *a)
 {
 	struct ctl_stream s;
 
-	if (!ctl_stream_open(&s, ctl_text(a, CONFIG), a->argument[0], false))
+	if (!ctl_stream_open(&s, ctl_text(a, "config"), a->argument[0], false))
 		return CTL_FAILED;
 	bool done = write_output(&s.stream->begin, a);
 
@@ -511,15 +508,19 @@ static void note_unnamed(const struct cursor *before, const struct ctl_arguments
 /* Returns an exit status. */
 static int apply(struct cursor *c, const struct ctl_arguments *a, const struct ctl_stream *s)
 {
-	static const enum cursor_edit_kind kinds[VERBS] = {[SEEK] = CURSOR_SEEK,
-		[SKIP] = CURSOR_SKIP,
-		[MIX] = CURSOR_MIX,
-		[ADD] = CURSOR_ADD,
-		[REMOVE] = CURSOR_REMOVE};
+	static const struct {
+		enum cursor_edit_kind kind;
+		const char *number;
+	} edits[VERBS] = {[SEEK] = {CURSOR_SEEK, "to"},
+		[SKIP] = {CURSOR_SKIP, "samples"},
+		[MIX] = {CURSOR_MIX, "at"},
+		[ADD] = {CURSOR_ADD, NULL},
+		[REMOVE] = {CURSOR_REMOVE, "at"}};
 	enum verb verb = (enum verb)(a->command - verbs);
+	const char *number = edits[verb].number;
 	double weight[LIMIT_DATASETS];
-	struct cursor_edit edit = {.kind = kinds[verb],
-		.number = ctl_number(a, NUMBER, CURSOR_SOON),
+	struct cursor_edit edit = {.kind = edits[verb].kind,
+		.number = number ? ctl_number(a, number, CURSOR_SOON) : CURSOR_SOON,
 		.names = (uint32_t)a->arguments - 1,
 		.name = (const char *const *)a->argument + 1,
 		.weight = weight,
@@ -540,20 +541,20 @@ static int apply(struct cursor *c, const struct ctl_arguments *a, const struct c
 /* Writes the edited cursor and prints how it differs. */
 static int edit(const struct ctl_arguments *a)
 {
-	const char *path = a->argument[0];
+	const struct ctl_command *c = a->command;
+	bool config = c == &verbs[ADD] || c == &verbs[SCHEDULE];
 	struct cursor before = {0}, after = {0};
 	struct ctl_stream s = {0};
-	struct emit e = {.json = ctl_given(a, JSON)};
+	struct emit e = {.json = ctl_given(a, "json")};
 	int status = CTL_FAILED;
 
-	if (ctl_cursor_read(&before, path, NULL) &&
-		(!ctl_given(a, CONFIG) ||
-			ctl_stream_open(&s, ctl_text(a, CONFIG), before.stream, false)) &&
+	if (ctl_cursor_read(&before, a->argument[0], NULL) &&
+		(!config || ctl_stream_open(&s, ctl_text(a, "config"), before.stream, false)) &&
 		(cursor_copy(&after, &before) || ctl_error(PHRASE_MEMORY)))
 		status = apply(&after, a, &s);
 	if (status == CTL_OK && !write_output(&after, a))
 		status = CTL_FAILED;
-	if (status == CTL_OK && a->command == &verbs[MIX])
+	if (status == CTL_OK && c == &verbs[MIX])
 		note_unnamed(&before, a);
 	if (status == CTL_OK)
 		compare_two(&e, &before, &after);
@@ -565,59 +566,48 @@ static int edit(const struct ctl_arguments *a)
 
 /* ---- the tables ---- */
 
-#define OUT(phrase)                                                                                \
-	{                                                                                          \
-		OPTION_TEXT("output", "OUT", phrase), .letter = 'o', .required = true              \
-	}
-#define OUT_OR_IN OUT("file to write the cursor to; may be the input file")
-#define AT                                                                                         \
-	{                                                                                          \
-		OPTION_NUMBER("at", "POSITION", 0, UINT64_MAX,                                     \
-			"first sample of the change, a multiple of 1024; default: the earliest "   \
-			"possible")                                                                \
-	}
+#define OUT(phrase) OPTION_TEXT("output", "OUT", phrase), .letter = 'o', .required = true
+#define OUT_OR_IN   OUT("file to write the cursor to; may be the input file")
 
-static const struct ctl_option options[VERBS][OPTIONS] = {
-	[NEW] = {[OUTPUT] = OUT("file to write the cursor to"), [CONFIG] = {CTL_CONFIG_NEEDED}},
-	[SHOW] = {[JSON] = {CTL_JSON_OPTION}},
-	[DIFF] = {[JSON] = {CTL_JSON_OPTION}},
-	[SEEK] = {[OUTPUT] = OUT_OR_IN,
-		[NUMBER] = {OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX,
-				    "position of the next sample to serve"),
-			.required = true},
-		[JSON] = {CTL_JSON_OPTION}},
-	[SKIP] = {[OUTPUT] = OUT_OR_IN,
-		[NUMBER] = {OPTION_NUMBER("samples", "N", 0, UINT64_MAX,
-				    "number of samples to skip; they are never served"),
-			.required = true},
-		[JSON] = {CTL_JSON_OPTION}},
-	[MIX] = {[OUTPUT] = OUT_OR_IN, [NUMBER] = AT, [JSON] = {CTL_JSON_OPTION}},
-	[ADD] = {[OUTPUT] = OUT_OR_IN, [CONFIG] = {CTL_CONFIG_NEEDED}, [JSON] = {CTL_JSON_OPTION}},
-	[REMOVE] = {[OUTPUT] = OUT_OR_IN, [NUMBER] = AT, [JSON] = {CTL_JSON_OPTION}},
-	[SCHEDULE] =
-		{[OUTPUT] = OUT_OR_IN, [CONFIG] = {CTL_CONFIG_NEEDED}, [JSON] = {CTL_JSON_OPTION}},
-};
+static const struct ctl_option new_options[] = {
+	{OUT("file to write the cursor to")}, {CTL_CONFIG_NEEDED}};
+static const struct ctl_option print_options[] = {{CTL_JSON_OPTION}};
+static const struct ctl_option seek_options[] = {{OUT_OR_IN},
+	{OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX, "position of the next sample to serve"),
+		.required = true},
+	{CTL_JSON_OPTION}};
+static const struct ctl_option skip_options[] = {{OUT_OR_IN},
+	{OPTION_NUMBER(
+		 "samples", "N", 0, UINT64_MAX, "number of samples to skip; they are never served"),
+		.required = true},
+	{CTL_JSON_OPTION}};
+static const struct ctl_option at_options[] = {{OUT_OR_IN},
+	{OPTION_NUMBER("at", "POSITION", 0, UINT64_MAX,
+		"first sample of the change, a multiple of 1024; default: the earliest possible")},
+	{CTL_JSON_OPTION}};
+static const struct ctl_option config_options[] = {
+	{OUT_OR_IN}, {CTL_CONFIG_NEEDED}, {CTL_JSON_OPTION}};
 
-#define VERB(verb, function) .options = options[verb], .count = OPTIONS, .run = function
+#define VERB(table, function) OPTIONS_ARE(table##_options), .run = function
 
 static const struct ctl_command verbs[VERBS] = {
-	[NEW] = {VERB(NEW, new_cursor), .name = "cursor new", .arguments = "STREAM",
+	[NEW] = {VERB(new, new_cursor), .name = "cursor new", .arguments = "STREAM",
 		.help = "create the cursor of a stream's beginning"},
-	[SHOW] = {VERB(SHOW, show_file), .name = "cursor show", .arguments = "FILE",
+	[SHOW] = {VERB(print, show_file), .name = "cursor show", .arguments = "FILE",
 		.help = "print a cursor, or those in a checkpoint"},
-	[DIFF] = {VERB(DIFF, diff), .name = "cursor diff", .arguments = "LEFT RIGHT...",
+	[DIFF] = {VERB(print, diff), .name = "cursor diff", .arguments = "LEFT RIGHT...",
 		.help = "print how cursors differ, and which is the odd one of several"},
-	[SEEK] = {VERB(SEEK, edit), .name = "cursor seek", .arguments = "FILE",
+	[SEEK] = {VERB(seek, edit), .name = "cursor seek", .arguments = "FILE",
 		.help = "move a cursor to another position of the same order"},
-	[SKIP] = {VERB(SKIP, edit), .name = "cursor skip", .arguments = "FILE",
+	[SKIP] = {VERB(skip, edit), .name = "cursor skip", .arguments = "FILE",
 		.help = "skip the next samples: they are never served"},
-	[MIX] = {VERB(MIX, edit), .name = "cursor mix", .arguments = "FILE DATASET=WEIGHT...",
+	[MIX] = {VERB(at, edit), .name = "cursor mix", .arguments = "FILE DATASET=WEIGHT...",
 		.help = "change the weights of the datasets"},
-	[ADD] = {VERB(ADD, edit), .name = "cursor add", .arguments = "FILE",
+	[ADD] = {VERB(config, edit), .name = "cursor add", .arguments = "FILE",
 		.help = "add the config's new datasets to a cursor, without weight"},
-	[REMOVE] = {VERB(REMOVE, edit), .name = "cursor remove", .arguments = "FILE DATASET",
+	[REMOVE] = {VERB(at, edit), .name = "cursor remove", .arguments = "FILE DATASET",
 		.help = "stop serving a dataset"},
-	[SCHEDULE] = {VERB(SCHEDULE, edit), .name = "cursor schedule", .arguments = "FILE",
+	[SCHEDULE] = {VERB(config, edit), .name = "cursor schedule", .arguments = "FILE",
 		.help = "replace the pending mixes with the config's `schedule:`"},
 };
 

@@ -44,24 +44,15 @@ struct inspect {
 	uint64_t at;
 };
 
-/* The options of both commands, and manifest's own. */
-enum {
-	INSPECT_CONFIG,
-	INSPECT_FORMAT,
-	INSPECT_DTYPE,
-	INSPECT_COLUMN,
-	INSPECT_DEEP,
-	INSPECT_JSON,
-	MANIFEST_FROM
-};
-
+/* The options of both commands. */
 #define INSPECT_INPUT                                                                              \
-	[INSPECT_CONFIG] = {OPTION_TEXT("config", "FILE",                                          \
-				    "config whose datasets say how to read their shards; also "    \
-				    "counts windows"),                                             \
+	{OPTION_TEXT("config", "FILE",                                                             \
+		 "config whose datasets say how to read their shards; also counts windows"),       \
 		.letter = 'c'},                                                                    \
-	[INSPECT_FORMAT] = {CTL_INPUT_FORMAT_OPTION}, [INSPECT_DTYPE] = {CTL_INPUT_DTYPE_OPTION},  \
-	[INSPECT_COLUMN] = {CTL_INPUT_COLUMN_OPTION}, [INSPECT_JSON] = {CTL_JSON_OPTION}
+		{CTL_INPUT_FORMAT_OPTION}, {CTL_INPUT_DTYPE_OPTION},                               \
+	{                                                                                          \
+		CTL_INPUT_COLUMN_OPTION                                                            \
+	}
 
 enum {
 	SAMPLED_MOST = 64, /* shards of a place */
@@ -587,8 +578,8 @@ static int inspect_begin(struct inspect *in, const struct ctl_arguments *a, int 
 	int status = ctl_input_begin(&in->input, a, n);
 	struct fault fault;
 
-	in->emit.json = ctl_given(a, INSPECT_JSON);
-	in->deep = ctl_given(a, INSPECT_DEEP);
+	in->emit.json = ctl_given(a, "json");
+	in->deep = ctl_given(a, "deep");
 	in->input.hint.documents = in->input.hint.loss_mask = true;
 	if (status == CTL_OK && in->input.config && !list_datasets(in, &fault))
 		status = ctl_fail("%s", fault.text);
@@ -605,8 +596,8 @@ static int inspect_end(struct inspect *in, int status)
 
 static const struct ctl_option inspect_options[] = {
 	INSPECT_INPUT,
-	[INSPECT_DEEP] = {OPTION_FLAG(
-		"deep", "read all tokens: find the largest, compare with vocab and manifest")},
+	{OPTION_FLAG("deep", "read all tokens: find the largest, compare with vocab and manifest")},
+	{CTL_JSON_OPTION},
 };
 
 static int inspect(const struct ctl_arguments *a)
@@ -729,17 +720,18 @@ static void join(struct inspect *in, const char *path, const char *url)
 
 static const struct ctl_option manifest_options[] = {
 	INSPECT_INPUT,
-	[INSPECT_DEEP] = {OPTION_FLAG("deep",
+	{OPTION_FLAG("deep",
 		"read all tokens of shards in a store, for their digests; those of files are "
 		"always read")},
-	[MANIFEST_FROM] = {OPTION_TEXT("from", "FILE",
+	{CTL_JSON_OPTION},
+	{OPTION_TEXT("from", "FILE",
 		"read no shard: take all but sizes and ETags from this manifest, made before the "
 		"shards were uploaded; with --deep, read all, and compare their digests with it")},
 };
 
 static int manifest(const struct ctl_arguments *a)
 {
-	const char *path = a->argument[0], *to = a->argument[1], *from = ctl_named(a, "from");
+	const char *path = a->argument[0], *to = a->argument[1], *from = ctl_text(a, "from");
 	bool remote = url_text_is(path);
 	static struct inspect in = {.makes = true};
 	struct ctl_file file;

@@ -339,47 +339,30 @@ static bool pack_paths(struct pack *p, char *const *path, int n, struct fault *f
 
 /* ---- the command line ---- */
 
-enum {
-	CONFIG,
-	FORMAT,
-	DTYPE,
-	FIT,
-	SHARDS,
-	LEVEL,
-	FRAME,
-	EOS,
-	INPUT_FORMAT,
-	INPUT_DTYPE,
-	INPUT_COLUMN,
-	JSON,
-};
-
 static const struct ctl_option options[] = {
-	[CONFIG] = {OPTION_TEXT("config", "FILE",
-			    "config whose stores: say how URLs are read; only for IN with URLs"),
+	{OPTION_TEXT("config", "FILE",
+		 "config whose stores: say how URLs are read; only for IN with URLs"),
 		.letter = 'c'},
 	/* in the order of enum pack_format */
-	[FORMAT] = {OPTION_CHOICE("format", "flat|zstd|megatron",
+	{OPTION_CHOICE("format", "flat|zstd|megatron",
 		"format to write; with --fit flat or zstd, default: flat")},
-	[DTYPE] = {OPTION_CHOICE(
-		"dtype", "u16|u32", "width of a token; default: that of the widest input")},
-	[FIT] = {OPTION_NUMBER("fit", "TOKENS", 2, PACK_FIT_ROW,
+	{OPTION_CHOICE("dtype", "u16|u32", "width of a token; default: that of the widest input")},
+	{OPTION_NUMBER("fit", "TOKENS", 2, PACK_FIT_ROW,
 		"pack whole documents into rows of so many tokens, seq_len + extra of the "
 		"stream")},
-	[SHARDS] = {OPTION_NUMBER("shards", "N", 1, SHARDS_MOST,
+	{OPTION_NUMBER("shards", "N", 1, SHARDS_MOST,
 		"write N shards of about equal size; default: one per input file, with "
 		"--fit one per 2^27 tokens")},
-	[LEVEL] = {OPTION_NUMBER("level", "L", 1, LEVEL_MOST, "zstd compression level"),
-		.preset = "3"},
-	[FRAME] = {OPTION_NUMBER("frame", "BYTES", FRAME_LEAST, FRAME_MOST,
-			   "decoded size of a zstd frame, a multiple of 4"),
+	{OPTION_NUMBER("level", "L", 1, LEVEL_MOST, "zstd compression level"), .preset = "3"},
+	{OPTION_NUMBER("frame", "BYTES", FRAME_LEAST, FRAME_MOST,
+		 "decoded size of a zstd frame, a multiple of 4"),
 		.preset = "262144"},
-	[EOS] = {OPTION_NUMBER("eos", "ID", 0, UINT32_MAX,
+	{OPTION_NUMBER("eos", "ID", 0, UINT32_MAX,
 		"token that ends a document, for inputs without document bounds")},
-	[INPUT_FORMAT] = {CTL_INPUT_FORMAT_OPTION},
-	[INPUT_DTYPE] = {CTL_INPUT_DTYPE_OPTION},
-	[INPUT_COLUMN] = {CTL_INPUT_COLUMN_OPTION},
-	[JSON] = {CTL_JSON_OPTION},
+	{CTL_INPUT_FORMAT_OPTION},
+	{CTL_INPUT_DTYPE_OPTION},
+	{CTL_INPUT_COLUMN_OPTION},
+	{CTL_JSON_OPTION},
 };
 
 /* Sets the target. A name with a dot is a file's, which must be one of the format. */
@@ -408,25 +391,25 @@ static int take_target(struct pack *p, const struct ctl_command *command, const 
 static int take(struct pack *p, const struct ctl_arguments *a)
 {
 	const struct ctl_command *c = a->command;
-	uint64_t frame = ctl_number(a, FRAME, 0);
+	uint64_t frame = ctl_number(a, "frame", 0);
 
-	p->row_tokens = (uint32_t)ctl_number(a, FIT, 0);
-	if (!ctl_given(a, FORMAT) && !ctl_given(a, FIT))
+	p->row_tokens = (uint32_t)ctl_number(a, "fit", 0);
+	if (!ctl_given(a, "format") && !ctl_given(a, "fit"))
 		return ctl_usage(c, "needs --format flat|zstd|megatron, or --fit TOKENS");
-	p->format = (enum pack_format)ctl_number(a, FORMAT, PACK_FLAT);
+	p->format = (enum pack_format)ctl_number(a, "format", PACK_FLAT);
 	if (p->format == PACK_MEGATRON && p->row_tokens)
 		return ctl_usage(c, "--fit needs --format flat or zstd: megatron has no loss mask");
-	if (ctl_given(a, DTYPE))
-		p->token_bytes = ctl_number(a, DTYPE, 0) == 0 ? 2 : 4;
-	if ((ctl_given(a, LEVEL) || ctl_given(a, FRAME)) && p->format != PACK_ZSTD)
+	if (ctl_given(a, "dtype"))
+		p->token_bytes = ctl_number(a, "dtype", 0) == 0 ? 2 : 4;
+	if ((ctl_given(a, "level") || ctl_given(a, "frame")) && p->format != PACK_ZSTD)
 		return ctl_usage(c, "--level and --frame need --format zstd");
 	if (frame % 4 != 0)
 		return ctl_usage(c, "--frame %" PRIu64 ": must be a multiple of 4", frame);
-	p->files = ctl_number(a, SHARDS, 0);
-	p->level = (int)ctl_number(a, LEVEL, 0);
+	p->files = ctl_number(a, "shards", 0);
+	p->level = (int)ctl_number(a, "level", 0);
 	p->frame_bytes = (uint32_t)frame;
-	p->has_eos = ctl_given(a, EOS);
-	p->eos = ctl_number(a, EOS, 0);
+	p->has_eos = ctl_given(a, "eos");
+	p->eos = ctl_number(a, "eos", 0);
 	return take_target(p, c, a->argument[a->arguments - 1]);
 }
 
@@ -436,7 +419,7 @@ static int pack(const struct ctl_arguments *a)
 	int status = take(&p, a), paths = a->arguments - 1;
 	struct fault fault;
 
-	p.emit.json = ctl_given(a, JSON);
+	p.emit.json = ctl_given(a, "json");
 	if (status == CTL_OK)
 		status = ctl_input_begin(&p.input, a, &paths);
 	if (status == CTL_OK) {

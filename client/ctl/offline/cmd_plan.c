@@ -104,15 +104,13 @@ static bool put_rows(struct plan *p, uint64_t position, uint64_t rows, uint64_t 
 
 /* ---- plan ---- */
 
-enum { FROM = CTL_HISTORY_OPTIONS, COUNT, STEP, WORLD, MICRO, RANK, TOKENS, JSON };
-
 static bool put_step(struct plan *p, const struct ctl_arguments *a, uint64_t from)
 {
-	uint64_t world = ctl_number(a, WORLD, 0), micro = ctl_number(a, MICRO, 0),
-		 step = ctl_number(a, STEP, 0), global = world * micro,
+	uint64_t world = ctl_number(a, "world", 0), micro = ctl_number(a, "micro", 0),
+		 step = ctl_number(a, "step", 0), global = world * micro,
 		 end = cursor_end(&p->h->cursor),
 		 steps = (end - from) / global + ((end - from) % global != 0),
-		 first = ctl_number(a, RANK, 0), last = ctl_number(a, RANK, world - 1);
+		 first = ctl_number(a, "rank", 0), last = ctl_number(a, "rank", world - 1);
 
 	if (step >= steps)
 		ctl_fail("--step %" PRIu64 ": from position %" PRIu64 " on, stream %s has %" PRIu64
@@ -128,19 +126,19 @@ static int answer_plan(
 	const struct ctl_arguments *a, const struct ctl_stream *s, const struct ctl_history *h)
 {
 	/* Steps are counted from the position of the only cursor. */
-	uint64_t from = ctl_number(a, FROM, a->listed == 1 ? h->cursor.next : 0);
+	uint64_t from = ctl_number(a, "from", a->listed == 1 ? h->cursor.next : 0);
 	struct plan p = {.h = h,
-		.ranks = ctl_given(a, STEP),
+		.ranks = ctl_given(a, "step"),
 		.token_bytes = s->stream->token_bytes,
-		.e.json = ctl_given(a, JSON)};
+		.e.json = ctl_given(a, "json")};
 	bool good = ctl_history_has(h, from);
 
-	if (good && ctl_given(a, TOKENS))
+	if (good && ctl_given(a, "tokens"))
 		good = (p.reader = ctl_windows_open(s, sizeof(struct row), put_row, &p));
 	if (good)
 		good = p.ranks ? put_step(&p, a, from)
 			       : put_rows(&p, from,
-					 least(ctl_number(a, COUNT, 0),
+					 least(ctl_number(a, "count", 0),
 						 cursor_end(&h->cursor) - from),
 					 0);
 	if (p.reader) /* the rows before an error are printed */
@@ -152,38 +150,38 @@ static int answer_plan(
 static int plan(const struct ctl_arguments *a)
 {
 	const struct ctl_command *c = a->command;
-	bool step = ctl_given(a, STEP), world = ctl_given(a, WORLD), micro = ctl_given(a, MICRO);
+	bool step = ctl_given(a, "step"), world = ctl_given(a, "world"),
+	     micro = ctl_given(a, "micro");
 
-	if (step ? ctl_given(a, COUNT) || !world || !micro
-		 : world || micro || ctl_given(a, RANK) || !ctl_given(a, FROM) ||
-				!ctl_given(a, COUNT))
+	if (step ? ctl_given(a, "count") || !world || !micro
+		 : world || micro || ctl_given(a, "rank") || !ctl_given(a, "from") ||
+				!ctl_given(a, "count"))
 		return ctl_usage(c,
 			"needs --from and --count, or --step, --world and --micro; --rank needs "
 			"--step");
-	if (step && !ctl_given(a, FROM) && a->listed > 1)
+	if (step && !ctl_given(a, "from") && a->listed > 1)
 		return ctl_usage(
 			c, "--step with several cursors needs --from, the position of step 0");
-	if (ctl_given(a, RANK) && ctl_number(a, RANK, 0) >= ctl_number(a, WORLD, 0))
-		return ctl_usage(c, "--rank %s: must be below the world, %s", ctl_text(a, RANK),
-			ctl_text(a, WORLD));
+	if (ctl_given(a, "rank") && ctl_number(a, "rank", 0) >= ctl_number(a, "world", 0))
+		return ctl_usage(c, "--rank %s: must be below the world, %s", ctl_text(a, "rank"),
+			ctl_text(a, "world"));
 	return ctl_with_history(a, false, answer_plan);
 }
 
 static const struct ctl_option plan_options[] = {
 	CTL_HISTORY,
-	[FROM] = {OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
+	{OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
 		"first position to print; with --step, that of step 0, where this world began; "
 		"default: that of a single --cursor, otherwise 0")},
-	[COUNT] = {OPTION_NUMBER(
+	{OPTION_NUMBER(
 		"count", "N", 0, UINT64_MAX, "number of positions to print, without --step")},
-	[STEP] = {OPTION_NUMBER("step", "N", 0, UINT64_MAX,
+	{OPTION_NUMBER("step", "N", 0, UINT64_MAX,
 		"print the batch of each rank at this step, counted from 0, instead of a range")},
-	[WORLD] = {OPTION_NUMBER("world", "W", 1, LIMIT_WORLD, "number of ranks, for --step")},
-	[MICRO] = {OPTION_NUMBER("micro", "B", 1, LIMIT_MICRO_BATCH, "rows per batch, for --step")},
-	[RANK] = {OPTION_NUMBER(
-		"rank", "R", 0, LIMIT_WORLD - 1, "print only this rank, for --step")},
-	[TOKENS] = {OPTION_FLAG("tokens", "print the tokens too: the first 8, or all with --json")},
-	[JSON] = {CTL_JSON_OPTION},
+	{OPTION_NUMBER("world", "W", 1, LIMIT_WORLD, "number of ranks, for --step")},
+	{OPTION_NUMBER("micro", "B", 1, LIMIT_MICRO_BATCH, "rows per batch, for --step")},
+	{OPTION_NUMBER("rank", "R", 0, LIMIT_WORLD - 1, "print only this rank, for --step")},
+	{OPTION_FLAG("tokens", "print the tokens too: the first 8, or all with --json")},
+	{CTL_JSON_OPTION},
 };
 
 const struct ctl_command ctl_plan = {
@@ -197,15 +195,13 @@ const struct ctl_command ctl_plan = {
 
 /* ---- when ---- */
 
-enum { DATASET = CTL_HISTORY_OPTIONS, SHARD, OFFSET, SOME, EPOCH, WHEN_JSON };
-
 /* Windows [first, first + count) of the cursor's dataset @d. */
 static int put_windows(const struct ctl_history *h, const struct ctl_arguments *a, uint32_t d,
 	uint64_t first, uint64_t count)
 {
-	struct emit e = {.json = ctl_given(a, WHEN_JSON)};
+	struct emit e = {.json = ctl_given(a, "json")};
 	const struct cursor_dataset *dataset = &h->cursor.dataset[d];
-	struct order_place place = {.dataset = d, .epoch = ctl_number(a, EPOCH, 0)};
+	struct order_place place = {.dataset = d, .epoch = ctl_number(a, "epoch", 0)};
 	char part[ORDER_PART_BYTES];
 	uint64_t position;
 	bool served = false, in_part = false;
@@ -241,9 +237,9 @@ static int put_windows(const struct ctl_history *h, const struct ctl_arguments *
 static int answer_when(
 	const struct ctl_arguments *a, const struct ctl_stream *s, const struct ctl_history *h)
 {
-	const char *name = ctl_text(a, DATASET), *file = ctl_text(a, SHARD);
-	uint64_t offset = ctl_number(a, OFFSET, 0), some = ctl_number(a, SOME, 1),
-		 epoch = ctl_number(a, EPOCH, 0), first, count;
+	const char *name = ctl_text(a, "dataset"), *file = ctl_text(a, "shard");
+	uint64_t offset = ctl_number(a, "offset", 0), some = ctl_number(a, "tokens", 1),
+		 epoch = ctl_number(a, "epoch", 0), first, count;
 	int d = cursor_find(&h->cursor, name), begin = cursor_find(&s->stream->begin, name);
 	char list[NEAREST_LIST_BYTES];
 
@@ -281,18 +277,16 @@ static int when(const struct ctl_arguments *a)
 
 static const struct ctl_option when_options[] = {
 	CTL_HISTORY,
-	[DATASET] = {OPTION_TEXT("dataset", "NAME", "dataset of the shard"), .required = true},
-	[SHARD] = {OPTION_TEXT(
-			   "shard", "PATH", "shard, as a path relative to the dataset's directory"),
+	{OPTION_TEXT("dataset", "NAME", "dataset of the shard"), .required = true},
+	{OPTION_TEXT("shard", "PATH", "shard, as a path relative to the dataset's directory"),
 		.required = true},
-	[OFFSET] = {OPTION_NUMBER("offset", "TOKEN", 0, UINT64_MAX,
-			    "first token, counted from 0 in the shard"),
+	{OPTION_NUMBER(
+		 "offset", "TOKEN", 0, UINT64_MAX, "first token, counted from 0 in the shard"),
 		.required = true},
-	[SOME] = {OPTION_NUMBER("tokens", "N", 1, UINT64_MAX, "number of tokens"), .preset = "1"},
-	[EPOCH] = {OPTION_NUMBER(
-			   "epoch", "E", 0, UINT64_MAX, "the epoch of the dataset to look in"),
+	{OPTION_NUMBER("tokens", "N", 1, UINT64_MAX, "number of tokens"), .preset = "1"},
+	{OPTION_NUMBER("epoch", "E", 0, UINT64_MAX, "the epoch of the dataset to look in"),
 		.preset = "0"},
-	[WHEN_JSON] = {CTL_JSON_OPTION},
+	{CTL_JSON_OPTION},
 };
 
 const struct ctl_command ctl_when = {

@@ -618,8 +618,6 @@ static bool put_proof(struct emit *e, const struct proof *p)
 
 /* ---- the command ---- */
 
-enum { FROM = CTL_HISTORY_OPTIONS, TO, JSON };
-
 /* Sets the proof's range to what was recorded of its pass. */
 static void see_range(struct proof *p)
 {
@@ -640,8 +638,8 @@ static bool set_range(struct proof *p, const struct ctl_arguments *a)
 	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 	uint64_t recorded = p->to, end = cursor_end(&oldest->cursor);
 
-	p->from = ctl_number(a, FROM, p->from);
-	p->to = ctl_number(a, TO, least(recorded, end));
+	p->from = ctl_number(a, "from", p->from);
+	p->to = ctl_number(a, "to", least(recorded, end));
 	if (p->to > end)
 		return ctl_error(
 			"--to %" PRIu64 ": the stream ends at position %" PRIu64, p->to, end);
@@ -663,7 +661,7 @@ static bool set_range(struct proof *p, const struct ctl_arguments *a)
 /* Proves each pass of each peer. Returns an exit status. */
 static int prove(const struct ctl_arguments *a, const struct records *r)
 {
-	struct emit e = {.json = ctl_given(a, JSON)};
+	struct emit e = {.json = ctl_given(a, "json")};
 	int status = CTL_OK;
 	bool done = true, reached = false;
 
@@ -671,7 +669,7 @@ static int prove(const struct ctl_arguments *a, const struct records *r)
 		struct proof p = {.records = r, .peer = &r->peer[i]};
 
 		see_range(&p);
-		if (r->passes > 1 && ctl_given(a, FROM) && p.to <= ctl_number(a, FROM, 0))
+		if (r->passes > 1 && ctl_given(a, "from") && p.to <= ctl_number(a, "from", 0))
 			continue; /* this pass did not reach --from */
 		reached = true;
 		done = set_range(&p, a) && run_proof(&p) && put_proof(&e, &p);
@@ -681,7 +679,7 @@ static int prove(const struct ctl_arguments *a, const struct records *r)
 	}
 	if (!reached)
 		status = ctl_fail("no pass reached --from %" PRIu64 "; give a lower one",
-			ctl_number(a, FROM, 0));
+			ctl_number(a, "from", 0));
 	return emit_end(&e, status);
 }
 
@@ -689,7 +687,7 @@ static int answer(
 	const struct ctl_arguments *a, const struct ctl_stream *s, const struct ctl_history *h)
 {
 	struct records records = {0};
-	bool given = ctl_given(a, CTL_HISTORY_NAME) || a->listed > 0, good = true;
+	bool given = ctl_given(a, "run") || a->listed > 0, good = true;
 	int status = CTL_FAILED;
 
 	for (int i = 1; i < a->arguments && good; i++)
@@ -706,17 +704,17 @@ static int verify(const struct ctl_arguments *a)
 }
 
 static const struct ctl_option options[] = {
-	[CTL_HISTORY_CONFIG] = {CTL_CONFIG_NEEDED},
-	[CTL_HISTORY_FILES] = {OPTION_LIST("cursor", "FILE",
+	{CTL_CONFIG_NEEDED},
+	{OPTION_LIST("cursor", "FILE",
 		"cursor whose mixes count for all rows; default: those in the records")},
-	[CTL_HISTORY_NAME] = {OPTION_TEXT("run", "RUN",
+	{OPTION_TEXT("run", "RUN",
 		"run whose last cursor in state_dir counts for all rows, or a cursor's file")},
-	[FROM] = {OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
+	{OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
 		"first position of the range; default: the first recorded, which proves nothing of "
 		"those before it")},
-	[TO] = {OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX,
+	{OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX,
 		"end of the range, not included; default: the end of the records")},
-	[JSON] = {CTL_JSON_OPTION},
+	{CTL_JSON_OPTION},
 };
 
 const struct ctl_command ctl_verify = {

@@ -59,14 +59,14 @@ static int drop_sides(char **path, int n)
 
 int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a, int *n)
 {
-	const char *config = ctl_named(a, "config"), *format = ctl_named(a, "input-format"),
-		   *type = ctl_named(a, "input-dtype");
+	const char *config = ctl_text(a, "config"), *format = ctl_text(a, "input-format"),
+		   *type = ctl_text(a, "input-dtype");
 	struct fault fault;
 
 	*input = (struct ctl_input){.format = format ? shard_format(format) : NULL,
 		.hint = {.type = SHARD_U16,
 			.has_type = type,
-			.column = ctl_named(a, "input-column")}};
+			.column = ctl_text(a, "input-column")}};
 	if (type)
 		shard_type(type, &input->hint.type);
 	for (int i = 0; i < *n; i++)

@@ -44,8 +44,7 @@ bool ctl_history_has(const struct ctl_history *h, uint64_t from);
 /* Have two cursors the same mix from the same position on, with the same past? */
 bool ctl_same_segment(const struct order_segment *a, const struct order_segment *b);
 
-/* The options that give the config and the mixes, which are the first of a command. */
-enum { CTL_HISTORY_CONFIG, CTL_HISTORY_FILES, CTL_HISTORY_NAME, CTL_HISTORY_OPTIONS };
+/* The options that give the config and the mixes. */
 #define CTL_HISTORY                                                                                \
 	{CTL_CONFIG_NEEDED},                                                                       \
 		{OPTION_LIST("cursor", "FILE",                                                     \

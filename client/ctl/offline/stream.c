@@ -158,13 +158,13 @@ int ctl_with_history(const struct ctl_arguments *a, bool all,
 {
 	struct ctl_stream s;
 	struct ctl_history h = {0};
-	const char *name = ctl_text(a, CTL_HISTORY_NAME);
+	const char *name = ctl_text(a, "run");
 	int status = CTL_FAILED;
 	bool good;
 
 	if (name && a->listed > 0)
 		return ctl_usage(a->command, "--run and --cursor exclude each other");
-	if (!ctl_stream_open(&s, ctl_text(a, CTL_HISTORY_CONFIG), a->argument[0], all))
+	if (!ctl_stream_open(&s, ctl_text(a, "config"), a->argument[0], all))
 		return CTL_FAILED;
 	if (name)
 		good = read_run(&h.cursor, &s, name);

@@ -22,8 +22,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SOCKET, CONFIG, JSON, FROM, TO };
-
 enum {
 	ROWS = 16,
 	LOOK_MS = 250,
@@ -217,7 +215,7 @@ static int drop(struct cache *c)
 /* Reads until there is a reason to stop, and returns it. NULL after an error. */
 static const char *read_stream(struct cache *c, struct tokend *t, uint64_t evictions)
 {
-	uint64_t to = ctl_number(c->a, TO, UINT64_MAX), pieces;
+	uint64_t to = ctl_number(c->a, "to", UINT64_MAX), pieces;
 	struct tokend_batch batch;
 	int got;
 
@@ -254,7 +252,7 @@ static int warm(struct cache *c)
 		.run = "tokctl-warm",
 		.world = 1,
 		.micro_batch = ROWS,
-		.position = ctl_number(c->a, FROM, 0),
+		.position = ctl_number(c->a, "from", 0),
 		.start_at_position = 1};
 	uint64_t misses, evictions, position;
 	const char *end = NULL;
@@ -303,7 +301,7 @@ static int run(const struct ctl_arguments *a)
 {
 	struct cache c = {.a = a,
 		.stream = a->command == &warm_command ? a->argument[0] : NULL,
-		.e.json = ctl_given(a, JSON)};
+		.e.json = ctl_given(a, "json")};
 	int status;
 
 	if (!ctl_choose(&c.link, a, NULL, NULL))
@@ -317,14 +315,16 @@ static int run(const struct ctl_arguments *a)
 }
 
 #define COMMON                                                                                     \
-	[SOCKET] = {CTL_SOCKET_OPTION}, [CONFIG] = {CTL_CONFIG_OPTION}, [JSON] = {CTL_JSON_OPTION}
+	{CTL_SOCKET_OPTION}, {CTL_CONFIG_OPTION},                                                  \
+	{                                                                                          \
+		CTL_JSON_OPTION                                                                    \
+	}
 
 static const struct ctl_option options[] = {COMMON};
 static const struct ctl_option warm_options[] = {COMMON,
-	[FROM] = {OPTION_NUMBER(
-			  "from", "POSITION", 0, UINT64_MAX - 1, "position of the first sample"),
+	{OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX - 1, "position of the first sample"),
 		.preset = "0"},
-	[TO] = {OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX - 1,
+	{OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX - 1,
 		"stop at this position; default: when all pieces of the stream are there")}};
 
 static const struct ctl_command ls_command = {

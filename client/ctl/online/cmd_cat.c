@@ -9,30 +9,24 @@
 #include <errno.h>
 #include <string.h>
 
-enum { RANK, WORLD, MICRO, BATCHES, SOCKET, CONFIG, START, CURSOR, OUT, RECORD, RUN, PEER, SLOTS };
-
 static const struct ctl_option options[] = {
-	[RANK] = {OPTION_NUMBER("rank", "R", 0, UINT64_MAX, "rank to attach as"), .required = true},
-	[WORLD] = {OPTION_NUMBER("world", "W", 0, UINT64_MAX, "number of ranks"), .required = true},
-	[MICRO] = {OPTION_NUMBER("micro", "B", 1, LIMIT_MICRO_BATCH, "rows per batch"),
-		.required = true},
-	[BATCHES] = {OPTION_NUMBER("batches", "N", 0, UINT64_MAX,
+	{OPTION_NUMBER("rank", "R", 0, UINT64_MAX, "rank to attach as"), .required = true},
+	{OPTION_NUMBER("world", "W", 0, UINT64_MAX, "number of ranks"), .required = true},
+	{OPTION_NUMBER("micro", "B", 1, LIMIT_MICRO_BATCH, "rows per batch"), .required = true},
+	{OPTION_NUMBER("batches", "N", 0, UINT64_MAX,
 		"number of batches; default: to the end of the stream")},
-	[SOCKET] = {CTL_SOCKET_OPTION},
-	[CONFIG] = {CTL_CONFIG_OPTION},
-	[START] = {OPTION_TEXT("start", "begin|POSITION|TAG",
+	{CTL_SOCKET_OPTION},
+	{CTL_CONFIG_OPTION},
+	{OPTION_TEXT("start", "begin|POSITION|TAG",
 		"where to begin: a position, or the checkpoint that the daemon saved as TAG; "
 		"default: begin")},
-	[CURSOR] = {OPTION_TEXT("cursor", "FILE", "begin at the cursor in this file")},
-	[OUT] = {OPTION_TEXT(
-		"cursor-out", "FILE", "write the cursor after the last batch to this file")},
-	[RECORD] = {OPTION_TEXT(
-		"record", "FILE", "record the rows in this file, for `tokctl verify`")},
-	[RUN] = {OPTION_TEXT("run", "RUN", "name of the run; default: tokctl")},
-	[PEER] = {OPTION_NUMBER(
-			  "peer", "P", 0, UINT32_MAX, "number of this process within its rank"),
+	{OPTION_TEXT("cursor", "FILE", "begin at the cursor in this file")},
+	{OPTION_TEXT("cursor-out", "FILE", "write the cursor after the last batch to this file")},
+	{OPTION_TEXT("record", "FILE", "record the rows in this file, for `tokctl verify`")},
+	{OPTION_TEXT("run", "RUN", "name of the run; default: tokctl")},
+	{OPTION_NUMBER("peer", "P", 0, UINT32_MAX, "number of this process within its rank"),
 		.preset = "0"},
-	[SLOTS] = {OPTION_NUMBER(
+	{OPTION_NUMBER(
 		"slots", "N", 0, UINT32_MAX, "batches in the ring; default: the daemon decides")},
 };
 
@@ -62,37 +56,37 @@ static bool save_cursor(struct tokend *t, const char *path)
 
 static int cat(const struct ctl_arguments *a)
 {
-	const char *start = ctl_text(a, START), *record = ctl_text(a, RECORD);
+	const char *start = ctl_text(a, "start"), *record = ctl_text(a, "record");
 	struct ctl_link link = {0};
 	struct tokend_options o = {.size = sizeof(o),
 		.socket = link.socket,
 		.stream = a->argument[0],
-		.run = ctl_given(a, RUN) ? ctl_text(a, RUN) : "tokctl",
-		.rank = ctl_number(a, RANK, 0),
-		.world = ctl_number(a, WORLD, 0),
-		.micro_batch = (uint32_t)ctl_number(a, MICRO, 0),
-		.peer = (uint32_t)ctl_number(a, PEER, 0),
-		.slots = (uint32_t)ctl_number(a, SLOTS, 0)};
+		.run = ctl_given(a, "run") ? ctl_text(a, "run") : "tokctl",
+		.rank = ctl_number(a, "rank", 0),
+		.world = ctl_number(a, "world", 0),
+		.micro_batch = (uint32_t)ctl_number(a, "micro", 0),
+		.peer = (uint32_t)ctl_number(a, "peer", 0),
+		.slots = (uint32_t)ctl_number(a, "slots", 0)};
 	char why[1500];
 	struct tokend *t;
 	bool ok;
 
-	if (start && ctl_given(a, CURSOR))
+	if (start && ctl_given(a, "cursor"))
 		return ctl_usage(a->command, "--start and --cursor exclude each other");
 	if (start && (strcmp(start, "begin") == 0 || wire_digits(start, &o.position)))
 		o.start_at_position = 1;
 	else
 		o.tag = start;
-	if (ctl_given(a, CURSOR) && !(o.cursor = ctl_map(ctl_text(a, CURSOR), &o.cursor_bytes)))
+	if (ctl_given(a, "cursor") && !(o.cursor = ctl_map(ctl_text(a, "cursor"), &o.cursor_bytes)))
 		return CTL_FAILED;
 	if (!ctl_choose(&link, a, NULL, NULL))
 		return CTL_FAILED;
 	if (tokend_attach(&t, &o, why, sizeof(why)) < 0)
 		return ctl_fail("%s", why);
 	ok = !record || tokend_record(t, record) == 0 || ctl_error("%s", tokend_why(t));
-	ok = ok && copy(t, ctl_number(a, BATCHES, UINT64_MAX));
-	if (ctl_given(a, OUT)) /* also after a failure, to continue from there */
-		ok = save_cursor(t, ctl_text(a, OUT)) && ok;
+	ok = ok && copy(t, ctl_number(a, "batches", UINT64_MAX));
+	if (ctl_given(a, "cursor-out")) /* also after a failure, to continue from there */
+		ok = save_cursor(t, ctl_text(a, "cursor-out")) && ok;
 	if (record && tokend_record(t, NULL) < 0)
 		ok = ctl_error("%s", tokend_why(t));
 	tokend_detach(t);

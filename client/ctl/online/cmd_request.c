@@ -12,9 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* AT to MICRO are numbers, sent under the names of the options. */
-enum { AT, SAMPLES, WORLD, MICRO, TAG, RUN, TIMEOUT, SOCKET, CONFIG, JSON, OPTIONS };
-
 enum { NAMED = 8, NAMES_BYTES = NAMED * 170 + 40 }; /* participants named in one line */
 
 /* Sets of participants, by what they answered: one bit each. */
@@ -196,8 +193,8 @@ static void put_mix(struct request *r)
 
 static void put_rescale(struct request *r)
 {
-	uint64_t world = ctl_number(r->a, WORLD, 0),
-		 micro_batch = ctl_number(r->a, MICRO, r->micro_batch_before),
+	uint64_t world = ctl_number(r->a, "world", 0),
+		 micro_batch = ctl_number(r->a, "micro", r->micro_batch_before),
 		 before = r->world_before * r->micro_batch_before, after = world * micro_batch;
 	struct emit *e = &r->e;
 
@@ -220,8 +217,7 @@ static void put_rescale(struct request *r)
 
 static void put_result(struct request *r)
 {
-	const char *tag = ctl_text(r->a, TAG);
-	bool mix = strcmp(r->kind, "mix") == 0, edit = mix || strcmp(r->kind, "skip") == 0;
+	bool mix = r->a->command == &ctl_mix, edit = mix || r->a->command == &ctl_skip;
 	struct emit *e = &r->e;
 
 	emit_number(e, "request", NULL, r->number);
@@ -234,6 +230,8 @@ static void put_result(struct request *r)
 		emit_optional(e, "from", NULL, r->from, r->has_acts_from);
 		emit_optional(e, "acts_from", NULL, r->acts_from, r->has_acts_from);
 	} else {
+		const char *tag = ctl_text(r->a, "tag");
+
 		emit_text(e, "tag", NULL, tag);
 		emit_line(e, "saved at position %" PRIu64 "%s%s", r->cursor.next,
 			tag ? ", tag " : "", tag ? tag : "");
@@ -248,7 +246,7 @@ static void put_result(struct request *r)
 			e, "skipped from position %" PRIu64 " to %" PRIu64, r->from, r->acts_from);
 	if (mix)
 		put_mix(r);
-	if (ctl_given(r->a, WORLD))
+	if (r->a->command == &ctl_rescale)
 		put_rescale(r);
 }
 
@@ -334,7 +332,7 @@ static int give_up(struct request *r, const char *reason)
 static int await(struct request *r)
 {
 	const struct pollfd signals = {r->signals, POLLIN, 0};
-	uint64_t timeout_s = ctl_number(r->a, TIMEOUT, 0),
+	uint64_t timeout_s = ctl_number(r->a, "timeout", 0),
 		 until = ctl_clock_ms() + timeout_s * 1000;
 	const struct wire *w = &r->link.packet.wire;
 	char late[60];
@@ -377,12 +375,14 @@ static int write_args(const struct ctl_arguments *a, char to[WIRE_ARGS_BYTES])
 	FILE *args = fmemopen(to, WIRE_ARGS_BYTES - 1, "w"); /* its last byte stays 0 */
 	int status = args ? ctl_weights(a, 1, weight) : ctl_fail(PHRASE_MEMORY);
 
-	for (unsigned option = AT; option <= MICRO && status == CTL_OK; option++)
-		if (ctl_given(a, option))
-			fprintf(args, "%s %" PRIu64 "\n", a->command->options[option].name,
-				ctl_number(a, option, 0));
-	if (ctl_given(a, TAG) && status == CTL_OK)
-		fprintf(args, "tag %s\n", ctl_text(a, TAG));
+	for (unsigned i = 0; status == CTL_OK && strcmp(a->command->options[i].name, "run"); i++) {
+		const char *name = a->command->options[i].name, *text = a->value[i].text;
+
+		if (text && strcmp(name, "tag") == 0 && !wire_name_ok(text))
+			status = ctl_usage(a->command, "--tag %s: must be " PHRASE_NAME, text);
+		else if (text)
+			fprintf(args, "%s %s\n", name, text);
+	}
 	for (int i = 1; i < a->arguments && status == CTL_OK; i++) {
 		fprintf(args, "weight %.17g %s\n", weight[i - 1], a->argument[i]);
 		sum += weight[i - 1];
@@ -398,7 +398,7 @@ static int write_args(const struct ctl_arguments *a, char to[WIRE_ARGS_BYTES])
 
 static int ask(struct request *r, const char *args)
 {
-	const char *run = ctl_text(r->a, RUN), *stream = r->a->argument[0];
+	const char *run = ctl_text(r->a, "run"), *stream = r->a->argument[0];
 	struct wire query = {.op = WIRE_REQUEST};
 	const struct wire *w = &r->link.packet.wire;
 	int status;
@@ -427,14 +427,12 @@ static int ask(struct request *r, const char *args)
 static int request(const struct ctl_arguments *a)
 {
 	struct request r = {
-		.a = a, .kind = a->command->name, .link.fd = -1, .e.json = ctl_given(a, JSON)};
+		.a = a, .kind = a->command->name, .link.fd = -1, .e.json = ctl_given(a, "json")};
 	char args[WIRE_ARGS_BYTES] = "";
 	int status;
 
-	if (ctl_given(a, RUN) && !wire_name_ok(ctl_text(a, RUN)))
-		return ctl_fail("--run %s: must be " PHRASE_NAME, ctl_text(a, RUN));
-	if (ctl_given(a, TAG) && !wire_name_ok(ctl_text(a, TAG)))
-		return ctl_usage(a->command, "--tag %s: must be " PHRASE_NAME, ctl_text(a, TAG));
+	if (ctl_given(a, "run") && !wire_name_ok(ctl_text(a, "run")))
+		return ctl_fail("--run %s: must be " PHRASE_NAME, ctl_text(a, "run"));
 	status = write_args(a, args);
 	if (status == CTL_OK)
 		status = ask(&r, args);
@@ -447,31 +445,38 @@ static int request(const struct ctl_arguments *a)
 /* ---- the tables ---- */
 
 #define COMMON                                                                                     \
-	[RUN] = {OPTION_TEXT("run", "RUN", "the job's run, if several read the stream")},          \
-	[TIMEOUT] = {OPTION_NUMBER("timeout", "SECONDS", 1, 1000000,                               \
-			     "how long to wait for the ranks' answers"),                           \
-		.preset = "60"},                                                                   \
-	[SOCKET] = {CTL_SOCKET_OPTION}, [CONFIG] = {CTL_CONFIG_OPTION}, [JSON] = {CTL_JSON_OPTION}
+	{OPTION_TEXT("run", "RUN", "the job's run, if several read the stream")},                  \
+		{OPTION_NUMBER("timeout", "SECONDS", 1, 1000000,                                   \
+			 "how long to wait for the ranks' answers"),                               \
+			.preset = "60"},                                                           \
+		{CTL_SOCKET_OPTION}, {CTL_CONFIG_OPTION},                                          \
+	{                                                                                          \
+		CTL_JSON_OPTION                                                                    \
+	}
 #define TAGGED                                                                                     \
-	COMMON, [TAG] = {OPTION_TEXT("tag", "TAG",                                                 \
-			"name under which the daemon also saves the cursor, in its state_dir")}
+	{OPTION_TEXT("tag", "TAG",                                                                 \
+		"name under which the daemon also saves the cursor, in its state_dir")},           \
+		COMMON
 
 #define VERB(verb, table) .name = verb, OPTIONS_ARE(table), .run = request
 
-static const struct ctl_option mix_options[OPTIONS] = {
-	COMMON, [AT] = {OPTION_NUMBER("at", "POSITION", 0, UINT64_MAX - 1,
-			"first sample of the new mix, a multiple of 1024; default: the earliest "
-			"possible")}};
-static const struct ctl_option skip_options[OPTIONS] = {
-	COMMON, [SAMPLES] = {OPTION_NUMBER("samples", "N", 1, UINT64_MAX,
-				     "number of samples to skip; they are never served"),
-			.required = true}};
-static const struct ctl_option save_options[OPTIONS] = {TAGGED};
-static const struct ctl_option rescale_options[OPTIONS] = {TAGGED,
-	[WORLD] = {OPTION_NUMBER("world", "W", 1, LIMIT_WORLD, "number of ranks of the next job"),
+/* The options before --run are sent to the daemon, under their names. */
+static const struct ctl_option mix_options[] = {
+	{OPTION_NUMBER("at", "POSITION", 0, UINT64_MAX - 1,
+		"first sample of the new mix, a multiple of 1024; default: the earliest possible")},
+	COMMON};
+static const struct ctl_option skip_options[] = {
+	{OPTION_NUMBER(
+		 "samples", "N", 1, UINT64_MAX, "number of samples to skip; they are never served"),
 		.required = true},
-	[MICRO] = {OPTION_NUMBER("micro", "B", 1, LIMIT_MICRO_BATCH,
-		"rows per batch of the next job; default: unchanged")}};
+	COMMON};
+static const struct ctl_option save_options[] = {TAGGED};
+static const struct ctl_option rescale_options[] = {
+	{OPTION_NUMBER("world", "W", 1, LIMIT_WORLD, "number of ranks of the next job"),
+		.required = true},
+	{OPTION_NUMBER("micro", "B", 1, LIMIT_MICRO_BATCH,
+		"rows per batch of the next job; default: unchanged")},
+	TAGGED};
 
 const struct ctl_command ctl_mix = {VERB("mix", mix_options),
 	.head = "A running job:", .arguments = "STREAM DATASET=WEIGHT...",

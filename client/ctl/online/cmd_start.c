@@ -220,16 +220,13 @@ static int serve(struct service *s)
 
 /* ---- tokctl start ---- */
 
-enum { CONFIG, SOCKET, FOREGROUND, JSON };
-
 static const struct ctl_option start_options[] = {
-	[CONFIG] = {CTL_CONFIG_NEEDED},
-	[SOCKET] = {OPTION_TEXT("socket", "PATH",
+	{CTL_CONFIG_NEEDED},
+	{OPTION_TEXT("socket", "PATH",
 		"start the private daemon there; default: a name made from the file's path and "
 		"text")},
-	[FOREGROUND] = {OPTION_FLAG(
-		"foreground", "become the private daemon, which then serves until Ctrl-C")},
-	[JSON] = {CTL_JSON_OPTION},
+	{OPTION_FLAG("foreground", "become the private daemon, which then serves until Ctrl-C")},
+	{CTL_JSON_OPTION},
 };
 
 /* Prints the socket before the daemon answers: a client may connect meanwhile. */
@@ -273,34 +270,34 @@ static int start_private(struct service *s, const struct ctl_arguments *a)
 	/* Before a client connects: only this user's daemon can listen in it. */
 	if (!make_directory(s))
 		return CTL_FAILED;
-	if (ctl_given(a, FOREGROUND))
+	if (ctl_given(a, "foreground"))
 		return launch(s, true) ? CTL_OK : CTL_FAILED;
 	if (chdir("/") < 0)
 		return ctl_fail("/: %s", strerror(errno));
 	leave_service();
 
-	int status = print(true, s->link.socket, ctl_given(a, JSON));
+	int status = print(true, s->link.socket, ctl_given(a, "json"));
 
 	return status == CTL_OK ? serve(s) : status;
 }
 
 static int start(const struct ctl_arguments *a)
 {
-	bool alone = ctl_given(a, SOCKET) || ctl_given(a, FOREGROUND);
+	bool alone = ctl_given(a, "socket") || ctl_given(a, "foreground");
 	struct service s = {.pid = 0};
 	struct fault fault;
 
-	if (!config_whole(ctl_text(a, CONFIG), s.config))
-		snprintf(s.config, sizeof(s.config), "%s", ctl_text(a, CONFIG));
+	if (!config_whole(ctl_text(a, "config"), s.config))
+		snprintf(s.config, sizeof(s.config), "%s", ctl_text(a, "config"));
 	settle_descriptors();
 	if (tokend_program("tokend", s.program, sizeof(s.program)) != 0)
 		return ctl_fail("config: tokend is neither near tokctl nor on PATH; install it, or "
 				"set TOKEND_BIN to its directory");
 	if (!alone && find_shared(&s))
-		return print(false, s.link.socket, ctl_given(a, JSON));
+		return print(false, s.link.socket, ctl_given(a, "json"));
 	if (!ctl_private_socket(s.config, s.link.socket, &fault))
 		return ctl_fail("%s", fault.text);
-	if (ctl_given(a, SOCKET) && !ctl_choose(&s.link, a, NULL, NULL))
+	if (ctl_given(a, "socket") && !ctl_choose(&s.link, a, NULL, NULL))
 		return CTL_FAILED;
 	return start_private(&s, a);
 }
@@ -315,8 +312,8 @@ const struct ctl_command ctl_start = {
 /* ---- tokctl stop ---- */
 
 static const struct ctl_option stop_options[] = {
-	[CONFIG] = {CTL_CONFIG_OPTION},
-	[SOCKET] = {CTL_SOCKET_OPTION},
+	{CTL_CONFIG_OPTION},
+	{CTL_SOCKET_OPTION},
 };
 
 static int stop_at(struct ctl_link *l)

@@ -9,8 +9,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { SOCKET, CONFIG, WATCH, SORT, JSON };
-
 struct listing {
 	struct emit e;
 	struct ctl_link link;
@@ -291,7 +289,7 @@ static bool put_all(struct listing *l)
 	struct ctl_daemons found = {.n = 0};
 	bool ok = true;
 
-	if (!ctl_given(l->a, SOCKET) && !ctl_given(l->a, CONFIG))
+	if (!ctl_given(l->a, "socket") && !ctl_given(l->a, "config"))
 		ctl_daemons_look(&l->link, &found, NULL, NULL);
 	if (found.n == 0)
 		return ctl_choose(&l->link, l->a, NULL, NULL) &&
@@ -361,30 +359,30 @@ static bool watch(struct listing *l, uint64_t interval_ms)
 }
 
 static const struct ctl_option options[] = {
-	[SOCKET] = {OPTION_TEXT("socket", "PATH",
+	{OPTION_TEXT("socket", "PATH",
 		"the daemon's socket; default: that of -c, otherwise those of all daemons that are "
 		"found")},
-	[CONFIG] = {CTL_CONFIG_OPTION},
-	[WATCH] = {OPTION_DECIMAL("watch", "SECONDS", 0.1, 86400,
-			   "print it again and again, with rates, until Ctrl-C; time between "
-			   "updates"),
+	{CTL_CONFIG_OPTION},
+	{OPTION_DECIMAL("watch", "SECONDS", 0.1, 86400,
+		 "print it again and again, with rates, until Ctrl-C; time between "
+		 "updates"),
 		.optional = true, .preset = "1"},
-	[SORT] = {OPTION_CHOICE("sort", "stream|run|rank|position|tokens|ready|waits",
+	{OPTION_CHOICE("sort", "stream|run|rank|position|tokens|ready|waits",
 		"the column to sort by; the highest position, rate and wait are first")},
-	[JSON] = {CTL_JSON_OPTION},
+	{CTL_JSON_OPTION},
 };
 
 static int status(const struct ctl_arguments *a)
 {
 	struct listing l = {.a = a,
-		.e.json = ctl_given(a, JSON),
-		.watch = ctl_given(a, WATCH),
-		.sort = ctl_given(a, SORT) ? keys[a->value[SORT].number] : NULL,
+		.e.json = ctl_given(a, "json"),
+		.watch = ctl_given(a, "watch"),
+		.sort = ctl_given(a, "sort") ? keys[ctl_value(a, "sort")->number] : NULL,
 		.before = json_object()};
 	bool ok;
 
 	if (l.watch)
-		ok = watch(&l, (uint64_t)(a->value[WATCH].decimal * 1000));
+		ok = watch(&l, (uint64_t)(ctl_value(a, "watch")->decimal * 1000));
 	else
 		ok = emit_end(&l.e, put_all(&l) ? CTL_OK : CTL_FAILED) == CTL_OK;
 	json_decref(l.before);

@@ -227,10 +227,10 @@ static bool find(struct ctl_link *l, const char *file, const char *stream, const
 bool ctl_choose(
 	struct ctl_link *l, const struct ctl_arguments *a, const char *stream, const char *run)
 {
-	const char *socket = ctl_named(a, "socket");
+	const char *socket = ctl_text(a, "socket");
 
 	if (!socket)
-		return find(l, ctl_named(a, "config"), stream, run);
+		return find(l, ctl_text(a, "config"), stream, run);
 	if (strlen(socket) >= sizeof(l->socket))
 		return ctl_link_fail(l,
 			"--socket: %s has %zu bytes; a socket's path has at most %zu", socket,

@@ -195,13 +195,10 @@ void metrics_write(FILE *to, const json_t *status, bool sessions)
 			put_metric(to, &metrics[i], json_object_get(status, metrics[i].items));
 }
 
-enum { SOCKET, CONFIG, SESSIONS };
-
 static const struct ctl_option options[] = {
-	[SOCKET] = {CTL_SOCKET_OPTION},
-	[CONFIG] = {CTL_CONFIG_OPTION},
-	[SESSIONS] = {OPTION_FLAG(
-		"sessions", "with series for each session, with its run and rank")},
+	{CTL_SOCKET_OPTION},
+	{CTL_CONFIG_OPTION},
+	{OPTION_FLAG("sessions", "with series for each session, with its run and rank")},
 };
 
 static int run(const struct ctl_arguments *a)
@@ -211,7 +208,7 @@ static int run(const struct ctl_arguments *a)
 
 	if (!status)
 		return CTL_FAILED;
-	metrics_write(stdout, status, ctl_given(a, SESSIONS));
+	metrics_write(stdout, status, ctl_given(a, "sessions"));
 	json_decref(status);
 	return fflush(stdout) == 0 && !ferror(stdout) ? CTL_OK
 						      : ctl_fail("stdout: cannot write metrics");

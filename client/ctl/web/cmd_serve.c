@@ -20,8 +20,6 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SOCKET, CONFIG, LISTEN, HOST, SESSIONS };
-
 enum {
 	CLIENTS = 32,
 	BACKLOG = 64,
@@ -75,7 +73,7 @@ EMBED(page_js, "client/ctl/web/page.js");
 /* Prometheus gets the answer that the daemon is away: no answer means that tokctl serve is. */
 static bool put_metrics(struct served *s, FILE *to)
 {
-	metrics_write(to, s->status, ctl_given(s->a, SESSIONS));
+	metrics_write(to, s->status, ctl_given(s->a, "sessions"));
 	return true;
 }
 
@@ -85,7 +83,7 @@ static bool put_status(struct served *s, FILE *to)
 
 	if (!s->status)
 		fputs(away, to);
-	while (json_array_size(sessions) > SESSIONS_LISTED && !ctl_given(s->a, SESSIONS))
+	while (json_array_size(sessions) > SESSIONS_LISTED && !ctl_given(s->a, "sessions"))
 		json_array_remove(sessions, json_array_size(sessions) - 1);
 	return s->status &&
 	       json_dumpf(s->status, to,
@@ -425,18 +423,17 @@ static int listen_at(const char *address)
 /* ---- the command ---- */
 
 static const struct ctl_option options[] = {
-	[SOCKET] = {CTL_SOCKET_OPTION},
-	[CONFIG] = {CTL_CONFIG_OPTION},
-	[LISTEN] = {OPTION_TEXT(
+	{CTL_SOCKET_OPTION},
+	{CTL_CONFIG_OPTION},
+	{OPTION_TEXT(
 		"listen", "ADDRESS", "HOST:PORT with a numeric host; default: 127.0.0.1:9464")},
-	[HOST] = {OPTION_LIST("host", "NAME", "a name under which clients know this node")},
-	[SESSIONS] = {OPTION_FLAG(
-		"sessions", "metrics have series for each session, with its run and rank")},
+	{OPTION_LIST("host", "NAME", "a name under which clients know this node")},
+	{OPTION_FLAG("sessions", "metrics have series for each session, with its run and rank")},
 };
 
 static int serve(const struct ctl_arguments *a)
 {
-	const char *address = ctl_given(a, LISTEN) ? ctl_text(a, LISTEN) : "127.0.0.1:9464";
+	const char *address = ctl_given(a, "listen") ? ctl_text(a, "listen") : "127.0.0.1:9464";
 	struct served s = {.a = a, .link.quiet = true};
 	int fd = listen_at(address);
 
