@@ -117,7 +117,7 @@ static inline bool dataset_is_part(const struct dataset *dataset)
 
 /* The object that a shard of a dataset in a store is. Its strings belong to the dataset. The store
  * compares size and ETag with each answer. */
-void dataset_object(const struct dataset *dataset, uint64_t shard, struct object *object);
+struct object dataset_object(const struct dataset *dataset, uint64_t shard);
 /* As objects.find(), whose context is the dataset: finds shards and side files. */
 bool dataset_find_object(const void *dataset, const char *url, struct object *object);
 

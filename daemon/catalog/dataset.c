@@ -126,12 +126,12 @@ bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *form
 
 /* ---- in a store ---- */
 
-void dataset_object(const struct dataset *dataset, uint64_t shard, struct object *object)
+struct object dataset_object(const struct dataset *dataset, uint64_t shard)
 {
 	const char *name = shard_list_name(&dataset->list, shard), *etag = name + strlen(name) + 1;
 
 	assert(dataset->bucket);
-	*object = (struct object){
+	return (struct object){
 		.bucket = dataset->bucket,
 		.key = name - dataset->key_bytes,
 		.etag = *etag ? etag : NULL,
@@ -151,7 +151,7 @@ bool dataset_find_object(const void *dataset, const char *url, struct object *ob
 	struct fault fault;
 
 	if (shard >= 0) {
-		dataset_object(d, (uint64_t)shard, object);
+		*object = dataset_object(d, (uint64_t)shard);
 		return true;
 	}
 	snprintf(side, sizeof(side), "%.*s%s", below ? (int)d->key_bytes : 0, key,

@@ -82,14 +82,15 @@ static bool read_tokens(struct read *read, struct file *file, uint64_t token, ui
 {
 	const struct dataset *d = read->window.dataset;
 	uint64_t data_at = file ? file->data_at : dataset_data_at(d, read->window.shard);
-	struct object object;
 
 	if (file && !file->plain)
 		return shard_read(file->shard, token, n, to, fault);
 	if (!read->stored)
 		return read_plain(&read->reader->files, file, data_at + token * d->token_bytes,
 			n * d->token_bytes, to, staging, fault);
-	dataset_object(d, read->window.shard, &object);
+
+	struct object object = dataset_object(d, read->window.shard);
+
 	if (d->config->shuffle == ORDER_NONE)
 		object.block = STORE_BLOCK_BYTES;
 	return store_read(read->reader->stores, &object, data_at + token * d->token_bytes, to,

@@ -18,13 +18,7 @@ static FILE *to(const struct emit *e)
 
 static void put(struct emit *e, const char *bytes, size_t n)
 {
-	fwrite_unlocked(bytes, 1, n, to(e));
-}
-
-/* Notes a fault of writing while errno is its own. */
-static void check(struct emit *e)
-{
-	if (ferror(to(e)) && !e->error)
+	if (fwrite_unlocked(bytes, 1, n, to(e)) < n && !e->error)
 		e->error = errno;
 }
 
@@ -145,6 +139,7 @@ static void show(struct emit *e, char what, const char *head, const char *text)
 static void put_string(struct emit *e, const char *text)
 {
 	const unsigned char *p = (const unsigned char *)text, *from = p;
+	char escaped[8];
 
 	put(e, "\"", 1);
 	while (*p) {
@@ -157,7 +152,9 @@ static void put_string(struct emit *e, const char *text)
 		}
 		put(e, (const char *)from, (size_t)(p - from));
 		p += control;
-		fprintf(to(e), "\\u%04x", control || *p < 0x80 ? *p : 0xdc00 + *p);
+		snprintf(escaped, sizeof(escaped), "\\u%04x",
+			control || *p < 0x80 ? *p : 0xdc00 + *p);
+		put(e, escaped, strlen(escaped));
 		from = ++p;
 	}
 	put(e, (const char *)from, (size_t)(p - from));
@@ -293,7 +290,6 @@ void emit_row(struct emit *e)
 		put(e, "}\n", 2);
 	e->object = e->comma = false;
 	e->column = 0;
-	check(e);
 }
 
 void emit_table(struct emit *e)
@@ -308,8 +304,8 @@ int emit_end(struct emit *e, int status)
 {
 	emit_row(e);
 	emit_table(e);
-	fflush(to(e));
-	check(e);
+	if (fflush(to(e)) != 0 && !e->error)
+		e->error = errno;
 	return e->error ? ctl_fail("stdout: %s", strerror(e->error)) : status;
 }
 

@@ -163,10 +163,9 @@ static void check_store(
 {
 	uint64_t window = s->config->seq_len * set->token_bytes, begin = ctl_clock_ms();
 	const char *name = set->config->name, *shard = shard_list_name(&set->list, 0);
-	struct object object;
+	struct object object = dataset_object(set, 0);
 	struct fault fault;
 
-	dataset_object(set, 0, &object);
 	object.piece = 0; /* only the daemon uses the cache */
 	size_t n = window < object.size ? window : object.size;
 	char *to = malloc(n + 1);

@@ -203,18 +203,15 @@ static bool compare_all(struct emit *e, const struct cursor *c, char *const *pat
 
 static int diff(const struct ctl_arguments *a)
 {
-	struct cursor *c = calloc((size_t)a->arguments, sizeof(*c));
+	static struct cursor *c; /* not freed: the process ends */
 	struct emit e = {.json = ctl_given(a, "json")};
-	bool good = c || ctl_error(PHRASE_MEMORY);
+	bool good = (c = calloc((size_t)a->arguments, sizeof(*c))) || ctl_error(PHRASE_MEMORY);
 
 	for (int i = 0; good && i < a->arguments; i++)
 		good = ctl_cursor_read(&c[i], a->argument[i], NULL);
 	if (good)
 		good = a->arguments == 2 ? compare_two(&e, &c[0], &c[1])
 					 : compare_all(&e, c, a->argument, a->arguments);
-	for (int i = 0; c && i < a->arguments; i++)
-		cursor_free(&c[i]);
-	free(c);
 	return emit_end(&e, good ? CTL_OK : CTL_FAILED);
 }
 
@@ -452,14 +449,13 @@ static bool is_checkpoint(const char *path)
 static int show_file(const struct ctl_arguments *a)
 {
 	struct emit e = {.json = ctl_given(a, "json")};
-	struct cursor c = {0};
+	static struct cursor c;
 	bool good;
 
 	if (is_checkpoint(a->argument[0]))
 		good = show_checkpoint(&e, a->argument[0]);
 	else if ((good = ctl_cursor_read(&c, a->argument[0], NULL)))
 		show(&e, &c, NULL);
-	cursor_free(&c);
 	return emit_end(&e, good ? CTL_OK : CTL_FAILED);
 }
 
@@ -543,7 +539,7 @@ static int edit(const struct ctl_arguments *a)
 {
 	const struct ctl_command *c = a->command;
 	bool config = c == &verbs[ADD] || c == &verbs[SCHEDULE];
-	struct cursor before = {0}, after = {0};
+	static struct cursor before, after;
 	struct ctl_stream s = {0};
 	struct emit e = {.json = ctl_given(a, "json")};
 	int status = CTL_FAILED;
@@ -559,8 +555,6 @@ static int edit(const struct ctl_arguments *a)
 	if (status == CTL_OK)
 		compare_two(&e, &before, &after);
 	ctl_stream_close(&s);
-	cursor_free(&before);
-	cursor_free(&after);
 	return emit_end(&e, status);
 }
 

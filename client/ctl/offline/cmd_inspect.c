@@ -349,7 +349,7 @@ static bool read_shard(const struct parallel *p, struct fault *fault)
 
 	if (shard)
 		read_open(in, f, shard);
-	f->size = in->place.set.bucket	? ctl_place_object(&in->place, i).size
+	f->size = in->place.set.bucket	? in->place.set.entry[i].file.bytes
 		  : fstat(fd, &st) == 0 ? (uint64_t)st.st_size
 					: 0;
 	ctl_input_close(shard, fd);
@@ -453,7 +453,7 @@ static bool put_line(struct inspect *in, uint64_t i, json_t *line, struct fault 
 
 	if (in->place.set.bucket)
 		json_object_set_new(
-			line, "etag", json_string(ctl_place_object(&in->place, i).etag));
+			line, "etag", json_string(dataset_object(&in->place.set, i).etag));
 	if (json_object_size(sides) > 0)
 		json_object_set(line, "side", sides);
 	json_decref(sides);
@@ -640,21 +640,20 @@ static bool add_names(void *names, const struct dataset *m, json_t *line, struct
 static bool join_line(void *context, const struct dataset *m, json_t *line, struct fault *fault)
 {
 	struct inspect *in = context;
-	uint64_t number = m->list.count, size = m->entry[number - 1].file.bytes, found_bytes = 0;
+	uint64_t number = m->list.count, size = m->entry[number - 1].file.bytes;
 	const char *root = in->place.set.list.root, *name = shard_list_name(&m->list, number - 1);
 	int64_t found = shard_list_find(&in->place.set.list, name);
+	const struct entry *entry = in->place.set.entry;
 
-	if (found >= 0)
-		found_bytes = ctl_place_object(&in->place, (uint64_t)found).size;
 	if (found < 0)
 		report(in, root, name,
 			"is in line %" PRIu64 " of the manifest, but not in the store; upload it",
 			number);
-	else if (found_bytes != size)
+	else if (entry[found].file.bytes != size)
 		report(in, root, name,
 			"has %" PRIu64 " bytes, but %" PRIu64 " in line %" PRIu64
 			" of the manifest; upload it again, or write that manifest anew",
-			found_bytes, size, number);
+			entry[found].file.bytes, size, number);
 	if (in->faults || in->deep)
 		return true;
 	json_object_del(line, "etag");

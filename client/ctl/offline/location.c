@@ -199,9 +199,8 @@ static bool list_masks(struct dataset *d, const char *url, struct fault *fault)
 	char path[PATH_MAX + 1];
 
 	for (uint64_t i = 0; fine && i < masks.list.count; i++) {
-		struct object object;
+		const struct object object = dataset_object(&masks, i);
 
-		dataset_object(&masks, i, &object);
 		shard_list_path(&masks.list, i, path, sizeof(path));
 		fine = add_side(d, path, object.size, object.etag) || fault_memory(fault);
 	}
@@ -249,17 +248,9 @@ const char *ctl_place_path(const struct ctl_place *p, uint64_t i, char path[PATH
 	return path;
 }
 
-struct object ctl_place_object(const struct ctl_place *p, uint64_t i)
-{
-	struct object object;
-
-	dataset_object(&p->set, i, &object);
-	return object;
-}
-
 bool ctl_place_pinned(const struct ctl_place *p, uint64_t i, struct fault *fault)
 {
-	return !p->set.bucket || ctl_place_object(p, i).etag ||
+	return !p->set.bucket || dataset_object(&p->set, i).etag ||
 	       fault_set(fault, FAULT_DATA, "",
 		       "has no strong ETag, so tokend could not notice that it was replaced; use a "
 		       "server that sends strong ETags");

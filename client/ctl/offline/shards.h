@@ -54,8 +54,6 @@ bool ctl_place_unlisted(const char *url);
 
 /* The path of shard @i as the user would write it: the place's, or one below it. Returns @path. */
 const char *ctl_place_path(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 1]);
-/* In a store: the object. Its strings belong to the place. */
-struct object ctl_place_object(const struct ctl_place *p, uint64_t i);
 /* Would it be noticed if the shard was replaced? An object needs an ETag. False: @fault. */
 bool ctl_place_pinned(const struct ctl_place *p, uint64_t i, struct fault *fault);
 /* The side files that exist, {"NAME": [SIZE, "ETAG"]} with an ETag in a store: a manifest's member

@@ -316,15 +316,19 @@ static const struct ctl_option stop_options[] = {
 	{CTL_SOCKET_OPTION},
 };
 
-static int stop_at(struct ctl_link *l)
+static int stop(const struct ctl_arguments *a)
 {
-	json_t *status = ctl_ask_status(l, false), *daemon = json_object_get(status, "daemon");
-	uint64_t sessions = status_number(daemon, "sessions");
+	struct ctl_link link = {0};
 	struct ucred peer = {0};
 	socklen_t n = sizeof(peer);
-	bool is_peer = getsockopt(l->fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) == 0 &&
-		       status_number(daemon, "pid") == (uint64_t)peer.pid;
 	enum ctl_heard heard = CTL_MESSAGE;
+
+	if (!ctl_choose(&link, a, NULL, NULL) || !ctl_open(&link, link.socket))
+		return CTL_FAILED;
+	json_t *status = ctl_ask_status(&link, false), *daemon = json_object_get(status, "daemon");
+	uint64_t sessions = status_number(daemon, "sessions");
+	bool is_peer = getsockopt(link.fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) == 0 &&
+		       status_number(daemon, "pid") == (uint64_t)peer.pid;
 
 	json_decref(status);
 	if (!status)
@@ -332,34 +336,21 @@ static int stop_at(struct ctl_link *l)
 	if (sessions > 0)
 		return ctl_fail("%s: %" PRIu64 " session%s of trainers would start it again; end "
 				"them first: tokctl drain, or tokctl status for their pids",
-			l->socket, sessions, sessions == 1 ? "" : "s");
+			link.socket, sessions, sessions == 1 ? "" : "s");
 	if (!is_peer) /* systemd listens, or the daemon is in another PID namespace */
 		return ctl_fail("%s: is a service, or in another PID namespace; stop it there: "
 				"systemctl stop tokend.socket tokend",
-			l->socket);
+			link.socket);
 	if (kill(peer.pid, SIGTERM) < 0)
-		return ctl_fail("%s: cannot stop pid %d: %s; its owner or root can", l->socket,
+		return ctl_fail("%s: cannot stop pid %d: %s; its owner or root can", link.socket,
 			(int)peer.pid, strerror(errno));
 	while (heard == CTL_MESSAGE)
-		heard = ctl_hear(l, STOP_MS, (struct pollfd){-1, 0, 0});
+		heard = ctl_hear(&link, STOP_MS, (struct pollfd){-1, 0, 0});
 	if (heard != CTL_LOST)
-		return ctl_fail("%s: pid %d has not ended within %d s; look at its log", l->socket,
-			(int)peer.pid, STOP_MS / 1000);
+		return ctl_fail("%s: pid %d has not ended within %d s; look at its log",
+			link.socket, (int)peer.pid, STOP_MS / 1000);
 	printf("stopped pid %d\n", (int)peer.pid);
 	return CTL_OK;
-}
-
-static int stop(const struct ctl_arguments *a)
-{
-	struct ctl_link link = {0};
-
-	if (!ctl_choose(&link, a, NULL, NULL) || !ctl_open(&link, link.socket))
-		return CTL_FAILED;
-
-	int status = stop_at(&link);
-
-	ctl_disconnect(&link);
-	return status;
 }
 
 const struct ctl_command ctl_stop = {
