@@ -234,8 +234,8 @@ static void count_arguments(const struct ctl_command *c, int *least, int *most)
 	*least = *most = 0;
 	for (size_t n; (n = strcspn(word, " ")) > 0; word += n, word += *word == ' ') {
 		*least += *word != '[';
-		if (*most < CTL_ANY)
-			*most = memmem(word, n, "...", 3) ? CTL_ANY : *most + 1;
+		if (*most < INT_MAX)
+			*most = memmem(word, n, "...", 3) ? INT_MAX : *most + 1;
 	}
 }
 

@@ -40,7 +40,6 @@ bool ctl_grow(void **array, size_t n, size_t bytes);
 enum {
 	CTL_OPTIONS = 24,  /* most options of a command */
 	CTL_COMMANDS = 32, /* most commands, and most subcommands of one */
-	CTL_ANY = INT_MAX, /* any number of arguments */
 };
 
 enum ctl_kind {
@@ -238,10 +237,8 @@ void emit_end_line(struct emit *e);
 /* Only in JSON: begins an object or array, '{' or '[', and ends it, '}' or ']'. */
 void emit_open(struct emit *e, const char *key, char bracket);
 void emit_close(struct emit *e, char bracket);
-/* Only in JSON: a value that is JSON already. */
+/* Only in JSON: a value that is JSON already; with "" as key also members, separated by ','. */
 void emit_json(struct emit *e, const char *key, const char *json);
-/* Only in JSON: the members of an object that is JSON already. */
-void emit_members(struct emit *e, const char *object);
 
 /* Ends the row, and its object. */
 void emit_row(struct emit *e);

@@ -199,12 +199,6 @@ void emit_json(struct emit *e, const char *key, const char *json)
 		put(e, json, strlen(json));
 }
 
-void emit_members(struct emit *e, const char *object)
-{
-	if (member(e, ""))
-		put(e, object + 1, strlen(object) - 2); /* without its braces */
-}
-
 /* ---- values ---- */
 
 void emit_text(struct emit *e, const char *key, const char *head, const char *text)

@@ -385,9 +385,12 @@ static void show_mixes(struct emit *e, const struct cursor *c)
 static void show(struct emit *e, const struct cursor *c, const struct found *found)
 {
 	static char json[CURSOR_JSON_BYTES];
+	size_t n = e->json ? cursor_json(c, json, sizeof(json)) : 0;
 
-	if (e->json && cursor_json(c, json, sizeof(json)) > 0)
-		emit_members(e, json);
+	if (n > 0) {
+		json[n - 1] = 0;
+		emit_json(e, "", json + 1); /* without its braces */
+	}
 	if (found) {
 		emit_text(e, "file", NULL, found->path);
 		emit_number(e, "offset", NULL, found->offset);
@@ -405,12 +408,10 @@ static void show(struct emit *e, const struct cursor *c, const struct found *fou
 	emit_line(e, "end     %s", c->epochs || c->samples ? digits(cursor_end(c)).text : "-");
 	if (c->epochs)
 		emit_line(e, "epochs  %" PRIu64, c->epochs);
-	if (!e->json) {
-		emit_line(e, "%s", "");
-		show_datasets(e, c);
-		emit_line(e, "%s", "");
-		show_mixes(e, c);
-	}
+	emit_line(e, "%s", "");
+	show_datasets(e, c);
+	emit_line(e, "%s", "");
+	show_mixes(e, c);
 	emit_row(e);
 }
 

@@ -688,9 +688,9 @@ static void check_join(struct inspect *in, const char *path)
 /* Writes the manifest of the objects at @url from that at @path. */
 static void join(struct inspect *in, const char *path, const char *url)
 {
-	struct dataset named = {.hint.type = SHARD_U16}, from = named;
+	static struct dataset named = {.hint.type = SHARD_U16}, from = {.hint.type = SHARD_U16};
 	const struct listed *listed = find_listed(in, url, &(int64_t){0});
-	struct shard_list names = {.root = NULL};
+	static struct shard_list names;
 	bool unlisted = ctl_place_unlisted(url), fine = true;
 	struct fault fault;
 
@@ -707,14 +707,9 @@ static void join(struct inspect *in, const char *path, const char *url)
 			check_join(in, path);
 		if (fine && in->deep && !in->faults) /* makes the lines anew */
 			inspect_place(in);
-		else
-			dataset_close(&in->place.set);
 	}
 	if (!fine)
 		report(in, path, NULL, "%s", fault.text);
-	dataset_close(&named);
-	dataset_close(&from);
-	shard_list_free(&names);
 }
 
 static const struct ctl_option manifest_options[] = {
@@ -735,7 +730,6 @@ static int manifest(const struct ctl_arguments *a)
 	static struct inspect in = {.makes = true};
 	struct ctl_file file;
 	int status, shards = !from;
-	bool begun, opened;
 
 	if (url_text_is(to))
 		return ctl_usage(a->command,
@@ -745,21 +739,21 @@ static int manifest(const struct ctl_arguments *a)
 	if (from && !(remote && bytes_ends_in(path, "/")))
 		return ctl_usage(a->command, "--from needs a URL that ends in '/'");
 	status = inspect_begin(&in, a, &shards);
-	begun = status == CTL_OK;
+	if (status != CTL_OK)
+		return inspect_end(&in, status);
 	in.deep |= !remote; /* for the digests: files have no ETag */
 	/* The shards are listed before FILE is written, which may be in their directory. */
-	opened = begun && !from && inspect_open(&in, path, NULL);
-	if (!ctl_file_begin(&file, to)) {
-		dataset_close(&in.place.set);
+	bool opened = !from && inspect_open(&in, path, NULL);
+
+	if (!ctl_file_begin(&file, to))
 		return inspect_end(&in, CTL_FAILED);
-	}
 	in.manifest = file.to;
-	if (begun && from)
+	if (from)
 		join(&in, from, path);
 	else if (opened)
 		inspect_place(&in);
-	status = inspect_end(&in, status); /* if the report fails, the manifest may lack shards */
-	if (begun && status != CTL_OK)
+	status = inspect_end(&in, CTL_OK); /* if the report fails, the manifest may lack shards */
+	if (status != CTL_OK)
 		ctl_fail("%s: not written because of the problems above", to);
 	return ctl_file_end(&file, status == CTL_OK) || status != CTL_OK ? status : CTL_FAILED;
 }

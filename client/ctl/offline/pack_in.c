@@ -2,12 +2,10 @@
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
 
-#define XXH_INLINE_ALL
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <xxhash.h>
 
 /* ---- a source ---- */
 
@@ -34,12 +32,10 @@ static bool fail(const struct pack_source *s, struct fault *fault)
 static uint64_t identify(const struct shard *shard, int fd)
 {
 	const struct shard_facts *f = &shard->facts;
-	uint64_t facts[] = {f->tokens, f->type, f->index, f->bounds, 0};
 	struct stat st;
+	uint64_t file = fd >= 0 && fstat(fd, &st) == 0 ? bytes_id(&st) : 0;
 
-	if (fd >= 0 && fstat(fd, &st) == 0)
-		facts[4] = bytes_id(&st);
-	return XXH64(facts, sizeof(facts), 0);
+	return order_derive(file, f->tokens, f->type, f->index, f->bounds);
 }
 
 static bool is_same(

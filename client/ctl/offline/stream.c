@@ -74,12 +74,10 @@ static bool is_past(const struct cursor *early, const struct cursor *late)
 static bool read_furthest(
 	struct cursor *furthest, const char *const *paths, unsigned n, const struct cursor *begin)
 {
-	struct cursor *c = calloc(n, sizeof(*c));
-	bool good = true;
+	static struct cursor *c; /* not freed: the process ends */
+	bool good = (c = calloc(n, sizeof(*c))) || ctl_error(PHRASE_MEMORY);
 	unsigned at = 0;
 
-	if (!c)
-		return ctl_error(PHRASE_MEMORY);
 	for (unsigned i = 0; i < n && good; i++) {
 		good = ctl_cursor_read(&c[i], paths[i], begin);
 		if (good && c[i].next >= c[at].next)
@@ -93,10 +91,6 @@ static bool read_furthest(
 				paths[i], paths[at]);
 	if (good)
 		*furthest = c[at];
-	for (unsigned i = 0; i < n; i++)
-		if (!good || i != at)
-			cursor_free(&c[i]);
-	free(c);
 	return good;
 }
 

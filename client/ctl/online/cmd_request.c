@@ -33,8 +33,6 @@ struct participant {
 
 struct request {
 	const struct ctl_arguments *a;
-	const char *kind;
-
 	struct ctl_link link;
 	int signals;
 	uint64_t serial; /* of the query that created it */
@@ -217,11 +215,12 @@ static void put_rescale(struct request *r)
 
 static void put_result(struct request *r)
 {
+	const char *kind = r->a->command->name;
 	bool mix = r->a->command == &ctl_mix, edit = mix || r->a->command == &ctl_skip;
 	struct emit *e = &r->e;
 
 	emit_number(e, "request", NULL, r->number);
-	emit_text(e, "kind", NULL, r->kind);
+	emit_text(e, "kind", NULL, kind);
 	emit_text(e, "stream", NULL, r->a->argument[0]);
 	emit_text(e, "run", NULL, r->run);
 	emit_number(e, "sessions", NULL, r->participants);
@@ -237,7 +236,7 @@ static void put_result(struct request *r)
 			tag ? ", tag " : "", tag ? tag : "");
 	}
 	if (edit && !r->has_acts_from)
-		emit_line(e, "%s: done, the run is at position %" PRIu64, r->kind, r->cursor.next);
+		emit_line(e, "%s: done, the run is at position %" PRIu64, kind, r->cursor.next);
 	else if (mix)
 		emit_line(e, "the new mix begins at position %" PRIu64 "; the run is at %" PRIu64,
 			r->acts_from, r->from);
@@ -407,7 +406,7 @@ static int ask(struct request *r, const char *args)
 		return CTL_FAILED;
 	r->signals = ctl_signals(); /* so that the request can be cancelled */
 	wire_set_text(&query, WIRE_STREAM, stream);
-	wire_set_text(&query, WIRE_KIND, r->kind);
+	wire_set_text(&query, WIRE_KIND, r->a->command->name);
 	wire_set_text(&query, WIRE_ARGS, args);
 	if (run)
 		wire_set_text(&query, WIRE_RUN, run);
@@ -426,8 +425,7 @@ static int ask(struct request *r, const char *args)
 
 static int request(const struct ctl_arguments *a)
 {
-	struct request r = {
-		.a = a, .kind = a->command->name, .link.fd = -1, .e.json = ctl_given(a, "json")};
+	struct request r = {.a = a, .link.fd = -1, .e.json = ctl_given(a, "json")};
 	char args[WIRE_ARGS_BYTES] = "";
 	int status;
 

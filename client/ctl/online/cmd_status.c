@@ -13,7 +13,7 @@ struct listing {
 	struct emit e;
 	struct ctl_link link;
 	const struct ctl_arguments *a;
-	bool watch, terminal;
+	bool watch;
 	const char *sort; /* one of keys; NULL: by the sessions' numbers */
 	json_t *before;	  /* of each daemon: batches that its sessions had released, and when */
 };
@@ -325,11 +325,10 @@ static void show(const char *text)
 static bool watch(struct listing *l, uint64_t interval_ms)
 {
 	struct pollfd signals = {ctl_signals(), POLLIN, 0};
+	bool ok, terminal = isatty(STDOUT_FILENO) && !l->e.json;
 	uint64_t now, next;
-	bool ok;
 
-	l->terminal = isatty(STDOUT_FILENO) && !l->e.json;
-	l->link.quiet = l->terminal;
+	l->link.quiet = terminal;
 	for (bool first = true;; first = false) {
 		char *text = NULL;
 		size_t bytes;
@@ -341,14 +340,14 @@ static bool watch(struct listing *l, uint64_t interval_ms)
 		ok = put_all(l);
 		emit_end(&l->e, CTL_OK);
 		fclose(l->e.to);
-		if (l->terminal)
+		if (terminal)
 			show(text);
 		else
 			printf("%s%s", first || l->e.json ? "" : "\n", text);
 		free(text);
 		if (fflush(stdout) != 0)
 			return ctl_error("stdout: %s", strerror(errno));
-		if (!ok && l->terminal)
+		if (!ok && terminal)
 			ctl_fail("%s", l->link.why);
 		if (first && !ok)
 			return false;

@@ -13,9 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #define WHICH "add -c FILE, or the --socket of one that `tokctl status` lists"
 
 /* ---- the name of a private daemon's socket ---- */
@@ -36,7 +33,8 @@ bool ctl_private_socket(const char *config, char path[WIRE_SOCKET_BYTES], struct
 	if (n < 0)
 		return false;
 	snprintf(name, sizeof(name), "%016" PRIx64 ".sock",
-		XXH3_64bits_withSeed(text, (size_t)n, XXH3_64bits(config, strlen(config))));
+		order_derive(
+			order_name_hash(config, strlen(config)), order_checksum(text, (size_t)n)));
 	if (!runtime || access(runtime, W_OK | X_OK) < 0 ||
 		!place_own(runtime, getuid(), name, path))
 		place_own(NULL, getuid(), name, path);
