@@ -155,27 +155,34 @@ bool ctl_file_write(const char *path, const void *bytes, size_t n)
 
 /* ---- mapped files ---- */
 
-static const char *mapped; /* the name of the file */
+static struct {
+	const char *path;
+	void *at;
+	size_t bytes; /* 0: none */
+} mapped;
 
 static void on_bus_error(int number)
 {
 	(void)number;
-	ctl_fail("%s: became shorter, or cannot be read", mapped);
+	ctl_fail("%s: became shorter, or cannot be read", mapped.path);
 	_exit(CTL_FAILED);
 }
 
 const void *ctl_map(const char *path, size_t *bytes)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	const void *at = MAP_FAILED;
+	void *at = MAP_FAILED;
 	struct stat st;
 
+	if (mapped.bytes > 0)
+		munmap(mapped.at, mapped.bytes);
+	mapped.bytes = 0;
 	if (fd >= 0 && fstat(fd, &st) == 0) {
 		*bytes = (size_t)st.st_size;
 		if (S_ISDIR(st.st_mode))
 			errno = EISDIR;
 		else
-			at = *bytes ? mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0) : "";
+			at = *bytes ? mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0) : &mapped;
 	}
 	if (at == MAP_FAILED)
 		ctl_fail("%s: %s", path, strerror(errno));
@@ -183,15 +190,11 @@ const void *ctl_map(const char *path, size_t *bytes)
 		close(fd);
 	if (at == MAP_FAILED)
 		return NULL;
-	mapped = path;
+	mapped.path = path;
+	mapped.at = at;
+	mapped.bytes = *bytes;
 	signal(SIGBUS, on_bus_error);
 	return at;
-}
-
-void ctl_unmap(const void *at, size_t bytes)
-{
-	if (bytes)
-		munmap((void *)(uintptr_t)at, bytes);
 }
 
 /* ---- cursor files ---- */
@@ -201,12 +204,10 @@ bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct curso
 	struct fault fault;
 	size_t n;
 	const void *bytes = ctl_map(path, &n);
-	bool good = bytes && cursor_decode(cursor, bytes, n, &fault);
 
 	if (!bytes)
 		return false;
-	ctl_unmap(bytes, n);
-	if (!good)
+	if (!cursor_decode(cursor, bytes, n, &fault))
 		return ctl_error("%s: %s: %s", path, fault.field, fault.text);
 	return !begin || cursor_belongs(cursor, begin, &fault) ||
 	       ctl_error("%s: is not a cursor of stream %s: %s: %s", path, begin->stream,

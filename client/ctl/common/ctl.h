@@ -274,12 +274,11 @@ bool ctl_file_write(const char *path, const void *bytes, size_t n);
 bool ctl_file_sync_parent(const char *path);
 
 /*
- * Maps a regular file to read it, one at a time. NULL after an error was printed. If a read of the
- * mapping fails, because the file became shorter or its disk fails, the process prints that and
- * exits: no such read may be within malloc() or stdio.
+ * Maps a regular file to read it, until the next call. NULL after an error was printed. If a read
+ * of the mapping fails, because the file became shorter or its disk fails, the process prints that
+ * and exits: no such read may be within malloc() or stdio. @path is borrowed until then.
  */
 const void *ctl_map(const char *path, size_t *bytes);
-void ctl_unmap(const void *mapped, size_t bytes);
 
 /* Reads the cursor file @path to @cursor, which is zero; false after an error. @begin: the first
  * cursor of the stream that @cursor must belong to, or NULL. The caller calls cursor_free() after a

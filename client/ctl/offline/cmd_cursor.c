@@ -307,8 +307,8 @@ static void search_file(struct search *s, const char *path)
 
 	s->path = path;
 	s->from = at = ctl_map(path, &n);
-	s->failed = !s->from;
-	if (s->failed)
+	s->failed = !at;
+	if (!at)
 		return;
 	s->end = s->from + n;
 	for (; !s->failed && (at = memmem(at, (size_t)(s->end - at), "tkdc", 4)); at++) {
@@ -320,7 +320,6 @@ static void search_file(struct search *s, const char *path)
 	for (at = s->from; !s->failed && (at = memmem(at, (size_t)(s->end - at), "746b6463", 8));
 		at++)
 		look(s, HEX, at);
-	ctl_unmap(s->from, n);
 }
 
 static int by_name(const FTSENT **a, const FTSENT **b)

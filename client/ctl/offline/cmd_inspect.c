@@ -8,7 +8,6 @@
 #include "client/ctl/offline/offline.h"
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
-#include "proto/phrases.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -26,33 +25,6 @@ struct listed {
 	char *root;	      /* with links resolved, to compare with paths */
 	bool judged, joined;  /* its samples are joined; known once it is judged */
 };
-
-/* The command, and what was seen so far. It is not freed: the process ends. */
-struct inspect {
-	struct emit emit;
-	struct ctl_input input;
-	struct listed *listed; /* all datasets of the config */
-	unsigned lists;
-	bool deep, faults, makes; /* a manifest is made, */
-	FILE *manifest;		  /* which is written here once the shards are listed; or NULL */
-
-	/* the path that is read */
-	struct ctl_place place;
-	const struct dataset *from; /* that the shards must agree with; NULL: their dataset's */
-	struct dataset first;	    /* as of a listed one, of shards in no dataset */
-	struct inspected *shard;    /* that are read at once; the first is number @at */
-	uint64_t at;
-};
-
-/* The options of both commands. */
-#define INSPECT_INPUT                                                                              \
-	{OPTION_TEXT("config", "FILE",                                                             \
-		 "config whose datasets say how to read their shards; also counts windows"),       \
-		.letter = 'c'},                                                                    \
-		{CTL_INPUT_FORMAT_OPTION}, {CTL_INPUT_DTYPE_OPTION},                               \
-	{                                                                                          \
-		CTL_INPUT_COLUMN_OPTION                                                            \
-	}
 
 enum {
 	SAMPLED_MOST = 64, /* shards of a place */
@@ -82,6 +54,33 @@ struct inspected {
 	unsigned problems;
 	char problem[PROBLEMS][PATH_MAX + 512];
 };
+
+/* The command, and what was seen so far. It is not freed: the process ends. */
+struct inspect {
+	struct emit emit;
+	struct ctl_input input;
+	struct listed *listed; /* all datasets of the config */
+	unsigned lists;
+	bool deep, faults, makes; /* a manifest is made, */
+	FILE *manifest;		  /* which is written here once the shards are listed; or NULL */
+
+	/* the path that is read */
+	struct ctl_place place;
+	const struct dataset *from; /* that the shards must agree with; NULL: their dataset's */
+	struct dataset first;	    /* as of a listed one, of shards in no dataset */
+	struct inspected shard[AT_ONCE]; /* that are read at once; the first is number @at */
+	uint64_t at;
+};
+
+/* The options of both commands. */
+#define INSPECT_INPUT                                                                              \
+	{OPTION_TEXT("config", "FILE",                                                             \
+		 "config whose datasets say how to read their shards; also counts windows"),       \
+		.letter = 'c'},                                                                    \
+		{CTL_INPUT_FORMAT_OPTION}, {CTL_INPUT_DTYPE_OPTION},                               \
+	{                                                                                          \
+		CTL_INPUT_COLUMN_OPTION                                                            \
+	}
 
 /* ---- the report ---- */
 
@@ -336,7 +335,7 @@ static bool read_shard(const struct parallel *p, struct fault *fault)
 	int fd;
 
 	(void)fault;
-	f->i = i;
+	*f = (struct inspected){.i = i};
 	ctl_place_path(&in->place, i, f->path);
 	shard_list_path(&in->place.set.list, i, file, sizeof(file));
 	f->listed = find_listed(in, file, &f->number);
@@ -530,15 +529,9 @@ static void inspect_place(struct inspect *in)
 	ctl_progress_begin(p->path, in->deep ? "tokens" : "shards", in->deep ? 0 : shards);
 	for (in->at = 0; in->at < shards && !in->emit.error; in->at += n) {
 		n = shards - in->at < AT_ONCE ? shards - in->at : AT_ONCE;
-		in->shard = calloc(n, sizeof(*in->shard));
-		if (!in->shard) {
-			report(in, p->path, NULL, PHRASE_MEMORY);
-			break;
-		}
 		parallel_for(n, threads, read_shard, in, &fault);
 		for (uint64_t i = 0; i < n; i++)
 			end_shard(in, &in->shard[i]);
-		free(in->shard);
 	}
 	ctl_progress_end();
 	dataset_close(&in->place.set);
@@ -590,7 +583,7 @@ static int inspect_end(struct inspect *in, int status)
 {
 	if (status == CTL_OK)
 		status = emit_end(&in->emit, in->faults ? CTL_FAILED : CTL_OK);
-	ctl_input_end(&in->input);
+	store_close(in->input.stores);
 	return status;
 }
 
@@ -727,7 +720,7 @@ static int manifest(const struct ctl_arguments *a)
 {
 	const char *path = a->argument[0], *to = a->argument[1], *from = ctl_text(a, "from");
 	bool remote = url_text_is(path);
-	static struct inspect in = {.makes = true};
+	static struct inspect in;
 	struct ctl_file file;
 	int status, shards = !from;
 
@@ -738,6 +731,7 @@ static int manifest(const struct ctl_arguments *a)
 			to);
 	if (from && !(remote && bytes_ends_in(path, "/")))
 		return ctl_usage(a->command, "--from needs a URL that ends in '/'");
+	in.makes = true;
 	status = inspect_begin(&in, a, &shards);
 	if (status != CTL_OK)
 		return inspect_end(&in, status);

@@ -430,7 +430,7 @@ static int pack(const struct ctl_arguments *a)
 		if (!fine)
 			ctl_fail("%s", fault.text);
 	}
-	ctl_input_end(&p.input);
+	store_close(p.input.stores);
 	return status;
 }
 

@@ -42,7 +42,7 @@ static void put_tokens(struct plan *p, const void *tokens)
 }
 
 /* @tokens: NULL, or those of the window. */
-static bool put_row(void *context, const void *item, const void *tokens)
+static void put_row(void *context, const void *item, const void *tokens)
 {
 	struct plan *p = context;
 	const struct row *r = item;
@@ -76,7 +76,6 @@ static bool put_row(void *context, const void *item, const void *tokens)
 		put_tokens(p, tokens);
 	}
 	emit_row(e);
-	return !e->error;
 }
 
 /* Prints @rows rows from @position on, those of @rank. False after an error was printed. */
@@ -85,7 +84,7 @@ static bool put_rows(struct plan *p, uint64_t position, uint64_t rows, uint64_t 
 	uint64_t end = cursor_end(&p->h->cursor), left = position < end ? end - position : 0;
 	bool done = true;
 
-	for (uint64_t i = 0; i < rows && done; i++) {
+	for (uint64_t i = 0; i < rows && done && !p->e.error; i++) {
 		struct row row = {.rank = rank, .row = i, .position = position + i};
 		struct order_place *place = &row.window.place;
 
@@ -95,9 +94,10 @@ static bool put_rows(struct plan *p, uint64_t position, uint64_t rows, uint64_t 
 			done = ctl_error("position %" PRIu64
 					 ": dataset %s is no longer in the config",
 				row.position, p->h->cursor.dataset[place->dataset].name);
+		else if (p->reader)
+			done = ctl_windows_add(p->reader, &row);
 		else
-			done = p->reader ? ctl_windows_add(p->reader, &row)
-					 : put_row(p, &row, NULL);
+			put_row(p, &row, NULL);
 	}
 	return done;
 }

@@ -103,7 +103,7 @@ static bool is_past(const struct row *row)
 
 /* A row that counts: of the range, or past the end of the stream. @tokens: NULL if the order does
  * not have it. */
-static bool judge_row(void *context, const void *item, const void *tokens)
+static void judge_row(void *context, const void *item, const void *tokens)
 {
 	const struct row *row = item;
 	struct proof *p = context;
@@ -112,7 +112,7 @@ static bool judge_row(void *context, const void *item, const void *tokens)
 
 	if (is_past(row)) {
 		add_finding(p, ALTERED, here);
-		return true;
+		return;
 	}
 	state = &p->state[row->position - p->from];
 	if (*state == TAKEN) {
@@ -133,7 +133,6 @@ static bool judge_row(void *context, const void *item, const void *tokens)
 	}
 	if (!tokens || !has_tokens(p, row, tokens) || !in_force(p, row))
 		add_finding(p, ALTERED, here);
-	return true;
 }
 
 static bool see_row(struct proof *p, struct row *row)
@@ -158,16 +157,16 @@ static bool see_section(struct proof *p, const struct record_section *s)
 {
 	size_t bytes;
 	const uint64_t(*entry)[2] = ctl_map(s->file->path, &bytes);
-	bool done = entry;
+	bool done = true;
 
-	if (entry && bytes / RECORD_ENTRY_BYTES < s->entry + s->rows)
-		done = ctl_error("%s: was truncated while it was read", s->file->path);
+	if (!entry)
+		return false;
+	if (bytes / RECORD_ENTRY_BYTES < s->entry + s->rows)
+		return ctl_error("%s: was truncated while it was read", s->file->path);
 	for (uint64_t i = s->entry; done && i < s->entry + s->rows; i++)
 		done = see_row(
 			p, &(struct row){
 				   .section = s, .position = entry[i][0], .checksum = entry[i][1]});
-	if (entry)
-		ctl_unmap(entry, bytes);
 	return done;
 }
 

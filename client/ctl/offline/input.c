@@ -85,13 +85,6 @@ int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a, int 
 	return input->stores ? CTL_OK : ctl_fail("%s", fault.text);
 }
 
-void ctl_input_end(struct ctl_input *input)
-{
-	frames_free(input->hint.frames);
-	store_close(input->stores);
-	config_free(input->config);
-}
-
 /* ---- opening ---- */
 
 struct ctl_input ctl_input_at(const struct ctl_place *p, const struct ctl_input *input)

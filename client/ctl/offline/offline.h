@@ -83,17 +83,16 @@ struct ctl_windows;
 
 /*
  * Gets the items that were added, in order, with the tokens of their windows: seq_len + extra, in
- * the stream's width; NULL: the item has none. False: no more are wanted.
+ * the stream's width; NULL: the item has none.
  */
-typedef bool ctl_windows_take(void *context, const void *item, const void *tokens);
+typedef void ctl_windows_take(void *context, const void *item, const void *tokens);
 
 /* Reads windows for items of @item_bytes, which begin with a struct ctl_window. Windows in a store
  * are read many at once, so items may wait for others. One reader is open at a time. Borrows @s
  * until closed. NULL after an error was printed. */
 struct ctl_windows *ctl_windows_open(
 	const struct ctl_stream *s, size_t item_bytes, ctl_windows_take *take, void *context);
-/* Adds a copy of @item. False: @take returned it, or an error was printed; then the items before it
- * were taken. */
+/* Adds a copy of @item. False after an error; then the items before it were taken. */
 bool ctl_windows_add(struct ctl_windows *reader, const void *item);
 /* Takes the items that wait. */
 bool ctl_windows_flush(struct ctl_windows *reader);

@@ -446,8 +446,6 @@ bool records_read(struct records *r, const struct ctl_stream *s, const struct ct
 		const void *mapped = ctl_map(r->reading->path, &bytes);
 
 		done = mapped && scan_entries(r, mapped, bytes / RECORD_ENTRY_BYTES);
-		if (mapped)
-			ctl_unmap(mapped, bytes);
 	}
 	if (!done)
 		return false;

@@ -87,10 +87,9 @@ struct ctl_input {
  * Takes the options, and opens config and stores. The first *@n arguments are paths of shards,
  * which cannot be on a server without listings. Side files (an index, a mask, …) of shards that are
  * also named are removed from them: a shell expands DIRECTORY/[*] to all of them. Returns an exit
- * status. ctl_input_end() is needed either way.
+ * status. The caller closes input->stores either way; the rest lasts until the process ends.
  */
 int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a, int *n);
-void ctl_input_end(struct ctl_input *input);
 /* @input for the shards of the place. */
 struct ctl_input ctl_input_at(const struct ctl_place *p, const struct ctl_input *input);
 /* Recognises and opens a shard. ctl_input_close() is needed either way. NULL: the fault does not

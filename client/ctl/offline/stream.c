@@ -333,15 +333,14 @@ bool ctl_windows_flush(struct ctl_windows *r)
 {
 	struct fault fault;
 	uint64_t n = r->n, good = parallel_for(n, r->stores ? CTL_GETS : 1, read_window, r, &fault);
-	bool wanted = true;
 
 	r->n = 0;
-	for (uint64_t i = 0; i < good && wanted; i++)
-		wanted = r->take(r->context, window_of(r, i),
+	for (uint64_t i = 0; i < good; i++)
+		r->take(r->context, window_of(r, i),
 			window_of(r, i)->of ? r->tokens + i * r->window_bytes : NULL);
 	if (good < n)
 		ctl_fail("%s", fault.text);
-	return good == n && wanted;
+	return good == n;
 }
 
 bool ctl_windows_add(struct ctl_windows *r, const void *item)

@@ -8,7 +8,6 @@
 #include "proto/phrases.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -425,19 +424,16 @@ static int ask(struct request *r, const char *args)
 
 static int request(const struct ctl_arguments *a)
 {
-	struct request r = {.a = a, .link.fd = -1, .e.json = ctl_given(a, "json")};
+	static struct request r; /* what it has is not freed: the process ends */
 	char args[WIRE_ARGS_BYTES] = "";
 	int status;
 
+	r.a = a;
+	r.e.json = ctl_given(a, "json");
 	if (ctl_given(a, "run") && !wire_name_ok(ctl_text(a, "run")))
 		return ctl_fail("--run %s: must be " PHRASE_NAME, ctl_text(a, "run"));
 	status = write_args(a, args);
-	if (status == CTL_OK)
-		status = ask(&r, args);
-	ctl_disconnect(&r.link);
-	cursor_free(&r.cursor);
-	free(r.participant);
-	return status;
+	return status == CTL_OK ? ask(&r, args) : status;
 }
 
 /* ---- the tables ---- */

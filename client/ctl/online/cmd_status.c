@@ -13,9 +13,7 @@ struct listing {
 	struct emit e;
 	struct ctl_link link;
 	const struct ctl_arguments *a;
-	bool watch;
-	const char *sort; /* one of keys; NULL: by the sessions' numbers */
-	json_t *before;	  /* of each daemon: batches that its sessions had released, and when */
+	json_t *before; /* of each daemon: batches that its sessions had released, and when */
 };
 
 static json_t *get(const json_t *item, const char *name)
@@ -146,7 +144,7 @@ static void put_session(struct listing *l, json_t *s)
 	emit_cell(e, "RANK of WORLD", "%.0f of %.0f", real(s, "rank"), real(s, "world"));
 	emit_number(e, NULL, "MICRO", status_number(s, "micro"));
 	emit_number(e, NULL, "POSITION", status_number(s, "position"));
-	if (l->watch)
+	if (ctl_given(l->a, "watch"))
 		emit_decimal(e, NULL, "TOKENS/S", real(s, "tokens_per_s"), 0);
 	emit_cell(e, "READY", "%.0f of %.0f", real(s, "ready"), real(s, "slots"));
 	put_waits(e, s);
@@ -272,10 +270,10 @@ static bool put_daemon(struct listing *l, const char *path, const struct ctl_dae
 			heading->from == PLACE_PRIVATE ? ", private" : "",
 			status_text(get(status, "daemon"), "config"));
 	emit_table(&l->e); /* the lines so far are above the heads */
-	if (l->watch)
+	if (ctl_given(l->a, "watch"))
 		set_rates(l, status);
-	if (l->sort)
-		sort(get(status, "sessions"), l->sort);
+	if (ctl_given(l->a, "sort")) /* otherwise by their numbers */
+		sort(get(status, "sessions"), keys[ctl_number(l->a, "sort", 0)]);
 	json_array_foreach(get(status, "sessions"), i, session) put_session(l, session);
 	put_total(l, status);
 	emit_table(&l->e);
@@ -373,14 +371,10 @@ static const struct ctl_option options[] = {
 
 static int status(const struct ctl_arguments *a)
 {
-	struct listing l = {.a = a,
-		.e.json = ctl_given(a, "json"),
-		.watch = ctl_given(a, "watch"),
-		.sort = ctl_given(a, "sort") ? keys[ctl_value(a, "sort")->number] : NULL,
-		.before = json_object()};
+	struct listing l = {.a = a, .e.json = ctl_given(a, "json"), .before = json_object()};
 	bool ok;
 
-	if (l.watch)
+	if (ctl_given(a, "watch"))
 		ok = watch(&l, (uint64_t)(ctl_value(a, "watch")->decimal * 1000));
 	else
 		ok = emit_end(&l.e, put_all(&l) ? CTL_OK : CTL_FAILED) == CTL_OK;
