@@ -8,13 +8,7 @@
 
 /* ---- a stream ---- */
 
-/*
- * Reports @cause, a fault of a cursor made from the config, as config_refuse(): "FILE:LINE:
- * streams.NAME: FIELD: TEXT". The line is the stream's, its schedule's, or that of a step. Always
- * false.
- */
-static bool refuse_cursor(
-	const struct stream *stream, const struct fault *cause, struct fault *fault)
+bool stream_refuse(const struct stream *stream, const struct fault *cause, struct fault *fault)
 {
 	const struct config_stream *config = stream->config;
 	bool schedule = strncmp(cause->field, "schedule", strlen("schedule")) == 0,
@@ -112,7 +106,7 @@ static bool open_stream(struct stream *stream, FILE *saved, struct fault *fault)
 		if (!dataset_open(&stream->dataset[i], saved, fault))
 			return false;
 	return set_width(stream, fault) &&
-	       (begin(stream, &cause) || refuse_cursor(stream, &cause, fault));
+	       (begin(stream, &cause) || stream_refuse(stream, &cause, fault));
 }
 
 /* ---- a stream and a cursor ---- */
@@ -126,53 +120,6 @@ void stream_map(
 			if (strcmp(cursor->dataset[d].name, stream->dataset[i].config->name) == 0)
 				out[d] = &stream->dataset[i];
 	}
-}
-
-bool stream_schedule(const struct stream *stream, struct cursor *cursor, struct fault *fault)
-{
-	const struct config_stream *config = stream->config;
-	uint32_t steps = config->steps;
-	size_t n = cursor->datasets;
-	/* Row 0 has the config's weights, row k those of step k - 1, in the cursor's order. */
-	double *weights = calloc((steps + 1) * n, sizeof(*weights));
-	struct cursor_step *step = calloc(steps + 1, sizeof(*step));
-	uint64_t max_epochs[LIMIT_DATASETS];
-	bool begun = steps > 0 && config->step[0].from < config->step[0].to &&
-		     config->step[0].from < cursor_mix_at(cursor);
-	char field[FAULT_FIELD_BYTES];
-	struct fault cause;
-	bool done = (weights && step) || fault_memory(&cause);
-
-	for (size_t d = 0; d < n; d++)
-		max_epochs[d] = cursor->dataset[d].max_epochs;
-	for (uint32_t k = 0; done && k < steps; k++) {
-		step[k] = config->step[k];
-		step[k].weights = weights + (k + 1) * n;
-	}
-	for (uint32_t i = 0; done && i < config->datasets; i++) {
-		const struct config_dataset *source = &config->dataset[i];
-		int d = cursor_find(cursor, source->name);
-
-		if (d >= 0)
-			max_epochs[d] = source->max_epochs;
-		for (uint32_t k = 0; k <= steps; k++) {
-			double weight = k == 0 ? source->weight : config->step[k - 1].weights[i];
-
-			if (d >= 0) {
-				weights[k * n + (size_t)d] = weight;
-			} else if (weight > 0 && (k > 0 || begun)) {
-				snprintf(field, sizeof(field), "dataset %s: weight", source->name);
-				done = fault_set(&cause, FAULT_ARGUMENT, field,
-					"the schedule gives it weight, but the cursor does not "
-					"have it yet; add it first (tokctl cursor add)");
-			}
-		}
-	}
-	done = done &&
-	       cursor_schedule(cursor, begun ? weights : NULL, step, steps, max_epochs, &cause);
-	free(weights);
-	free(step);
-	return done || refuse_cursor(stream, &cause, fault);
 }
 
 /* ---- parts of paths ---- */

@@ -267,16 +267,11 @@ void stream_map(
 	const struct stream *stream, const struct cursor *cursor, const struct dataset **out);
 
 /*
- * Applies the config's schedule and max_epochs to a cursor of this stream. The cursor's datasets
- * may differ from the config's; they are matched by name. A dataset that the config no longer has
- * gets no weight and keeps its limit. A dataset that only the config has must be added to the
- * cursor before it gets weight.
- *
- * The current mix lasts until the first step. If the first step is a ramp that has begun, the ramp
- * starts from the config's weights. Call it after cursor_belongs(). On failure returns false,
- * leaves *cursor unchanged, and fills @fault as config_refuse().
+ * Reports @cause, a fault of a cursor made from the config, as config_refuse(): "FILE:LINE:
+ * streams.NAME: FIELD: TEXT". The line is the stream's, its schedule's, or that of a step. Always
+ * false.
  */
-bool stream_schedule(const struct stream *stream, struct cursor *cursor, struct fault *fault);
+bool stream_refuse(const struct stream *stream, const struct fault *cause, struct fault *fault);
 
 /* Calls @tell with each remark about the stream, a line. @doubt: trainers are warned, because the
  * tokens may not be the ones that are meant. */

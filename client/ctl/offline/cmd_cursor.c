@@ -501,6 +501,63 @@ static void note_unnamed(const struct cursor *before, const struct ctl_arguments
 	}
 }
 
+/*
+ * Applies the config's schedule and max_epochs to a cursor of this stream. The cursor's datasets
+ * may differ from the config's; they are matched by name. A dataset that the config no longer has
+ * gets no weight and keeps its limit. A dataset that only the config has must be added to the
+ * cursor before it gets weight.
+ *
+ * The current mix lasts until the first step. If the first step is a ramp that has begun, the ramp
+ * starts from the config's weights. Call it after cursor_belongs(). On failure returns false,
+ * leaves *cursor unchanged, and fills @fault as config_refuse().
+ */
+static bool schedule(const struct stream *stream, struct cursor *cursor, struct fault *fault)
+{
+	const struct config_stream *config = stream->config;
+	uint32_t steps = config->steps;
+	size_t n = cursor->datasets;
+	/* Row 0 has the config's weights, row k those of step k - 1, in the cursor's order. */
+	double *weights = calloc((steps + 1) * n, sizeof(*weights));
+	struct cursor_step *step = calloc(steps + 1, sizeof(*step));
+	uint64_t max_epochs[LIMIT_DATASETS];
+	bool begun = steps > 0 && config->step[0].from < config->step[0].to &&
+		     config->step[0].from < cursor_mix_at(cursor);
+	char field[FAULT_FIELD_BYTES];
+	struct fault cause;
+	bool done = (weights && step) || fault_memory(&cause);
+
+	for (size_t d = 0; d < n; d++)
+		max_epochs[d] = cursor->dataset[d].max_epochs;
+	for (uint32_t k = 0; done && k < steps; k++) {
+		step[k] = config->step[k];
+		step[k].weights = weights + (k + 1) * n;
+	}
+	for (uint32_t i = 0; done && i < config->datasets; i++) {
+		const struct config_dataset *source = &config->dataset[i];
+		int d = cursor_find(cursor, source->name);
+
+		if (d >= 0)
+			max_epochs[d] = source->max_epochs;
+		for (uint32_t k = 0; k <= steps; k++) {
+			double weight = k == 0 ? source->weight : config->step[k - 1].weights[i];
+
+			if (d >= 0) {
+				weights[k * n + (size_t)d] = weight;
+			} else if (weight > 0 && (k > 0 || begun)) {
+				snprintf(field, sizeof(field), "dataset %s: weight", source->name);
+				done = fault_set(&cause, FAULT_ARGUMENT, field,
+					"the schedule gives it weight, but the cursor does not "
+					"have it yet; add it first (tokctl cursor add)");
+			}
+		}
+	}
+	done = done &&
+	       cursor_schedule(cursor, begun ? weights : NULL, step, steps, max_epochs, &cause);
+	free(weights);
+	free(step);
+	return done || stream_refuse(stream, &cause, fault);
+}
+
 /* Returns an exit status. */
 static int apply(struct cursor *c, const struct ctl_arguments *a, const struct ctl_stream *s)
 {
@@ -529,7 +586,7 @@ static int apply(struct cursor *c, const struct ctl_arguments *a, const struct c
 	if (verb == SCHEDULE ? !cursor_belongs(c, &s->stream->begin, &fault)
 			     : !cursor_apply(c, &edit, &at, &fault))
 		return ctl_fail("%s: %s: %s", a->argument[0], fault.field, fault.text);
-	if (verb == SCHEDULE && !stream_schedule(s->stream, c, &fault))
+	if (verb == SCHEDULE && !schedule(s->stream, c, &fault))
 		return ctl_fail("%s", fault.text); /* it names the config's line */
 	return CTL_OK;
 }
