@@ -47,12 +47,11 @@ FAULTS = [
 
 @pytest.fixture(scope="module")
 def cursor(shared):
-    """The cursor of a stream with a schedule, at 6000; `config` is its config."""
+    """The cursor of a stream with a schedule, at 6000."""
     shared.shard("web.bin", 200_000)
     shared.shard("code.bin", 320_100)
     made = shared.file("cursor")
-    config = shared.config(streams={"train": PLAIN})
-    tokctl("new", "-c", config, "train", "-o", shared.file("new"))
+    tokctl("new", "-c", shared.config(streams={"train": PLAIN}), "train", "-o", shared.file("new"))
     tokctl("seek", shared.file("new"), "--to", 6000, "-o", made)
     return made
 
@@ -73,10 +72,11 @@ def test_a_fault_is_one_line_and_writes_nothing(cursor, arguments, status, words
 
 def test_show_and_check_say_what_a_schedule_makes(shared, cursor):
     new = shared.file("new")
-    text, _ = tokctl("show", new)
+    os.mkfifo(pipe := shared.file("pipe"))
+    assert has(tokctl("show", pipe, code=1)[1], "0 bytes are not a cursor")  # it does not wait
     shown = json.loads(tokctl("show", new, "--json")[0])
     code = shown["datasets"][1]
-    rows = text.splitlines()
+    rows = tokctl("show", new)[0].splitlines()
     table = [row.split() for row in rows if row.startswith(("current", "pending"))]
     starts = [segment["start"] for segment in shown["segments"]]
     assert [int(start) for _, start, *_ in table] == starts

@@ -14,6 +14,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum verb { NEW, SHOW, DIFF, SEEK, SKIP, MIX, ADD, REMOVE, SCHEDULE, VERBS };
 static const struct ctl_command verbs[VERBS];
@@ -433,28 +434,20 @@ static bool show_checkpoint(struct emit *e, char *path)
 				  path);
 }
 
-/* A directory, or a file that does not begin like a cursor. */
-static bool is_checkpoint(const char *path)
-{
-	FILE *file = fopen(path, "re");
-	char bytes[4];
-	size_t n = file ? fread(bytes, 1, sizeof(bytes), file) : 0;
-	bool directory = file && n == 0 && errno == EISDIR;
-
-	if (file)
-		fclose(file);
-	return directory || (n > 0 && memcmp(bytes, "tkdc", n) != 0);
-}
-
 static int show_file(const struct ctl_arguments *a)
 {
 	struct emit e = {.json = ctl_given(a, "json")};
 	static struct cursor c;
-	bool good;
+	char *path = a->argument[0];
+	struct stat st;
+	size_t n;
+	bool good, directory = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+	const void *bytes = directory ? NULL : ctl_map(path, &n);
 
-	if (is_checkpoint(a->argument[0]))
-		good = show_checkpoint(&e, a->argument[0]);
-	else if ((good = ctl_cursor_read(&c, a->argument[0], NULL)))
+	/* A checkpoint does not begin like a cursor. */
+	if (directory || (bytes && n > 0 && memcmp(bytes, "tkdc", n < 4 ? n : 4) != 0))
+		good = show_checkpoint(&e, path);
+	else if ((good = bytes && ctl_cursor_read(&c, path, NULL)))
 		show(&e, &c, NULL);
 	return emit_end(&e, good ? CTL_OK : CTL_FAILED);
 }
