@@ -357,7 +357,7 @@ bool reading_cancelled(const struct reading *reading);
 void reading_wait(struct reading *reading, int64_t due_ms);
 /* Waits until reading.due_ms, or until it is cancelled. Ends reading.hasty. */
 void reading_pause(struct reading *reading);
-/* Ends the pauses that @cause ends, at random within @within_ms. */
+/* Ends the pauses that @cause ends, at random within @within_ms. Later ones are short again. */
 void readings_hasten(struct store_bucket *bucket, enum hasty cause, uint32_t within_ms);
 /* Lets readings begin their GETs, as the limit and memory allow: sessions take turns. */
 void bucket_turns(struct store_bucket *bucket);

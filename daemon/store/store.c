@@ -103,6 +103,7 @@ void readings_hasten(struct store_bucket *bucket, enum hasty cause, uint32_t wit
 			continue;
 		int64_t due_ms = stores_now_ms() + stores_random() % within_ms;
 
+		r->paced = 0;
 		if (r->due_ms <= due_ms)
 			continue;
 		r->due_ms = due_ms;

@@ -198,6 +198,31 @@ def test_a_wait_for_a_store_has_a_limit(site):
     injected(WINDOW + 1, site.proxy.injected["503"])
 
 
+def test_an_outage_is_forgotten(site):
+    """A GET that fails once more after it does not pause as long as in its midst."""
+    answered = set()
+
+    def once(request):  # the first GET heals, then each of the others fails once
+        known = request.range in answered or not answered
+        answered.add(request.range)
+        return None if known else BUSY
+
+    site.proxy.inject("503", BUSY, times=1 << 30, match=of_windows)
+    with (
+        site.loader("far", run="outage", start=400_000) as far,
+        site.loader("near_far", run="outage", start=400_000) as near,
+    ):
+        time.sleep(4)
+        site.proxy.clear()
+        site.proxy.inject("once", once, times=1 << 30, match=of_windows)
+        begin = time.monotonic()
+        assert digest(far, 16) == digest(near, 16)
+        took = time.monotonic() - begin
+    site.proxy.clear()
+    print(f"read on after {took:.1f} s, {site.proxy.injected['once']} faults")
+    assert site.proxy.injected["once"] > 16 and took < 3
+
+
 def test_a_store_that_hangs_is_replaced_by_a_reload(site):
     with site.hanging():
         waits = site.loader("far", run="moved", start=500_000)
