@@ -27,7 +27,7 @@ enum {
 	LIMIT_HALVED_MS = 1000,
 	PAUSE_FIRST_MS = 100,
 	PAUSE_MOST_MS = 20 * 1000,
-	OTHER_TRIES = 3, /* GETs in a row of an object that is not the listed one, in 10 s */
+	OTHER_TRIES = 3, /* GETs in a row, in 10 s, of an object that is another or denied */
 	OTHER_MS = 5 * 1000,
 	STOP = -1,
 };
@@ -231,13 +231,14 @@ static void fail(const struct reading *r, const struct get *get, bool others, in
 static int64_t pause_ms(struct reading *r, const struct get *get, bool others)
 {
 	enum verdict_kind kind = get->verdict.kind;
-	bool keys = kind == VERDICT_DENIED || kind == VERDICT_UNTRUSTED;
+	bool none = r->bucket->success_begun_ms == 0; /* no GET succeeded yet */
 	/* Tools can be called again, so that an object is missing is said at once. */
 	bool listed = r->asked.etag && r->stores->options.patience_ms == 0;
 
-	if (kind == VERDICT_FINAL || (keys && r->bucket->success_begun_ms == 0))
+	if (kind == VERDICT_FINAL || (kind == VERDICT_UNTRUSTED && none))
 		return STOP;
-	if (kind == VERDICT_OTHER || (kind == VERDICT_DENIED && others)) {
+	/* A gateway that starts may not know a key yet. */
+	if (kind == VERDICT_OTHER || (kind == VERDICT_DENIED && (others || none))) {
 		if (!listed || ++r->other >= OTHER_TRIES)
 			return STOP;
 		return OTHER_MS - stores_random() % (OTHER_MS / 4);

@@ -142,6 +142,19 @@ def test_a_key_that_servers_learn_one_by_one(job, proxy):
     injected(WINDOW + 7, 7)
 
 
+def test_a_key_that_is_unknown_for_a_moment(job, proxy):
+    """As when a gateway starts. Nothing was read before, so the key may be wrong."""
+    before = proxy.injected["key"]
+    proxy.inject("key", Fault(status=403, code="InvalidAccessKeyId"), 4, windows)
+    daemon = job.daemon()
+    reader = Reader(job, daemon, micro=2, slots=16)
+    reader.read(BATCHES)
+    reader.close()
+    assert proxy.injected["key"] == before + 4
+    assert daemon.stop() == 0
+    injected(WINDOW + 7, 4)
+
+
 def refused(reader):
     """The fault that ends a stream."""
     with pytest.raises(Refused) as ended:
