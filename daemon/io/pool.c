@@ -118,7 +118,9 @@ static void *pool_thread(void *argument)
 
 	pthread_setname_np(pthread_self(), "tokend-pool");
 	for (;;) {
-		sem_wait(&pool->works);
+		while (sem_wait(&pool->works) !=
+			0) /* a thread that ends early is missed for ever */
+			continue;
 		pthread_mutex_lock(&pool->mutex);
 		work = works_take(&pool->todo);
 		pool->idle -= work != NULL;

@@ -231,13 +231,12 @@ static void fail(const struct reading *r, const struct get *get, bool others, in
 static int64_t pause_ms(struct reading *r, const struct get *get, bool others)
 {
 	enum verdict_kind kind = get->verdict.kind;
-	bool none = r->bucket->success_begun_ms == 0; /* no GET succeeded yet */
+	bool none = r->bucket->success_begun_ms == 0; /* yet: a gateway may not know the key */
 	/* Tools can be called again, so that an object is missing is said at once. */
 	bool listed = r->asked.etag && r->stores->options.patience_ms == 0;
 
 	if (kind == VERDICT_FINAL || (kind == VERDICT_UNTRUSTED && none))
 		return STOP;
-	/* A gateway that starts may not know a key yet. */
 	if (kind == VERDICT_OTHER || (kind == VERDICT_DENIED && (others || none))) {
 		if (!listed || ++r->other >= OTHER_TRIES)
 			return STOP;

@@ -114,7 +114,6 @@ class Runner:
     def __init__(self, directory):
         self.directory = pathlib.Path(directory)
         self.output = ""  # of the last block
-        self.excepted = []
         self.python = None
         port = free_port()
         self.replaced = {  # what a page says: what is executed
@@ -222,7 +221,6 @@ class Runner:
 
     def _sh(self, block, script=None):
         script, excepted = commands(script or block.text)
-        self.excepted += excepted
         for command in excepted:
             gone = missing_target(command)
             assert not gone, f"{block}: make {gone}: no such target"

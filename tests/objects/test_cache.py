@@ -237,7 +237,6 @@ def test_a_cache_that_is_warmed_keeps_the_nearest_pieces(store, shared):
     job.gets()
     job.read(daemon, 64 * PIECE // WINDOW_BYTES)
     got = len(job.gets())
-    print(f"{got} of the first 64 pieces were evicted before the end of warming was noticed")
     assert got <= 32
     assert daemon.stop() == 0
 
@@ -348,7 +347,6 @@ def test_cost_is_what_a_daemon_reads(store, shared, dataset, windows):
     wait_until(lambda: client.published() >= windows - 3, "the last windows")
     got = job.gets()
     read = sum(r.range[1] for r in got)
-    print(f"{len(got)} GETs, {read} bytes; cost: {cost['gets']}, {cost['bytes']}")
     # A GET of two windows also has the bytes between them: up to 16 KiB, of 12 MiB here.
     pieces = cost["mode"] == "piece"
     double = 0 if pieces else sum(r.range[1] > cost["bytes"] / cost["gets"] for r in got)
@@ -371,7 +369,6 @@ def test_a_cache_that_is_smaller_than_the_dataset(store, shared):
     job.gets()
     job.read(daemon, epochs * WINDOWS, at=WINDOWS // 1024 * 1024)
     got = len(job.gets())
-    print(f"{got / epochs / PIECES:.3f} of the dataset fetched an epoch; half of it fits")
     assert whole_pieces(job.seen_last)
     assert 0.7 < got / epochs / PIECES < 0.95
     assert daemon.stop() == 0

@@ -31,12 +31,6 @@ def without_size(request):
     return Fault(headers={"Content-Range": f"bytes {at}-{at + n - 1}/*"})
 
 
-def cut_range(request):
-    """A Content-Range that ends before the size."""
-    at, n = request.range
-    return Fault(headers={"Content-Range": f"bytes {at}-{at + n - 1}"}, flip=0)
-
-
 def mirrored(request):
     """A Content-Range of other bytes, as many."""
     at, n = request.range
@@ -74,11 +68,9 @@ HEALS = {
     "other range": (5, mirrored, 20, 0.3),
     "range without a size": (5, without_size, 20, 0.3),
     "no range": (5, Fault(headers={"Content-Range": None}, **WRONG), 20, 0.3),
-    "range that is cut": (5, cut_range, 20, 0.3),
     "rubbish as the range": (5, Fault(headers={"Content-Range": "bytes ../9"}, **WRONG), 20, 0.3),
     "no ETag": (12, Fault(headers={"Etag": None}, **WRONG), 20, 0.3),
     "page with 200": (6, Fault(status=200, body=PAGE), 20, 0.3),
-    "empty page with 200": (6, Fault(status=200, body=b""), 20, 0.3),
     "length that is none": (4, Fault(headers={"Content-Length": "-5"}), 20, 0.3),
     "length of an exabyte": (4, Fault(headers={"Content-Length": "9" * 20}), 3, 0.3),
     "headers of 1 MB": (6, Fault(headers={f"X-{i}": "x" * 1000 for i in range(1000)}), 5, 0.3),
@@ -144,13 +136,10 @@ def test_a_key_that_servers_learn_one_by_one(job, proxy):
 
 def test_a_key_that_is_unknown_for_a_moment(job, proxy):
     """As when a gateway starts. Nothing was read before, so the key may be wrong."""
-    before = proxy.injected["key"]
-    proxy.inject("key", Fault(status=403, code="InvalidAccessKeyId"), 4, windows)
+    proxy.inject("unknown", Fault(status=403, code="InvalidAccessKeyId"), 4, windows)
     daemon = job.daemon()
-    reader = Reader(job, daemon, micro=2, slots=16)
-    reader.read(BATCHES)
-    reader.close()
-    assert proxy.injected["key"] == before + 4
+    Reader(job, daemon, micro=2, slots=16).read(BATCHES)
+    assert proxy.injected["unknown"] == 4
     assert daemon.stop() == 0
     injected(WINDOW + 7, 4)
 
@@ -225,7 +214,6 @@ def test_faults_that_cannot_heal_stop_the_stream_by_name(job, proxy, copies, mod
         others.result()
     for name, reader in zip(STOPS, readers):
         row, _, words = STOPS[name]
-        print(f"{name}: {said[name]}")
         assert has(said[name], *words), f"{name}: {said[name]}"
         assert "\n" not in said[name] and job.store.secret_key not in said[name] + daemon.log()
         assert proxy.injected[name] > before[name]

@@ -206,7 +206,6 @@ def test_all_faults_at_random(job, bigger, proxy, seed, mode):
     code, out, err = run(TOKCTL, "verify", "train", *records, "-c", of.local, "--to", end)
     assert code == 0, (out, err)
     happened = {name: proxy.injected[name] - before[name] for name in storm}
-    print(f"kills {kills}, faults {happened}")
     assert min(kills.values()) > 0 and min(happened[name] for name in STORM) > 0
     daemon.kill()
     if mode == PIECE:

@@ -22,9 +22,6 @@ def test_peers_share_their_gets(job, proxy):
         reader.close()
     got = [r for r in proxy.requests[begin:] if windows(r)]
     ahead = 16 * 2  # windows in the rings
-    print(
-        f"{len(got)} GETs of {distinct(got)} ranges for {PEERS} peers, {BATCHES * 2} windows each"
-    )
     assert distinct(got) <= len(got) <= 1.01 * (BATCHES * 2 + ahead) + 3
     assert daemon.stop() == 0
 

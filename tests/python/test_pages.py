@@ -52,4 +52,3 @@ def test_every_block_does_what_the_page_says(page, directory):
             runner.execute(block)
     finally:
         runner.end()
-    print(f"{page}: {len(found)} blocks; not executed: {runner.excepted or 'nothing'}")

@@ -30,7 +30,6 @@ def test_a_ddp_job_survives_kills_bit_for_bit(place, seed, kills, ranks):
     with KilledJob(place, seed) as job:
         job.storm(kills=kills)
         totals = job.prove()
-    print(totals)
     assert totals["kills"] == kills
     assert totals.get("rank", 0) + totals.get("both", 0) >= ranks, "ranks were killed"
     assert totals["with sessions"] > kills // 3, "most of the killed daemons served the job"

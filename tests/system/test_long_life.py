@@ -15,6 +15,5 @@ def test_a_long_life_leaves_nothing_behind(place, kind):
     begin = (1 << 63) - BATCHES[kind] // 2
     life = LongLife(place, begin, kind == "compressed")
     totals = life.run(300, BATCHES[kind])
-    print(kind, totals)
     assert totals["batches"] == BATCHES[kind]
     assert life.daemon.stop() == 0
