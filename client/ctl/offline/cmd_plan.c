@@ -116,7 +116,7 @@ static bool put_step(struct plan *p, const struct ctl_arguments *a, uint64_t fro
 		ctl_fail("--step %" PRIu64 ": from position %" PRIu64 " on, stream %s has %" PRIu64
 			 " steps of %" PRIu64 " samples, counted from 0",
 			step, from, p->h->cursor.stream, steps, global);
-	for (uint64_t rank = first; step < steps && rank <= last; rank++)
+	for (uint64_t rank = first; step < steps && rank <= last && !p->e.error; rank++)
 		if (!put_rows(p, order_rank_position(from, step, rank, world, micro), micro, rank))
 			return false;
 	return step < steps;
