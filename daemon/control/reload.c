@@ -137,10 +137,13 @@ static bool fits_sessions(struct reload *r)
 
 		if (s->left)
 			continue;
-		if (!fits_session(r, s) ||
-			!session_ring(catalog_stream(r->catalog, s->stream->config->name),
-				s->micro_batch, &slots, &g, &r->fault))
+		if (!fits_session(r, s))
 			return false;
+		if (!session_ring(catalog_stream(r->catalog, s->stream->config->name),
+			    s->micro_batch, &slots, &g, &r->fault))
+			return fault_prefix(&r->fault,
+				"%s: a session of stream %s: ", r->config->path,
+				s->stream->config->name);
 		rings += g.meta_bytes + g.data_bytes;
 	}
 	if (rings == 0 || rings + r->staging_bytes <= r->config->memory_bytes)
