@@ -105,6 +105,7 @@ Tuner(trainer).lr_find(module, datamodule=data, update_attr=False); module.seen.
 FIT = "trainer.fit(module, data); module.seen.clear(); stop = 0"
 LOADER = """import tokend, warnings; warnings.filterwarnings("error", ".*TokendData")
 data = tokend.Loader("train", 4, socket=socket)"""
+OVERFIT = """import warnings; warnings.filterwarnings("error", ".*in the same order")"""
 
 
 def test_what_was_taken_and_not_trained_on_comes_again(start):
@@ -112,7 +113,8 @@ def test_what_was_taken_and_not_trained_on_comes_again(start):
     steps = {"max_steps": 4, "accumulate_grad_batches": 2}
     assert start("train", steps, out="tune", before=TUNE)[1] == list(range(32))
     assert start("train", steps, stop=5, out="fit", before=FIT)[1] == list(range(16, 32))
-    assert start("train", {"max_epochs": 3, "overfit_batches": 2}, out="o")[1] == [*range(8)] * 3
+    some = {"max_epochs": 3, "overfit_batches": 2}
+    assert start("train", some, out="o", before=OVERFIT)[1] == [*range(8)] * 3
     assert "pass TokendData" in start("train", steps, 1, out="bare", before=LOADER)
 
 

@@ -199,6 +199,24 @@ def test_a_finite_stream_is_an_epoch(samples):
         assert trained == [*range(12), *range(12, samples), *range(12)]
 
 
+def test_an_epochs_last_step_comes_again_if_it_failed():
+    failures = [MemoryError]
+
+    class Model(torch.nn.Linear):
+        def forward(self, input_ids, labels):
+            if failures and data.taken == 8:
+                raise failures.pop()
+            return {"loss": self.weight.sum()}
+
+    with Job(None, streams={"finite": {**FINITE, "samples": 8}}) as job:
+        with Loader("finite", 2, socket=job.daemon.socket) as data:
+            with pytest.raises(MemoryError):
+                TokendTrainer(Model(1, 1), arguments(job, max_steps=2), data=data).train()
+            assert data.position == 4
+            TokendTrainer(Model(1, 1), arguments(job, max_steps=1), data=data).train()
+            assert data.position == 8
+
+
 PLACE = "is not a dataset|not subscriptable"
 
 

@@ -43,7 +43,7 @@ class Batches:
 
     def __iter__(self):
         if self.trainer.overfit_batches:  # the same ones in each epoch
-            self.loader.reset()
+            self.loader.seek(position=0)  # reset() would warn of another pass
             self._handed.restart()
         return self
 
@@ -124,7 +124,8 @@ class TokendData(LightningDataModule):
         return Loader(stream, self._micro, **options)
 
     def setup(self, stage):
-        if self._train_batches is not None:  # another fit(), after the last step of the one before
+        # another fit(), after the last step of the one before; a drained job is still to leave
+        if self._train_batches is not None and not self._train_batches.loader.should_stop:
             self._train_batches.restart(self.state_dict())
 
     def train_dataloader(self):

@@ -21,7 +21,7 @@ class Handed:
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
         self._after: deque[tuple[int, int]] = deque()  # (optimizer steps before it, position)
-        self.restart()
+        loader.commit(loader.position)  # for a checkpoint before the first step
 
     def __len__(self) -> int:
         return len(self._after)
@@ -42,7 +42,7 @@ class Handed:
         self._after.clear()
         if self.loader.taken != self.loader.position:
             self.loader.seek(self.loader.cursor)
-        self.loader.commit()  # for a checkpoint before the first step
+        self.loader.commit()
 
 
 def carry_out(loader: Any, save: Callable[[Request], str]) -> bool:

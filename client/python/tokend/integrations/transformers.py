@@ -53,10 +53,10 @@ class Batches:
         self._state = state
         if cursor is not None:
             self.loader.seek(bytes.fromhex(cursor))
+        self.handed.restart()
         end = self.loader.cursor.end
         if not self._is_over() and end is not None and self.loader.taken >= end:
             self.loader.reset()  # a Trainer would end at an epoch without batches
-        self.handed.restart()
 
 
 class TokendCursor(TrainerCallback, ExportableState):
