@@ -202,7 +202,6 @@ class Job(lib.Place):
             "TRACE_HOLD": ",".join(map(str, hold)),
             **{name: str(value) for name, value in environ.items()},
         }
-        start.began = time.monotonic()
         with open(start.log, "wb") as out:
             start.child = self.spawn(
                 [*(command or torchrun), *map(str, arguments)],
@@ -240,10 +239,6 @@ class Job(lib.Place):
                     os.kill(pid, signal.SIGUSR1)
             time.sleep(1)
         text = start.kill()
-        print(
-            f"--- start {start.number}: {world} processes, {time.monotonic() - start.began:.1f} s",
-            flush=True,
-        )
         if (
             not arrived
             or (status is None) != bool(hold and not then)

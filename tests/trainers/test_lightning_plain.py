@@ -103,8 +103,6 @@ def test_a_schedule_that_asks_for_its_length_loses_no_state(start):
 TUNE = """from lightning.pytorch.tuner import Tuner
 Tuner(trainer).lr_find(module, datamodule=data, update_attr=False); module.seen.clear()"""
 FIT = "trainer.fit(module, data); module.seen.clear(); stop = 0"
-LOADER = """import tokend, warnings; warnings.filterwarnings("error", ".*TokendData")
-data = tokend.Loader("train", 4, socket=socket)"""
 OVERFIT = """import warnings; warnings.filterwarnings("error", ".*in the same order")"""
 
 
@@ -115,7 +113,6 @@ def test_what_was_taken_and_not_trained_on_comes_again(start):
     assert start("train", steps, stop=5, out="fit", before=FIT)[1] == list(range(16, 32))
     some = {"max_epochs": 3, "overfit_batches": 2}
     assert start("train", some, out="o", before=OVERFIT)[1] == [*range(8)] * 3
-    assert "pass TokendData" in start("train", steps, 1, out="bare", before=LOADER)
 
 
 def test_resumes_exactly(start):

@@ -101,7 +101,6 @@ def live(mode):
         second.kill()
         third = join(first, 12)
         wait(lambda: first.ended() and third.ended(), "the end")
-        print(f"--- {mode} quorum: {time.monotonic() - first.began:.1f} s", flush=True)
         ended = [first.child.poll(), third.child.poll()]
         assert ended == [0, 0], (first.kill()[-6000:], third.kill()[-6000:])
         proof(job, STEPS)

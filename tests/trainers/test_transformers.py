@@ -208,13 +208,12 @@ def test_an_epochs_last_step_comes_again_if_it_failed():
                 raise failures.pop()
             return {"loss": self.weight.sum()}
 
-    with Job(None, streams={"finite": {**FINITE, "samples": 8}}) as job:
-        with Loader("finite", 2, socket=job.daemon.socket) as data:
-            with pytest.raises(MemoryError):
-                TokendTrainer(Model(1, 1), arguments(job, max_steps=2), data=data).train()
-            assert data.position == 4
-            TokendTrainer(Model(1, 1), arguments(job, max_steps=1), data=data).train()
-            assert data.position == 8
+    streams = {"finite": {**FINITE, "samples": 8}}
+    with Job(None, streams=streams) as job, Loader("finite", 2, socket=job.daemon.socket) as data:
+        with pytest.raises(MemoryError):
+            TokendTrainer(Model(1, 1), arguments(job, max_steps=2), data=data).train()
+        TokendTrainer(Model(1, 1), arguments(job, max_steps=1), data=data).train()
+        assert data.position == 8
 
 
 PLACE = "is not a dataset|not subscriptable"

@@ -81,8 +81,6 @@ class Doubts:
         if commits:
             self._committed(loader)
             return
-        if sys._getframe(2).f_globals.get("__name__", "").endswith(".combined_loader"):
-            self.warn("lightning", "a resume in Lightning loses rows of a Loader; pass TokendData")
         # an exception since the last batch may have ended its step
         error = sys.exc_info()[1]
         ends = error is None or isinstance(error, (StopIteration, GeneratorExit))

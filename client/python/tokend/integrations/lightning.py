@@ -142,8 +142,8 @@ class TokendData(LightningDataModule):
     def state_dict(self):
         """The state of the optimizer's last step, not of the last batch taken."""
         if self._train_batches is None:
-            if self._state is not None:
-                return self._state
+            if self._state is not None or self.trainer is None:
+                return self._state or {}
             self.train_dataloader()  # a Tuner saves before it trains, and then goes back
         self._train_batches.settle()
         return self._train_batches.loader.state_dict()

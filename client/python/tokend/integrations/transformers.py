@@ -39,7 +39,8 @@ class Batches:
             if "position_ids" in batch:
                 # a mask would hide from the model that documents end where these restart
                 made["position_ids"] = batch["position_ids"]
-            if self._flash and "cu_seqlens" in batch:  # of several rows it ignores position_ids
+            # of several rows flash attention ignores position_ids
+            if self._flash and "cu_seqlens" in batch and len(targets) > 1:
                 made |= dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), batch["cu_seqlens"])
                 made |= dict.fromkeys(("max_length_q", "max_length_k"), batch["max_seqlen"])
             yield made
