@@ -236,8 +236,7 @@ def test_a_cache_that_is_warmed_keeps_the_nearest_pieces(store, shared):
     assert code == 0 and out["end"] == "the cache is full", (out, err)
     job.gets()
     job.read(daemon, 64 * PIECE // WINDOW_BYTES)
-    got = len(job.gets())
-    assert got <= 32
+    assert len(job.gets()) <= 32
     assert daemon.stop() == 0
 
 

@@ -187,6 +187,7 @@ def test_a_wait_for_a_store_has_a_limit(site):
         site.proxy.clear()
         with site.loader("near_far", run="limited", start=far.position) as near:
             assert digest(far, 20) == digest(near, 20)
+    injected(WINDOW + 1, site.proxy.injected["503"])
 
 
 def test_an_outage_is_forgotten(site):
