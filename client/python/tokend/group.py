@@ -27,8 +27,8 @@ REMEDY = (
     "for a loader of this process alone pass group=False, rank=0, world=1"
 )
 
-# weak references to torch.distributed's group of all, and to the one that of_all() made
-_own: Any = None
+# the Group that of_all() made, while torch.distributed's group of all exists
+_own: weakref.WeakKeyDictionary[Any, Group] = weakref.WeakKeyDictionary()
 
 # gloo's thread releases a collective a little after wait() returns. The last owner needs Python's
 # lock to free the tensors, and a thread that waits for this lock while the process ends aborts. So
@@ -55,27 +55,24 @@ def processes() -> int:
 
 
 def of_all(patience: float = PATIENCE_S) -> Any:
-    """Returns a gloo group of all processes of torch.distributed; None if there is only one. All of
-    them call this. All loaders of a process share the group.
+    """Returns a Group of all processes of torch.distributed, with gloo; None if there is only one.
+    All of them call this. All loaders of a process share the group.
 
     Raises Error if the others do not come within @patience seconds.
     """
-    global _own
     distributed = torch_distributed()
     if distributed is None or distributed.get_world_size() == 1:
         return None
     everyone = distributed.group.WORLD
-    made = _own[1]() if _own is not None and _own[0]() is everyone else None
-    if made is None:
+    if everyone not in _own:
         _meet(distributed, None, patience)  # new_group() would block, and name nobody
-        made = distributed.new_group(backend="gloo")
-        _own = weakref.ref(everyone), weakref.ref(made)
-    return made
+        _own[everyone] = Group(distributed.new_group(backend="gloo"))
+    return _own[everyone]
 
 
 def over(group: Any) -> Any:
-    """Returns @group as a Group; None if there is no other process in it. TypeError if @group is
-    not a group that contains this process.
+    """Returns @group as a Group; None if it is None or False. TypeError if @group is not a group
+    that contains this process.
     """
     if group is None or group is False:
         return None
@@ -84,7 +81,7 @@ def over(group: Any) -> Any:
     if not hasattr(group, "allreduce"):  # new_group() returns a number outside of the group
         what = "a torch.distributed process group that contains this process"
         raise TypeError(phrases.is_not("group", group, what))
-    return None if group.size() == 1 else Group(group)
+    return Group(group)
 
 
 class Group:
@@ -141,24 +138,22 @@ class Group:
 
 
 def _meet(distributed: Any, group: Any, seconds: float) -> None:
-    """Called by each process of @group; None: of torch.distributed."""
+    """Waits until all processes of @group (None: of torch.distributed) have called this equally
+    often. After 5 s warns which are missing; after @seconds raises Error, and has then not called
+    it.
+
+    If a process does not come, new_group() and the first collective block for gloo's 30 minutes,
+    and their error does not name it.
+    """
     # the store is not public; without it, new_group() and the first collective wait by themselves
     ask = getattr(distributed.distributed_c10d, "_get_default_store", None)
     try:
         ranks = sorted(distributed.get_process_group_ranks(group or distributed.group.WORLD))
     except (KeyError, RuntimeError, ValueError):  # not made by torch.distributed
         return
-    if ask is not None and len(ranks) > 1:
-        meet_in(ask(), ranks, distributed.get_rank(), seconds)
-
-
-def meet_in(store: Any, ranks: list[int], mine: int, seconds: float) -> None:
-    """Waits until all @ranks have called this equally often. After 5 s warns which are missing;
-    after @seconds raises Error, and has then not called it. @store: has torch's add().
-
-    If a process does not come, new_group() and the first collective block for gloo's 30 minutes,
-    and their error does not name it.
-    """
+    if ask is None or len(ranks) == 1:
+        return
+    store, mine = ask(), distributed.get_rank()
     prefix = f"tokend/{len(ranks)}.{zlib.crc32(repr(ranks).encode()):08x}"
     number = store.add(f"{prefix}/{mine}", 1)
     store.add(f"{prefix}/all/{number}", 1)

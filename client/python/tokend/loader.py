@@ -126,9 +126,8 @@ class Loader:
         usable = isinstance(deadline, (int, float)) and deadline > 0
         self._patience: Any = deadline if usable else arguments.DEADLINE_S
         self._may_meet = group is None and rank is None and world is None
-        self._alone = group not in (None, False)  # if it has no other process
         try:
-            together = groups.over(groups.of_all(self._patience) if self._may_meet else group)
+            together = groups.of_all(self._patience) if self._may_meet else groups.over(group)
             with self._agreed(together, self._patience):
                 arguments.check_seconds(deadline)
                 wait = None if deadline in (None, math.inf) else deadline
@@ -217,7 +216,7 @@ class Loader:
     def _check_made(self, made: parallel.Made) -> None:
         """Before the first batch: a group may have been initialised since the loader was made."""
         if made.check(self.rank, self.world) and self._may_meet and self._control.group is None:
-            together = groups.over(groups.of_all(self._patience))
+            together = groups.of_all(self._patience)
             with self._agreed(together, self._patience):
                 pass
             self._control.begin(together)
@@ -284,7 +283,7 @@ class Loader:
         come here at the same step.
         """
         self._control.finish()
-        self._move(edited(SEEK, self._client.cursor, 0), self._place, True)
+        self._move(None, edited(SEEK, self._client.cursor, 0), self._place, True)
 
     def _count(self, what: str, begin: int | None) -> int:
         """The batches of this rank from @begin, or from where the next `for` begins, to the end.
@@ -328,17 +327,16 @@ class Loader:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes to where state_dict() was called, on any rank of any world, as seek() does."""
         with self._moving() as together:
-            self._go(together, cursor_of(state_dict), self._place)
+            self._move(together, cursor_of(state_dict), self._place)
 
     def reset(self, state: Mapping[str, Any] | None = None) -> None:
         """Begins again at a state_dict(); by default another pass at position 0: in a record, the
         batches taken before stay valid. After seek(position=0) they are void.
         """
         with self._moving() as together:
-            if state is not None:
-                self._go(together, cursor_of(state), self._place)
-            else:
-                self._go(together, edited(SEEK, self._client.cursor, 0), self._place, again=True)
+            again = state is None
+            cursor = edited(SEEK, self._client.cursor, 0) if again else cursor_of(state)
+            self._move(together, cursor, self._place, again)
 
     def commit(self, next: int | None = None) -> None:
         """Says that all batches up to a former value of `taken`, by default all, are trained on.
@@ -382,34 +380,31 @@ class Loader:
                     place[name] = integer(name, value)
             if micro_batch is not None:
                 place["micro_batch"] = arguments.micro_batch(micro_batch)
-            self._go(together, arguments.target(self._client.cursor, cursor, position), place)
+            self._move(together, arguments.target(self._client.cursor, cursor, position), place)
 
     @contextlib.contextmanager
     def _moving(self, world: int | None = None, group: Any = SAME) -> Iterator[Any]:
         """A move of all processes of the group that then is the loader's. Gives it as a Group."""
         self._control.finish()  # its answer has the position before the seek
-        together, alone = self._control.group, self._alone
+        together = self._control.group
         if group is not SAME:
-            together, alone = groups.over(group), group not in (None, False)
+            together = groups.over(group)
         elif world is not None and world != self.world:
-            together, alone = None, False
+            together = None
         with self._agreed(together):
             yield together
         if together is not self._control.group or self._control.stopping:
             self._control.begin(together)
-        self._alone = alone
 
-    def _go(
+    def _move(
         self, together: Any, cursor: bytes | None, place: dict[str, int], again: bool = False
     ) -> None:
+        """Moves this process, after all in @together have compared their places. @cursor None: it
+        stays, and batches that are taken but not trained on stay uncommitted. @again: it is the
+        beginning of another pass.
+        """
         groups.compare(together, place)  # the others may be making their loaders
         # even if the others fail, this process is there
-        self._move(cursor, place, again)
-
-    def _move(self, cursor: bytes | None, place: dict[str, int], again: bool) -> None:
-        """Moves this process. @cursor None: it stays, and batches that are taken but not trained on
-        stay uncommitted. @again: it is the beginning of another pass.
-        """
         self._batches.stale = True
         self._client.seek(cursor, place["rank"], place["world"], place["micro_batch"], again)
         self._place = place
@@ -496,7 +491,7 @@ class Loader:
         job has several processes, and the loader has no group of them.
         """
         processes = max(self.world, groups.processes())
-        if self._control.group is None and not self._alone and processes > 1:
+        if self._control.group is None and processes > 1:
             raise ArgumentError(
                 f"control: rank {self.rank} of {self.world} in a job of {processes} processes has "
                 "no group of them; pass group=, a gloo group of all processes that read this "
