@@ -35,10 +35,6 @@ class TransformError(Error):
     """A transform raised an exception, or did not return a row. The cursor is before the batch."""
 
 
-class NotARow(Exception):
-    """The result of a transform is not a row."""
-
-
 class Transform:
     """Applies @function. @types: of input_ids and labels, which the tokens must fit."""
 
@@ -59,26 +55,28 @@ class Transform:
         self._state = self._bits.state
 
     def _apply(self, tokens: Any, position: int) -> None:
-        """Transforms a row in place. Raises what the function raises, or NotARow."""
+        """Transforms a row in place. Raises what the function raises, or TransformError."""
         numpy = self.numpy
         self._state["state"]["key"][0] = _tokend.derive(self._seed, TAG, position)
         self._bits.state = self._state
         made = self._function(tokens, position, self._rng)
         if made is None:
-            raise NotARow("returned None instead of the row")
+            raise TransformError("returned None instead of the row")
         made = numpy.asarray(made)
         if made.shape != tokens.shape:
-            raise NotARow(f"returned shape {list(made.shape)} instead of {list(tokens.shape)}")
+            raise TransformError(
+                f"returned shape {list(made.shape)} instead of {list(tokens.shape)}"
+            )
         if made.dtype.kind not in "iu":
-            raise NotARow(f"returned {made.dtype} instead of integers")
+            raise TransformError(f"returned {made.dtype} instead of integers")
         made = made.astype(numpy.int64, copy=False)
         # as unsigned, numbers below 0 are too great as well
         if int(numpy.maximum.reduce(made.view(numpy.uint64))) > self._greatest:
-            raise NotARow(f"returned a token outside of 0 … {self._greatest}")
+            raise TransformError(f"returned a token outside of 0 … {self._greatest}")
         if made is not tokens:
             tokens[:] = made
 
-    def apply(self, tokens: Any, fields: list[list[int]], names: list[str]) -> None:
+    def apply(self, client: Any, tokens: Any, fields: list[list[int]]) -> None:
         """Transforms each row of @tokens, int64 [b, window], in place. @fields: as batch.FIELDS."""
         positions, datasets, _, _, shards, offsets = fields
         for i, position in enumerate(positions):
@@ -87,12 +85,12 @@ class Transform:
             try:
                 self._apply(tokens[i], position)
             except (Exception, SystemExit) as error:
-                kind = "" if isinstance(error, NotARow) else f"{type(error).__name__}: "
+                kind = "" if type(error) is TransformError else f"{type(error).__name__}: "
                 why = (kind + " ".join(str(error).split())).removesuffix(": ")
+                name = Cursor(client.cursor).datasets[datasets[i]]
                 raise TransformError(
-                    f"transform: {why} (position {position}, dataset {names[datasets[i]]}, shard "
-                    f"{shards[i]} of its sorted list, offset {offsets[i]}); the cursor is before "
-                    "this batch"
+                    f"transform: {why} (position {position}, dataset {name}, shard {shards[i]} of "
+                    f"its sorted list, offset {offsets[i]}); the cursor is before this batch"
                 ) from error
 
 
@@ -103,11 +101,9 @@ class InProcess:
 
     def __init__(self, client: Any, transform: Transform) -> None:
         self._client, self._transform = client, transform
-        self._names: list[str] = []
 
     def begin(self) -> None:
         """Called after an attach or a seek."""
-        self._names = Cursor(self._client.cursor).datasets
 
     def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
         """look_into(*into), with the transformed rows in @tokens, int64 [b, window], and their
@@ -116,7 +112,7 @@ class InProcess:
         found = self._client.look_into(*into)
         if found is not None:
             rows = self._transform.numpy.asarray(tokens)
-            self._transform.apply(rows, [field.tolist() for field in fields], self._names)
+            self._transform.apply(self._client, rows, [field.tolist() for field in fields])
         return found
 
     def close(self) -> None:

@@ -53,7 +53,6 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         try:
             client = _tokend.Client(**{**place, "rank": rank, "world": world}, helper=True)
             source = InProcess(client, self._transform)
-            source.begin()
             while True:
                 tokens = torch.empty((rows, self._window), dtype=torch.int64)
                 fields = [torch.empty(rows, dtype=torch.int64) for _ in FIELDS]
