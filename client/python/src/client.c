@@ -24,16 +24,11 @@ static PyObject *get_number(PyObject *self, void *member)
 
 static PyObject *get_cursor(PyObject *self, void *none)
 {
-	struct client *c = (struct client *)self;
 	char bytes[TOKEND_CURSOR_BYTES];
-	int64_t n;
 
 	(void)none;
-	if (!enter(c, false))
-		return NULL;
-	n = tokend_cursor(c->t, bytes, sizeof(bytes));
-	return leave(c, false, n < 0 ? (int)n : 0,
-		n < 0 ? NULL : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)n));
+	CALL(false, (int)tokend_cursor(c->t, bytes, sizeof(bytes)),
+		PyBytes_FromStringAndSize(bytes, r));
 }
 
 /* An "O&" converter of Py_BuildValue(): a text that may be a path. NULL: None. */
@@ -44,14 +39,10 @@ static PyObject *from_path(void *text)
 
 static PyObject *client_shape(PyObject *self, PyObject *none)
 {
-	struct client *c = (struct client *)self;
 	struct tokend_shape s;
 
 	(void)none;
-	if (!enter(c, false))
-		return NULL;
-	tokend_shape(c->t, &s);
-	return leave(c, false, 0,
+	CALL(false, (tokend_shape(c->t, &s), 0),
 		Py_BuildValue("{sIsIsIsksksksksksdsksksIsO&sO&sO&}", "rows", s.rows,
 			"window_tokens", s.window_tokens, "slots", s.slots, "seq_len", s.seq_len,
 			"rank", s.rank, "world", s.world, "lost_wakes", s.lost_wakes, "reattached",
