@@ -178,7 +178,9 @@ static bool make_memory(struct attach_job *job)
 	return made;
 }
 
-uint64_t attach_contents(const struct stream *stream, const struct cursor *cursor)
+/* A number that is equal where the cursor's datasets have, as far as is known, the same tokens,
+ * documents, masks and vocab; see wire_same_contents(). 0: it is not known. */
+static uint64_t find_contents(const struct stream *stream, const struct cursor *cursor)
 {
 	const struct config_stream *config = stream->config;
 	const struct dataset *dataset[LIMIT_DATASETS];
@@ -211,7 +213,7 @@ static bool make_feed(struct attach_job *job)
 	unsigned places = s->control->options->reading->store_places;
 
 	stream_map(s->stream, &job->cursor, dataset);
-	job->contents = attach_contents(s->stream, &job->cursor);
+	job->contents = find_contents(s->stream, &job->cursor);
 	for (uint32_t d = 0; d < job->cursor.datasets; d++) {
 		const struct dataset *of = dataset[d];
 

@@ -447,10 +447,6 @@ struct comparison {
 	bool stopped; /* a changed shard stopped a session: restore it, or reload */
 };
 
-/* A number that is equal where the cursor's datasets have, as far as is known, the same tokens,
- * documents, masks and vocab; see wire_same_contents(). 0: it is not known. */
-uint64_t attach_contents(const struct stream *stream, const struct cursor *cursor);
-
 /* ---- warn.c ---- */
 
 void warn_log(const struct catalog *catalog); /* the remarks about all streams */

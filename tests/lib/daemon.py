@@ -1,5 +1,6 @@
 """A daemon under test."""
 
+import contextlib
 import json
 import os
 import signal
@@ -73,8 +74,15 @@ class Daemon:
         self.process.send_signal(signal.SIGHUP)
         wait_until(lambda: self.log().count("ready at") > ready, "the daemon is ready again")
 
+    def opened(self):
+        """The paths of its open files, and what its other descriptors are."""
+        links = f"/proc/{self.pid}/fd"
+        for fd in os.listdir(links):
+            with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+                yield os.readlink(f"{links}/{fd}")
+
     def fds(self):
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        return len(list(self.opened()))
 
     def settled_fds(self):
         """fds(), once it has not changed for a tenth of a second: the daemon closes its side of a

@@ -5,17 +5,14 @@ only metadata changes is served on. With the shard restored, a reload continues 
 Every token is compared. /proc shows that the daemon has the file open, or not yet.
 """
 
-import contextlib
 import os
 import shutil
-import signal
 import time
 
 import numpy
 import pytest
 
 from lib import MODES, Client, Daemon, Refused, Witness, datasets, mode_name, rank_rows, rows_at
-from lib import wait_for
 from lib.injected import injected
 from lib.shard_writers import megatron, raw, seekable
 from lib.wire import DATA
@@ -138,11 +135,6 @@ CASES = [  # dataset, order, shard, fault, words of the error
 NAMES = [f"{kind.__name__}-{order}-{n}-{fault.__name__}" for kind, order, n, fault, _ in CASES]
 
 
-def path_of(link):
-    with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
-        return os.readlink(link)
-
-
 class Node:
     """A daemon with a stream for each case, and one of which no shard changes."""
 
@@ -173,13 +165,10 @@ class Node:
         return numpy.stack(windows * 2)
 
     def has_open(self, path):
-        fds = f"/proc/{self.daemon.pid}/fd"
-        return any(path_of(os.path.join(fds, name)) == path for name in os.listdir(fds))
+        return path in self.daemon.opened()
 
     def reload(self):
-        starts = self.daemon.log().count("ready at")
-        os.kill(self.daemon.pid, signal.SIGHUP)
-        assert wait_for(lambda: self.daemon.log().count("ready at") > starts)
+        self.daemon.reload()
         self.attach_calm()
 
 

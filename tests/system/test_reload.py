@@ -56,11 +56,7 @@ class Scene:
 
     def opened(self, *names):
         """Those of its open files whose paths contain one of @names."""
-        paths, links = [], f"/proc/{self.daemon.pid}/fd"
-        for fd in os.listdir(links):
-            with contextlib.suppress(OSError):
-                paths.append(os.readlink(f"{links}/{fd}"))
-        return [path for path in paths if any(name in path for name in names)]
+        return [path for path in self.daemon.opened() if any(name in path for name in names)]
 
     def goes_on(self, trainer):
         """It attaches again once it needs more than its ring has."""
@@ -84,7 +80,7 @@ def scene(place):
 def test_what_is_new_is_served_and_a_live_session_must_fit(scene):
     t = Trainer(scene)
     t.step(3)
-    pid, opened = scene.daemon.pid, len(scene.opened(""))
+    pid, opened = scene.daemon.pid, scene.daemon.settled_fds()
     mixed = {**scene.train, "datasets": datasets("web", "code", "law")}
     assert run(TOKCTL, "manifest", scene.place.file("web"), scene.place.file("m"))[0] == 0
     listed = {**mixed, "datasets": [*datasets("web", manifest="m"), *datasets("code", "law")]}
@@ -95,7 +91,7 @@ def test_what_is_new_is_served_and_a_live_session_must_fit(scene):
     assert valid.step(10)
     valid.close()
     scene.goes_on(t)
-    assert wait_for(lambda: len(scene.opened("")) <= opened + 4), "no descriptor is left"
+    assert wait_for(lambda: scene.daemon.fds() <= opened + 4), "no descriptor is left"
     assert open(f"/proc/{pid}/comm").read() == "tokend\n"
     assert "SigBlk:\t0000000000000000\n" in open(f"/proc/{pid}/status").read()
 
@@ -129,7 +125,11 @@ def test_annotations_of_a_live_session_stay(scene):
         scene.write(train={**train, lost: False})
         assert f"could not go on: {lost}: is no longer" in scene.reload("keeps the config that")
     scene.write(train={**train, "eos": 2})
-    assert "could not go on: shards: names and lengths" in scene.reload("keeps the config that")
+    assert "could not go on: eos: was another one" in scene.reload("keeps the config that")
+    scene.place.shard("code/a.bin", 60_000, seed=9)  # a manifest of another dataset hides nothing
+    assert run(TOKCTL, "manifest", scene.place.file("web"), scene.place.file("m"))[0] == 0
+    scene.write(train={**train, "datasets": [*datasets("web", manifest="m"), *datasets("code")]})
+    assert "names and lengths of dataset code are as" in scene.reload("keeps the config that")
     client.close()
 
 
