@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningDataModule
 
 from ..loader import Loader
 from ..throughput import Throughput
-from .shared import NO_CURSOR, Handed, carry_out
+from .shared import NO_CURSOR, carry_out, restart
 
 ENDLESS = 1 << 40
 
@@ -30,9 +30,8 @@ class Batches:
     def __init__(self, loader, trainer, state):
         self.loader, self.trainer = loader, trainer
         self._throughput, self._logged = Throughput(loader), 0
-        self._handed, self._begun = Handed(loader), False
-        if state is not None:
-            self.restart(state)
+        self._step, self._begun = 0, False
+        self.restart(state)
 
     def __len__(self):
         if self.trainer.max_steps == -1 and not self.trainer.optimizers:
@@ -44,7 +43,7 @@ class Batches:
     def __iter__(self):
         if self.trainer.overfit_batches:  # the same ones in each epoch
             self.loader.seek(position=0)  # reset() would warn of another pass
-            self._handed.restart()
+            restart(self.loader)
         return self
 
     def __next__(self):
@@ -57,7 +56,7 @@ class Batches:
         batch = next(self.loader, None)
         if batch is None:
             self.trainer.should_stop = True  # a finite stream is one epoch
-            if len(self._handed):
+            if self.loader.taken != self.loader.position:
                 rows = self.loader.micro_batch * self.trainer.accumulate_grad_batches
                 warnings.warn(
                     "tokend: the stream has ended in the middle of a gradient accumulation, so no "
@@ -66,22 +65,24 @@ class Batches:
                     stacklevel=2,
                 )
             raise StopIteration
-        self._handed.add(self.trainer.global_step)
         return batch
 
     def settle(self):
         """Commits the batches that the optimizer has stepped on, and logs the throughput."""
         step = self.trainer.global_step
-        self._handed.stepped(step)
+        if step != self._step:  # it contains all batches: none is taken ahead
+            self._step = step
+            self.loader.commit()
         if step - self._logged >= self.trainer.log_every_n_steps:
             self._logged, numbers = step, self._throughput()
             for logger in self.trainer.loggers:
                 logger.log_metrics(numbers, step=step)
 
     def restart(self, state):
-        self.loader.load_state_dict(state)
-        self._handed.restart()
-        self._begun = True
+        if state is not None:
+            self.loader.load_state_dict(state)
+            self._begun = True
+        restart(self.loader)
 
 
 class Validation:

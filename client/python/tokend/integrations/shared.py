@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -13,36 +12,13 @@ from tokend import Loader, Request
 NO_CURSOR = "the checkpoint has no tokend cursor, because another dataloader wrote it"
 
 
-class Handed:
-    """The batches that a trainer has taken, and perhaps not trained on. The loader's state is that
-    after the last one that it did train on.
+def restart(loader: Loader) -> None:
+    """A training begins, or the loader was put elsewhere. From now on the loader's state is that of
+    its last commit(). Batches that were taken, but not trained on, come again.
     """
-
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
-        self._after: deque[tuple[int, int]] = deque()  # (optimizer steps before it, position)
-        loader.commit(loader.position)  # for a checkpoint before the first step
-
-    def __len__(self) -> int:
-        return len(self._after)
-
-    def add(self, step: int) -> None:
-        """Called after each batch. @step: the optimizer's steps that were made before it."""
-        self._after.append((step, self.loader.taken))
-
-    def stepped(self, step: float) -> None:
-        """The optimizer has made @step steps."""
-        while self._after and self._after[0][0] < step:
-            self.loader.commit(self._after.popleft()[1])
-
-    def restart(self) -> None:
-        """The loader was put elsewhere, or a training begins. Batches that the one before took,
-        but did not train on, come again.
-        """
-        self._after.clear()
-        if self.loader.taken != self.loader.position:
-            self.loader.seek(self.loader.cursor)
-        self.loader.commit()
+    if loader.taken != loader.position:
+        loader.seek(loader.cursor)
+    loader.commit()
 
 
 def carry_out(loader: Any, save: Callable[[Request], str]) -> bool:

@@ -6,15 +6,13 @@ trainer.train(resume_from_checkpoint=True) continues exactly after the model's l
 world. For your own subclass of Trainer: `class Mine(TokendFeed, TheirTrainer)`.
 """
 
-import math
-
 import torch
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from ..batch import unshifted
 from ..throughput import Throughput
-from .shared import NO_CURSOR, Handed, shifted
+from .shared import NO_CURSOR, restart, shifted
 
 
 class Batches:
@@ -25,13 +23,12 @@ class Batches:
 
     def __init__(self, loader, shifts, flash):
         self.loader, self._shifts, self._flash = loader, shifts, flash
-        self.handed, self._state = Handed(loader), None
+        self._state = None
 
     def __iter__(self):
         # less than a step at an epoch's end: a Trainer keeps the gradients for the next step
-        self.handed.stepped(math.inf)
+        self.loader.commit()
         for batch in () if self._is_over() else self.loader:
-            self.handed.add(self._state.global_step)
             targets = shifted(batch)
             made = {"input_ids": batch["input_ids"], "labels": unshifted(targets, torch)}
             if self._shifts:
@@ -54,7 +51,7 @@ class Batches:
         self._state = state
         if cursor is not None:
             self.loader.seek(bytes.fromhex(cursor))
-        self.handed.restart()
+        restart(self.loader)
         end = self.loader.cursor.end
         if not self._is_over() and end is not None and self.loader.taken >= end:
             self.loader.reset()  # a Trainer would end at an epoch without batches
@@ -97,7 +94,7 @@ class TokendCursor(TrainerCallback, ExportableState):
 
     def on_optimizer_step(self, args, state, control, **_):
         # Not at the end of the step: another callback may save before it is this one's turn.
-        self._batches.handed.stepped(state.global_step + 1)
+        self._batches.loader.commit()  # a Trainer takes the batches of one step at a time
 
     def on_step_end(self, args, state, control, **_):
         loader = self._batches.loader
