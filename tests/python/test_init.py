@@ -87,21 +87,11 @@ LAYOUTS = {  # files, arguments, {stream: {dataset: path}}
     ),
     "a pattern": (
         {
-            **{f"{D}/{part}.bin": flat(9000) for part in ("train_1", "train_2", "val_0")},
+            **{f"{D}/{part}.bin": flat(9000) for part in ("mask_1", "mask_2", "val_0")},
             f"{D}/input.txt": WORDS,
         },
-        [f"{D}/train_*.bin"],
-        {"train": {"data": f"{D}/train_*.bin"}},
-    ),
-    "other files among shards": (
-        {
-            **{f"{D}/{part}.bin": flat(9000) for part in ("train_0", "train_1", "val", "x_mask")},
-            f"{D}/model.bin": b"PK\3\4" * 9000,
-            f"{D}/train_0_offsets.npy": shard_writers.npy(tokens(900, "<i8")),
-            f"{D}/prepare.py": WORDS,
-        },
-        [f"{D}/"],
-        {"train": {"data": f"{D}/train_*.bin"}},
+        [f"{D}/mask_*.bin"],
+        {"train": {"data": f"{D}/mask_*.bin"}},
     ),
     "odd characters": (
         {f"{D}/a\u2028\x85\x1b[31m.bin": flat(9000)},
@@ -123,10 +113,6 @@ def test_a_config_for_shards(layout):
     } == expected
     assert "\x1b" not in said
     assert "python -m tokend try\n" in said and "torchrun train.py\n" in said
-    left_out = ("val.bin: is for val", "x_mask.bin: its name (mask)", "model.bin: is a zip archive")
-    left_out += ("train_0_offsets.npy: its name (offsets)", "prepare.py: is text")
-    named = [f"left out: {D}/{name}" in said for name in left_out]
-    assert named == [layout == "other files among shards"] * 5, said
     stream, datasets = streams["train"]
     if "widths" in layout:
         weights = {name: round(facts["weight"], 3) for name, facts in datasets.items()}
@@ -177,6 +163,21 @@ BAD = {  # files, arguments, words of the message
         [D],
         "c.bin: is text, not a shard of tokens. To leave files out, name the others, or a pattern",
     ),
+    "validation among shards": (
+        {f"{D}/{name}.bin": flat(9000) for name in ("train_0", "val")},
+        [f"{D}/"],
+        "val.bin: is for validation by its name; add it to tokend.yaml",
+    ),
+    "a mask among shards": (
+        {f"{D}/{name}.bin": flat(9000) for name in ("train_0", "x_mask")},
+        [f"{D}/*.bin"],
+        "x_mask.bin: its name (mask) is not a shard's",
+    ),
+    "a model among shards": (
+        {f"{D}/train_0.bin": flat(9000), f"{D}/model.bin": b"PK\3\4" * 9000},
+        [D],
+        "model.bin: is a zip archive",
+    ),
     "validation next to training": (
         {f"{D}/{name}.bin": flat(9000) for name in ("train", "val")},
         [f"{D}/train.bin", f"{D}/val.bin"],
@@ -185,7 +186,7 @@ BAD = {  # files, arguments, words of the message
     "an index alone": (
         {f"{D}/doc_idx.npy": shard_writers.npy(tokens(9000, "<i8"))},
         [D],
-        "doc_idx.npy: its name (idx) is not a shard's; name it itself if it has tokens",
+        "doc_idx.npy: its name (idx) is not a shard's",
     ),
     "the current directory": ({"./0.bin": flat(9000)}, ["."], "tokend.yaml"),
     "two formats": (

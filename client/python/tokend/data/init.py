@@ -5,7 +5,7 @@
 
 It writes tokend.yaml and train.py into the current directory. Each argument is a dataset: a file, a
 directory, or a pattern in quotes. Shards stay where they are, and are weighted by their tokens.
-Other files of a directory, and validation data, are left out and named.
+A directory with other files, or with validation data, is refused: name the shards.
 Text is converted to shards below tokens/, up to --most MiB of each argument. The stream for
 validation has a part of each dataset, which the other stream does not have.
 """
@@ -116,21 +116,17 @@ def _names(paths):
     return names
 
 
-def _ask(path, dtype=None):
-    how = ("--input-dtype", dtype) if dtype else ()
-    return tokctl("inspect", "--json", *how, "--", path, statuses=(0, 1))
-
-
 def _is_held_out(path):
     """Is it for validation by its last name?"""
     return documents.VALIDATION & documents.words_of(os.path.basename(os.path.abspath(path)))
 
 
-def _why_not(path, shard):
-    """Why init leaves out a file of a directory with shards; None: it does not."""
-    words = documents.words_of(os.path.relpath(shard["path"], path))
-    if not shard["format"]:
-        return shard["problems"][0].partition(", not a shard")[0]
+def _why_not(path, shard, again):
+    """Why init takes no path with this shard; None: it does. @again: with another dtype."""
+    named = documents.words_of(os.path.basename(path))  # by a pattern
+    words = documents.words_of(os.path.relpath(shard["path"], path)) - named
+    if problems := shard["problems"] + (shard["notes"] if again else []):
+        return problems[0]
     if words & SIDES:
         return f"its name ({min(words & SIDES)}) is not a shard's"
     if words & documents.VALIDATION and not _is_held_out(path):
@@ -138,52 +134,21 @@ def _why_not(path, shard):
     return None
 
 
-def _pattern(paths):
-    """Matches these, and perhaps more."""
-    begin = os.path.commonprefix(paths).rstrip("0123456789")
-    end = os.path.commonprefix([path[::-1] for path in paths])[::-1].lstrip("0123456789")
-    return f"{begin}*{end}"
-
-
-def _place(path):
-    """Returns the path of the shards in a directory that may have other files: @path, or one below
-    it, or a pattern; and what tokctl inspect says of it, if it was asked. Says which files are left
-    out.
-    """
-    shards = _ask(path) if os.path.isdir(path) else []
-    why = {shard["path"]: _why_not(path, shard) for shard in shards}
-    chosen = sorted(file for file, reason in why.items() if not reason)
-    if not chosen and any(shard["format"] for shard in shards):
-        file = next(shard["path"] for shard in shards if shard["format"])
-        raise Error(f"{file}: {why[file]}; name it itself if it has tokens to train on")
-    if len(chosen) in (0, len(why)):
-        return path, shards
-    for place in (os.path.commonpath(chosen), _pattern(chosen)):
-        found = _ask(place)
-        if sorted(shard["path"] for shard in found) == chosen:
-            for file, reason in why.items():
-                if reason:
-                    print(printable(f"left out: {file}: {reason}"))
-            return place, found
-    return path, shards
-
-
-def _inspect(path, asked=()):
-    """Returns what tokctl inspect says of a path's shards. None: it is text. @asked: as _place()
-    returns it.
-    """
+def _inspect(path):
+    """Returns what tokctl inspect says of a path's shards. None: it is text."""
     noted, first = tokenize.read_notes(_directory(path))[0], None
     for dtype in [noted["dtype"]] if noted else [None, "u32"]:
-        shards = _ask(path, dtype) if dtype or not asked else asked
+        how = ("--input-dtype", dtype) if dtype else ()
+        shards = tokctl("inspect", "--json", *how, "--", path, statuses=(0, 1))
         if not any(shard["format"] for shard in shards):
             return None
-        bad = next((s for s in shards if s["problems"] or first and s["notes"]), None)
+        bad = [f"{s['path']}: {why}" for s in shards if (why := _why_not(path, s, first))]
         if not bad:
             return shards
-        first = first or bad
+        first = first or bad[0]
     raise Error(
-        f"{first['path']}: {first['problems'][0]}. To leave files out, name the others, or a "
-        f"pattern in quotes like {os.path.join(_directory(path), '*.bin')!r}"
+        f"{first}. To leave files out, name the others, or a pattern in quotes like "
+        f"{os.path.join(_directory(path), 'train*.bin')!r}"
     )
 
 
@@ -299,7 +264,7 @@ def _init(given):
     if 0 < len(held) < len(paths):
         raise Error(f"{held[0]}: is validation data by its name; leave it out, add it to {CONFIG}")
     names = _names(paths)
-    shards = {path: _inspect(path, asked) for path, asked in map(_place, paths)}
+    shards = {path: _inspect(path) for path in paths}
     texts = [path for path, found in shards.items() if found is None]
     if 0 < len(texts) < len(paths):
         raise Error(f"{texts[0]}: is text, others are shards; name one kind, or convert it first")
