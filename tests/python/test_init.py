@@ -14,7 +14,7 @@ from tokenizing import call, corpus, tokenize
 
 from lib import TOKCTL, child_environment, has, run, shard_writers
 from tokend import Loader
-from tokend.data import init, trial
+from tokend.data import parser, trial
 
 pytest_plugins = ["tokenizing"]  # its fixture
 WORDS = b"words and words\n" * 4000
@@ -230,8 +230,10 @@ def test_existing_files_are_kept(here):
 
 def test_a_check_that_dies_is_one_line(monkeypatch):
     write({f"{D}/a.bin": flat(9000)})
-    monkeypatch.setattr(init, "program", lambda _: "/bin/false")
-    assert refused(D) == "tokend --check failed"
+    program = parser.program
+    dead = {"tokend": "/bin/false"}
+    monkeypatch.setattr(parser, "program", lambda name: dead.get(name) or program(name))
+    assert refused(D) == "tokend: exit status 1"
 
 
 # ---- text ----
@@ -262,6 +264,7 @@ def test_a_mistyped_command_is_recognized():
     for command, said in (
         (["inti"], "(did you mean init?)"),
         (["init", "--tokeniser", "x"], "unknown option --tokeniser (did you mean --tokenizer?)"),
+        (["tokenize", "a", "-o", "b", "--resum", "c"], "--resum (did you mean --resume?)"),
         (["run"], "needs -c FILE"),
     ):
         assert said in refused(*command, program=(), code=2)

@@ -14,14 +14,12 @@ import itertools
 import os
 import pathlib
 import shutil
-import subprocess
 import time
 import typing
 
-from .._tokend import program
 from ..errors import Error
 from . import documents, tokenize, tokenizer
-from .parser import Parser, positive, printable, quoted, tokctl
+from .parser import Parser, output_of, positive, printable, quoted, tokctl
 
 CONFIG, SCRIPT, TOKENS = "tokend.yaml", "train.py", "tokens"
 MOST_MIB = 64  # of text: 20 to 40 CPU seconds with a real tokenizer
@@ -242,16 +240,6 @@ def _config(datasets, facts):
     return text + VALID + _stream("valid", valid, 0, facts | {"more": facts["more"] + EPOCHS})
 
 
-def _check():
-    """Prints what tokend says of the config: windows, parts, and doubts."""
-    command = [program("tokend"), "-c", CONFIG, "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip() or "tokend --check failed"
-        raise Error(said.split("\n")[-1].removeprefix("tokend: "))
-    print(printable(done.stdout), end="")
-
-
 # ---- the command ----
 
 
@@ -277,7 +265,8 @@ def _init(given):
     micro_batch = max(1, min(8, LOGITS // (seq_len * vocab)))
     pathlib.Path(CONFIG).write_text(_config(datasets, facts))
     pathlib.Path(SCRIPT).write_text(TRAIN.format(vocab=vocab, micro_batch=micro_batch))
-    _check()
+    # windows, parts, and doubts
+    print(printable(output_of("tokend", "-c", CONFIG, "--check")), end="")
     print(f"wrote {CONFIG} and {SCRIPT} in {time.monotonic() - begin:.1f} s; go on with")
     print(f"  python -m tokend try\n  torchrun {SCRIPT}")
 

@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **keys)
 
     def parse_args(self, args=None, namespace=None):
-        given, more = self.parse_known_args(args, namespace)
+        given, more = self.parse_known_intermixed_args(args, namespace)  # in any order
         if more:
             name = more[0].partition("=")[0]
             what = "unknown option" if name[:1] == "-" else "unexpected argument"
@@ -62,12 +62,18 @@ def quoted(value):
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
-def tokctl(*arguments, statuses=(0,)):
-    """Returns the JSON objects that a tokctl command prints. Raises Error with what it says."""
-    command = [program("tokctl"), *arguments]
+def output_of(name, *arguments, statuses=(0,)):
+    """Returns what tokend or tokctl prints. Raises Error with the last line that it says."""
+    command = [program(name), *arguments]
     keys = {"capture_output": True, "text": True, "errors": "replace"}
     done = subprocess.run(command, check=False, **keys)
     if done.returncode not in statuses:
-        said = done.stderr.strip().removeprefix("tokctl: ")
-        raise Error(said or f"tokctl: exit status {done.returncode}")
-    return [json.loads(line) for line in done.stdout.split("\n") if line]
+        said = (done.stderr or done.stdout).strip().split("\n")[-1].removeprefix(f"{name}: ")
+        raise Error(said or f"{name}: exit status {done.returncode}")
+    return done.stdout
+
+
+def tokctl(*arguments, statuses=(0,)):
+    """Returns the JSON objects that a tokctl command prints."""
+    lines = output_of("tokctl", *arguments, statuses=statuses).split("\n")
+    return [json.loads(line) for line in lines if line]

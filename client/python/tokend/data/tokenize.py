@@ -46,7 +46,7 @@ def _encoded(parts, encoder, run):
             whole.extend(tokens)
             if run["eos"] is not None and part.ends:
                 whole.append(run["eos"])
-    except (TypeError, ValueError, OverflowError) as error:
+    except Exception as error:  # each package has its own errors
         more = "" if run["file"] else f"; --column takes lists of tokens of {run['dtype']}"
         raise Error(f"{parts[0].where} or a later document: {error}{more}") from None
     return whole.tobytes()
@@ -317,7 +317,7 @@ def arguments(argv):
     cores = len(os.sched_getaffinity(0))
     add("--workers", type=positive, default=cores, metavar="N", help="threads; default: all cores")
     add("--resume", action="store_true", help="continue after the last whole shard in DIR")
-    given = parser.parse_intermixed_args(argv)  # IN may follow options
+    given = parser.parse_args(argv)
     if (given.tokenizer is None) == (given.column is None):
         parser.error("pass --tokenizer for text, or --column for tokens")
     return given
