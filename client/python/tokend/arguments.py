@@ -23,11 +23,6 @@ def micro_batch(value: Any) -> int:
     return integer("micro_batch", value, MICRO_BATCH, 1)
 
 
-def check_seconds(deadline: Any) -> None:
-    if deadline is not None and not (isinstance(deadline, (int, float)) and deadline > 0):
-        raise ValueError(phrases.is_not("deadline", deadline, "a number of seconds above 0"))
-
-
 def milliseconds(seconds: float) -> int:
     return max(1, round(min(1000 * seconds, MOST_32)))
 

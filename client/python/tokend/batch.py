@@ -201,17 +201,18 @@ class Batches:
     A signal's handler may raise wherever Python calls a function. So look() may be called again,
     and the batch is taken last, before next() returns it.
 
-    The tokens come from the extension; from @source, which transforms them; or from a feed, which
-    copies them to a GPU.
+    The tokens come from the extension; from a feed, which copies them to a GPU; or from @workers.
+    @transform: a transform.Transform, or None.
     """
 
-    def __init__(self, client: Any, wanted: Wanted, source: Any) -> None:
-        self._client, self.wanted, self._source = client, wanted, source
+    def __init__(self, client: Any, wanted: Wanted, transform: Any, workers: Any) -> None:
+        self._client, self.wanted = client, wanted
+        self._transform, self._workers = transform, workers
         self.feed: Feed | None = None
-        if wanted.device is not None and source is None:
+        if wanted.device is not None and transform is None:
             self.feed = Feed(client, Cuda(wanted.make.module, wanted.device), wanted.types)
         self._shown = FIELDS if wanted.provenance else FIELDS[:2]
-        self._fields = self._shown if source is None else FIELDS
+        self._fields = self._shown if transform is None else FIELDS
         self.begin()
 
     def begin(self) -> None:
@@ -235,7 +236,7 @@ class Batches:
                 )
         # a transform gets all tokens of a window, as int64, and the origin of each row
         ids, labels = wanted.types["input_ids"], wanted.types["labels"]
-        kind, width = (ids, self.seq) if self._source is None else ("int64", window)
+        kind, width = (ids, self.seq) if self._transform is None else ("int64", window)
         self._layout = BYTES[kind], width, BYTES[labels]
         # On a device labels are the tokens that follow, unless they depend on more: on a loss
         # mask, or on the window's end. Those the extension writes.
@@ -251,9 +252,10 @@ class Batches:
             new(wanted.documents, (self.micro * self.seq + 1,), "int32"),
             *[make.maker((self.micro,), "int64")] * len(self._fields),
         ]
-        if self._source is not None:
+        if self._transform is not None:
             self._new_ids = make.maker(rows, ids, pinned)
-            self._source.begin()
+        if self._workers is not None:
+            self._workers.begin()
         self._ahead: list[tuple[list[Any], tuple[int, ...]]] = []
         self.stale = self.stale or False
 
@@ -285,12 +287,14 @@ class Batches:
             parts = 1 if self._writes_labels else 2
             look = functools.partial(self._client.look_into, *into)
             tokens, found = self.feed.next(look, self.seq, parts)
-        elif self._source is not None:
-            found = self._source.look(tokens, fields, into)
+        elif self._workers is not None:
+            found = self._workers.look(tokens, fields, into)
         else:
             found = self._client.look_into(*into)
         if found is None:
             return None
+        if self._transform is not None and self._workers is None:
+            self._transform.apply(self._client, tokens, fields)
         valid, after, documents, longest, annotations = found
         if annotations != self._annotations:
             self.begin()
@@ -312,7 +316,7 @@ class Batches:
     def _tokens_and_labels(self, tokens: Any, labels: Any, valid: int) -> dict[str, Any]:
         """Contiguous input_ids and labels, of which none is a view of another."""
         wanted, module = self.wanted, self.wanted.make.module
-        if self._source is not None:
+        if self._transform is not None:
             tokens = self._transformed(tokens, labels)
         elif self.feed is not None:
             tokens, *following = tokens.unbind()

@@ -123,9 +123,7 @@ class Group:
     def greatest(self, *numbers: int) -> list[int]:
         """The greatest of each of the numbers over all processes."""
         reduced = self._torch.tensor(numbers, dtype=self._torch.int64)
-        options = self._distributed.AllreduceOptions()
-        options.reduceOp = self._distributed.ReduceOp.MAX
-        self._wait(self._group.allreduce([reduced], options))
+        self._wait(self._group.allreduce([reduced], self._distributed.ReduceOp.MAX))
         return reduced.tolist()  # type: ignore[no-any-return]
 
     @staticmethod

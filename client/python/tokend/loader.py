@@ -114,7 +114,7 @@ class Loader:
             parallel.refuse_workers()
         self._stream = stream
         self._client: Any = None
-        self._source: Any = None  # of transformed rows
+        self._workers: Any = None
         # as compared with that of the other processes
         self._place = {"rank": 0, "peer": peer, "world": 1, "micro_batch": 0}
         self._inside = 0.0  # seconds in next()
@@ -129,7 +129,9 @@ class Loader:
         try:
             together = groups.of_all(self._patience) if self._may_meet else groups.over(group)
             with self._agreed(together, self._patience):
-                arguments.check_seconds(deadline)
+                if not usable and deadline is not None:
+                    what = "a number of seconds above 0"
+                    raise ValueError(phrases.is_not("deadline", deadline, what))
                 wait = None if deadline in (None, math.inf) else deadline
                 make, types = batches.framework(framework), batches.types(dtype)
                 there = devices.cuda(device, make)
@@ -160,10 +162,10 @@ class Loader:
                     **arguments.where(start),
                     **session,
                 )
+                made = None
                 if transform is not None:
                     seed = self.cursor.to_dict()["seed"]
                     made = transforms.Transform(transform, seed, types)
-                    self._source = transforms.InProcess(self._client, made)
                     if workers:
                         try:
                             from .workers import Workers  # imports torch
@@ -172,13 +174,13 @@ class Loader:
                                 "workers: torch is not installed; pip install torch, or pass "
                                 "workers=0"
                             ) from None
-                        self._source = Workers(self._client, workers, made, session, wait)
+                        self._workers = Workers(self._client, workers, made, session, wait)
                 elif workers:
                     raise ValueError(f"workers: {workers} without a transform; pass transform=")
                 wanted = Wanted(
                     make, types, documents, loss_mask, shift_labels, provenance, part, there
                 )
-                self._batches = Batches(self._client, wanted, self._source)
+                self._batches = Batches(self._client, wanted, made, self._workers)
                 if record is not None:
                     path = arguments.record_path(record, self.run, self.rank, at.peer)
                     self._client.record(path)
@@ -515,8 +517,8 @@ class Loader:
         """
         shape = self._client.shape()
         stats = {name: shape[name] for name in COUNTERS}
-        if self._source is not None:
-            stats["waited_s"] += self._source.waited_s
+        if self._workers is not None:
+            stats["waited_s"] += self._workers.waited_s
         pinned = self._batches.feed.pinned_bytes if self._batches.feed else 0
         return {**stats, "next_s": self._inside, "pinned_bytes": pinned}
 
@@ -526,8 +528,8 @@ class Loader:
         """Detaches from the daemon and ends the workers. Batches stay valid; most calls raise
         Error. A request without its done() is reported as failed.
         """
-        if self._source is not None:
-            self._source.close()
+        if self._workers is not None:
+            self._workers.close()
         if self._client is None:
             return
         if hasattr(self, "_control"):

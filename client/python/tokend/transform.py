@@ -76,14 +76,17 @@ class Transform:
         if made is not tokens:
             tokens[:] = made
 
-    def apply(self, client: Any, tokens: Any, fields: list[list[int]]) -> None:
-        """Transforms each row of @tokens, int64 [b, window], in place. @fields: as batch.FIELDS."""
-        positions, datasets, _, _, shards, offsets = fields
+    def apply(self, client: Any, tokens: Any, fields: Any) -> None:
+        """Transforms each row of @tokens, int64 [b, window], in place. @fields: arrays, as
+        batch.FIELDS. If it raises, look_into() fills both again.
+        """
+        rows = self.numpy.asarray(tokens)
+        positions, datasets, _, _, shards, offsets = (field.tolist() for field in fields)
         for i, position in enumerate(positions):
             if position < 0:
                 continue  # padding
             try:
-                self._apply(tokens[i], position)
+                self._apply(rows[i], position)
             except (Exception, SystemExit) as error:
                 kind = "" if type(error) is TransformError else f"{type(error).__name__}: "
                 why = (kind + " ".join(str(error).split())).removesuffix(": ")
@@ -92,28 +95,3 @@ class Transform:
                     f"transform: {why} (position {position}, dataset {name}, shard {shards[i]} of "
                     f"its sorted list, offset {offsets[i]}); the cursor is before this batch"
                 ) from error
-
-
-class InProcess:
-    """The source of batches transformed in the trainer's process."""
-
-    waited_s = 0.0
-
-    def __init__(self, client: Any, transform: Transform) -> None:
-        self._client, self._transform = client, transform
-
-    def begin(self) -> None:
-        """Called after an attach or a seek."""
-
-    def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
-        """look_into(*into), with the transformed rows in @tokens, int64 [b, window], and their
-        origin in @fields. It may be called again for the same batch.
-        """
-        found = self._client.look_into(*into)
-        if found is not None:
-            rows = self._transform.numpy.asarray(tokens)
-            self._transform.apply(self._client, rows, [field.tolist() for field in fields])
-        return found
-
-    def close(self) -> None:
-        pass

@@ -27,7 +27,7 @@ from . import _tokend
 from .batch import FIELDS
 from .cursor import SEEK, edited
 from .errors import Error, WaitError
-from .transform import InProcess, Transform
+from .transform import Transform
 
 AHEAD = 4  # batches of a worker
 LOOK_S = 0.1  # between two looks whether to end
@@ -52,15 +52,15 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         rank, world = info.id * place["world"] + place["rank"], n * place["world"]
         try:
             client = _tokend.Client(**{**place, "rank": rank, "world": world}, helper=True)
-            source = InProcess(client, self._transform)
             while True:
                 tokens = torch.empty((rows, self._window), dtype=torch.int64)
                 fields = [torch.empty(rows, dtype=torch.int64) for _ in FIELDS]
                 places = [field.data_ptr() for field in fields]
                 into = tokens.data_ptr(), 8, self._window, rows, 0, 8, 0, 0, *places
-                found = source.look(tokens, fields, into)
+                found = client.look_into(*into)
                 if found is None:
                     return
+                self._transform.apply(client, tokens, fields)
                 client.takes = found[1], False
                 yield int(fields[0][0]), tokens
         except Exception as error:
@@ -81,9 +81,8 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
 
 
 class Workers:
-    """The source of batches transformed by @n processes, as transform.InProcess. @arguments: those
-    of their _tokend.Client, without rank, world and start. @patience: seconds that a batch may
-    take, or None.
+    """Batches transformed by @n processes. @arguments: those of their _tokend.Client, without rank,
+    world and start. @patience: seconds that a batch may take, or None.
     """
 
     def __init__(
@@ -126,7 +125,9 @@ class Workers:
         )
 
     def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
-        """As transform.InProcess.look()."""
+        """look_into(*into), with the transformed rows in @tokens, int64 [b, window], and their
+        origin in @fields. It may be called again for the same batch.
+        """
         here = self._client.taken  # raises in a forked child, or if the loader is closed
         if self._held is None or here != self._at:  # that batch was taken
             if self._results is None:
@@ -144,7 +145,7 @@ class Workers:
                 f"workers: a worker is at position {position} instead of {int(fields[0][0])}; "
                 "report this, and seek to continue"
             )
-        self._transform.numpy.asarray(tokens)[:] = made.numpy()
+        torch.as_tensor(tokens)[:] = made
         return found
 
     def _next(self, results: Iterator[Any]) -> tuple[Any, Any]:
