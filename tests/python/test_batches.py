@@ -147,7 +147,7 @@ KINDS = [
     {},
     {"framework": "numpy"},
     {"provenance": True, "dtype": "int32"},
-    {"provenance": True, "framework": "numpy", "dtype": INT32},
+    {"provenance": True, "framework": "numpy", "dtype": INT32, "cp": (0, 1, "zigzag")},
     {"dtype": {"labels": "int32"}},
     {"shift_labels": True},
     {"cp": (0, 2, "contiguous")},

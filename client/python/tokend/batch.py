@@ -175,12 +175,14 @@ def cp_slice(cp: Any, of_mesh: tuple[int, int] | None) -> tuple[int, int, str] |
         raise ArgumentError(
             f"cp: rank {rank!r} is not below size {size!r}; pass (rank, size, kind)"
         )
-    return None if size == 1 else (rank, size, kind)
+    return rank, size, kind
 
 
 def chunks(seq: int, cp: tuple[int, int, str]) -> list[slice]:
-    """Returns this rank's parts of a row's @seq inputs."""
+    """Returns this rank's parts of a row's @seq inputs; none of them if it has the whole row."""
     rank, size, kind = cp
+    if size == 1:
+        return []
     parts = 2 * size if kind == "zigzag" else size
     if seq % parts:
         raise ArgumentError(
@@ -351,6 +353,6 @@ class Batches:
             count = make.module.arange(self.seq, **make.cpu)
             batch["position_ids"] = self._there(make.module.tile(count, (self.micro, 1)))
         for name in SLICED:
-            if name in batch:
-                parts = [batch[name][:, part] for part in self._cut or ()]
+            if name in batch and self._cut:
+                parts = [batch[name][:, part] for part in self._cut]
                 batch[name] = make.module.concatenate(parts, 1)
