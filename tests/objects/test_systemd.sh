@@ -5,25 +5,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-if [ "$(id -u)" != 0 ] || ! command -v systemd-nspawn >/dev/null; then
-	echo "skipped: needs root and systemd-nspawn"
-	exit 77
-fi
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-container=(tests/lib/container.sh -D / --volatile=yes)
-if ! "${container[@]}" true </dev/null >"$scratch/probe" 2>&1; then
-	echo "skipped: systemd-nspawn cannot make a container here: $(tail -n 1 "$scratch/probe")"
-	exit 77
-fi
+. tests/lib/boot.sh
 
 # ---- on the host: install, certificates, shards ----
 
-mkdir -p "$scratch"/{etc,srv,data/corpus/web,nvme,tls} "$scratch"/system/sockets.target.wants \
-	"$scratch"/system/multi-user.target.wants
-env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory install DESTDIR="$scratch/root" \
-	PREFIX=/usr/local >/dev/null
-chmod 755 "$scratch" "$scratch"/{data,data/corpus,data/corpus/web}
+mkdir -p "$scratch"/{data/corpus/web,nvme,tls}
+chmod 755 "$scratch"/{data,data/corpus,data/corpus/web}
 for i in 0 1; do
 	python3 tests/lib/ids.py "$scratch/data/corpus/web/$i.bin" 2000000
 done
@@ -127,34 +114,12 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	find /nvme/tokend -name '*.0' | grep -q .
 	echo "all is well" >/srv/verdict
 END
-cat >"$scratch/system/check.service" <<-'END'
-	[Unit]
-	After=tokend.socket
-	[Service]
-	Type=oneshot
-	ExecStart=/bin/bash -c '/bin/bash /srv/check.sh >/srv/log 2>&1; \
-		journalctl -b --no-pager -u "tokend*" >>/srv/log 2>&1; \
-		systemctl poweroff --no-block'
-END
-ln -s ../check.service "$scratch/system/multi-user.target.wants/check.service"
-ln -s /usr/local/lib/systemd/system/tokend.socket "$scratch/system/sockets.target.wants/"
-ln -s /lib/systemd/system/multi-user.target "$scratch/system/default.target"
-ln -s /dev/null "$scratch/system/systemd-firstboot.service"
-
-timeout 200 "${container[@]}" --bind="$scratch/srv":/srv --bind-ro="$scratch/data":/data \
-	--bind="$scratch/nvme":/nvme --bind-ro="$scratch/tls":/tls \
-	--bind-ro="$scratch/hosts":/etc/hosts \
-	--bind-ro="$scratch/system":/etc/systemd/system --bind-ro="$scratch/etc":/etc/tokend \
-	--bind-ro="$scratch/root/usr/local":/usr/local -b </dev/null >"$scratch/boot.log" 2>&1 ||
-	true
+boot 200 --bind-ro="$scratch/data":/data --bind="$scratch/nvme":/nvme \
+	--bind-ro="$scratch/tls":/tls --bind-ro="$scratch/hosts":/etc/hosts || true
 verdict=$(cat "$scratch/srv/verdict" 2>/dev/null || true)
 case $verdict in
 "all is well") ;;
 skipped*) echo "$verdict" && exit 77 ;;
-*)
-	grep "^+" "$scratch/srv/log" 2>/dev/null | tail -n 5 # the commands before it failed
-	tail -n 60 "$scratch/srv/log" 2>/dev/null || tail -n 30 "$scratch/boot.log"
-	exit 1
-	;;
+*) failed ;;
 esac
 echo "bytes from nginx over TLS in the whole sandbox are those of the disk"

@@ -9,24 +9,10 @@ cd "$(dirname "$0")/../.."
 # Of 100, as systemd-analyze counts.
 declare -A exposure_most=([tokend.service]=8 [tokend-web.service]=15 [tokend@.service]=15)
 
-if [ "$(id -u)" != 0 ] || ! command -v systemd-nspawn >/dev/null; then
-	echo "skipped: needs root and systemd-nspawn"
-	exit 77
-fi
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-
-container=(tests/lib/container.sh -D / --volatile=yes)
-if ! "${container[@]}" true </dev/null >"$scratch/probe" 2>&1; then
-	echo "skipped: systemd-nspawn cannot make a container here: $(tail -n 1 "$scratch/probe")"
-	exit 77
-fi
+. tests/lib/boot.sh
 
 # ---- on the host: install, boot, check the verdict ----
 
-mkdir -p "$scratch"/{etc,srv,data} "$scratch"/system/{multi-user,sockets}.target.wants
-env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory install DESTDIR="$scratch/root" \
-	PREFIX=/usr/local >/dev/null
 # The example saves a cursor. It looks for the library in ../lib.
 cp -L build/bin/example-trainer "$scratch/root/usr/local/bin/"
 
@@ -37,7 +23,7 @@ for unit in "${!exposure_most[@]}"; do
 	tail -n 1 "$scratch/exposure"
 done
 
-chmod 755 "$scratch" "$scratch/data"
+mkdir -m 755 "$scratch/data"
 python3 tests/lib/ids.py "$scratch/data/a.bin" 20000000
 mkdir -p "$scratch/home" "$scratch/root/usr/local/lib/sysusers.d"
 echo "u ada 1001 - /home/ada" >"$scratch/root/usr/local/lib/sysusers.d/ada.conf"
@@ -230,31 +216,11 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	echo "all is well" >/srv/verdict
 END
 
-cat >"$scratch/system/check.service" <<-'END'
-	[Unit]
-	After=tokend.socket
-	[Service]
-	Type=oneshot
-	ExecStart=/bin/bash -c '/bin/bash /srv/check.sh >/srv/log 2>&1; \
-		journalctl -b --no-pager -u "tokend*" >>/srv/log 2>&1; \
-		systemctl poweroff --no-block'
-END
-ln -s ../check.service "$scratch/system/multi-user.target.wants/check.service"
-ln -s /usr/local/lib/systemd/system/tokend.socket "$scratch/system/sockets.target.wants/"
-ln -s /lib/systemd/system/multi-user.target "$scratch/system/default.target"
-ln -s /dev/null "$scratch/system/systemd-firstboot.service"
-
 booted=true
-timeout 500 "${container[@]}" --bind="$scratch/srv":/srv \
-	--bind-ro="$scratch/data":/data --bind="$scratch/home":/home \
-	--bind-ro="$scratch/system":/etc/systemd/system --bind-ro="$scratch/etc":/etc/tokend \
-	--bind-ro="$scratch/root/usr/local":/usr/local -b </dev/null >"$scratch/boot.log" 2>&1 ||
-	booted=false
+boot 500 --bind-ro="$scratch/data":/data --bind="$scratch/home":/home || booted=false
 if [ "$(cat "$scratch/srv/verdict" 2>/dev/null)" != "all is well" ] || ! $booted; then
-	grep "^+" "$scratch/srv/log" 2>/dev/null | tail -n 5 # the commands before it failed
-	tail -n 80 "$scratch/srv/log" 2>/dev/null || tail -n 30 "$scratch/boot.log"
 	$booted || echo "the container did not boot and halt in time"
-	exit 1
+	failed
 fi
 cat "$scratch/srv/note" 2>/dev/null || true
 [ -z "${TOKEND_FAULTS:-}" ] || cat "$scratch/srv/faults" >>"$TOKEND_FAULTS"
