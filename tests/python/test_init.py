@@ -90,7 +90,7 @@ LAYOUTS = {  # files, arguments, {stream: {dataset: path}}
             **{f"{D}/{part}.bin": flat(9000) for part in ("mask_1", "mask_2", "val_0")},
             f"{D}/input.txt": WORDS,
         },
-        [f"{D}/mask_*.bin"],
+        [f"{D}/mask_*.bin", "--eos", 7],
         {"train": {"data": f"{D}/mask_*.bin"}},
     ),
     "odd characters": (
@@ -114,6 +114,7 @@ def test_a_config_for_shards(layout):
     assert "\x1b" not in said
     assert "python -m tokend try\n" in said and "torchrun train.py\n" in said
     stream, datasets = streams["train"]
+    assert stream.get("eos") == (7 if "--eos" in arguments else None)
     if "widths" in layout:
         weights = {name: round(facts["weight"], 3) for name, facts in datasets.items()}
         assert weights == {"web": 0.5, "math": 0.333, "code": 0.167}
@@ -173,20 +174,10 @@ BAD = {  # files, arguments, words of the message
         [f"{D}/*.bin"],
         "x_mask.bin: its name (mask) is not a shard's",
     ),
-    "a model among shards": (
-        {f"{D}/train_0.bin": flat(9000), f"{D}/model.bin": b"PK\3\4" * 9000},
-        [D],
-        "model.bin: is a zip archive",
-    ),
     "validation next to training": (
         {f"{D}/{name}.bin": flat(9000) for name in ("train", "val")},
         [f"{D}/train.bin", f"{D}/val.bin"],
         "val.bin: is validation data by its name; leave it out",
-    ),
-    "an index alone": (
-        {f"{D}/doc_idx.npy": shard_writers.npy(tokens(9000, "<i8"))},
-        [D],
-        "doc_idx.npy: its name (idx) is not a shard's",
     ),
     "the current directory": ({"./0.bin": flat(9000)}, ["."], "tokend.yaml"),
     "two formats": (

@@ -121,8 +121,9 @@ def _is_held_out(path):
 
 def _why_not(path, shard, again):
     """Why init takes no path with this shard; None: it does. @again: with another dtype."""
-    named = documents.words_of(os.path.basename(path))  # by a pattern
-    words = documents.words_of(os.path.relpath(shard["path"], path)) - named
+    words = documents.words_of(os.path.relpath(shard["path"], path))
+    if documents.is_pattern(path):
+        words -= documents.words_of(path)
     if problems := shard["problems"] + (shard["notes"] if again else []):
         return problems[0]
     if words & SIDES:
@@ -182,10 +183,10 @@ def _vocabulary(datasets, given):
     """Returns vocab, a comment about it, and eos: a key and its value, or a comment."""
     runs = [dataset.run for dataset in datasets]
     (file, _, eos), *others = {tuple(map(run.get, ("file", "tokenizer", "eos"))) for run in runs}
-    asked = given.tokenizer and tokenizer.load(given.tokenizer)
-    if file and not others and (not asked or asked.file == file):
+    encoder = tokenizer.load(given.tokenizer)
+    if file and not others and encoder.file in (None, file):
         return max(run["vocab"] for run in runs), f"tokenizer: {file}", f"eos: {eos}"
-    largest, ends, whole, left = 0, [], True, SCANNED_BYTES
+    largest, whole, left = 0, True, SCANNED_BYTES
     for dataset in datasets:
         for i, shard in enumerate(dataset.shards):
             left -= os.stat(shard["path"]).st_size
@@ -199,9 +200,12 @@ def _vocabulary(datasets, given):
     if not whole:
         about = f"the largest in {SCANNED_BYTES >> 30} GiB is {largest}; set your tokenizer's"
         vocab = 1 << largest.bit_length()
-    if asked:
-        about, ends = f"tokenizer: {asked.file}", [*asked.ends_of_text().values()]
-        vocab = max(largest + 1, asked.vocab, *(end + 1 for end in ends))
+    if encoder.file:
+        about, vocab = f"tokenizer: {encoder.file}", max(largest + 1, encoder.vocab)
+    ends = [*encoder.ends_of_text().values()]
+    if given.eos is not None:
+        ends = [tokenize.token("--eos", given.eos, encoder)]
+    vocab = max([vocab, *(end + 1 for end in ends)])
     return vocab, about, f"eos: {ends[0]}" if len(ends) == 1 else "# eos: 50256"
 
 

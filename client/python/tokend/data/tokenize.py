@@ -174,7 +174,7 @@ def read_notes(directory):
 # ---- the run ----
 
 
-def _token(option, given, encoder):
+def token(option, given, encoder):
     number = int(given) if given.isdecimal() else encoder.number(given)
     if number is None or number >= 2**32:
         raise Error(f"{option} {given}: there is no such token; pass its number")
@@ -184,12 +184,12 @@ def _token(option, given, encoder):
 def _bos(given, encoder):
     if given is None:
         return [*encoder.begin]
-    return [] if given == NONE else [_token("--bos", given, encoder)]
+    return [] if given == NONE else [token("--bos", given, encoder)]
 
 
 def _eos(given, encoder):
     if given is not None or not encoder.file:
-        return given and _token("--eos", given, encoder)
+        return given and token("--eos", given, encoder)
     ends = encoder.ends_of_text()
     if len(ends) != 1:
         known = f"several tokens that end a text ({', '.join(ends)})" if ends else "no known one"
