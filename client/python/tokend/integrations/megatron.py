@@ -71,15 +71,12 @@ def _begin(stream: str, args: Any) -> bytes | int:
     return where
 
 
-def _document_starts(starts: torch.Tensor, rows: int, seq_len: int) -> torch.Tensor:
+def _document_starts(position_ids: torch.Tensor) -> torch.Tensor:
     """Returns int32 [rows, seq_len + 1]: the starts of documents in each row, then seq_len."""
-    row = starts[:-1] // seq_len
-    count = torch.bincount(row, minlength=rows)
-    to = starts.device
-    padded = torch.full((rows, seq_len + 1), seq_len, dtype=torch.int32, device=to)
-    at = torch.arange(seq_len + 1, device=to)
-    padded[at < count[:, None]] = (starts[:-1] - row * seq_len).int()
-    return padded
+    seq_len = position_ids.shape[1]
+    at = torch.arange(seq_len, device=position_ids.device)
+    starts = torch.where(position_ids == 0, at, seq_len).sort(1).values
+    return torch.nn.functional.pad(starts, (0, 1), value=seq_len).int()
 
 
 class TokendIterator:
@@ -175,7 +172,7 @@ class TokendIterator:
             "position_ids": positions(taken),
         }
         if self._documents:
-            starts = _document_starts(taken["cu_seqlens"], *tokens.shape)
+            starts = _document_starts(batch["position_ids"])
             batch |= {"cu_seqlens": starts, "max_seqlen": starts.diff().amax(1)}
         return batch
 
