@@ -186,7 +186,6 @@ BAD = {  # files, arguments, words of the message
         "b.npy: format is npy, but that of the first shard, a.bin",
     ),
     "no such path": ({}, ["../none"], "../none: No such file or directory"),
-    "Latin-1": ({f"{D}/a.txt": "é".encode("latin-1") * 900}, [D], "../data: has no documents"),
     "too few tokens": ({f"{D}/a.bin": flat(5)}, [D], "fewer than 9 tokens"),
     "int64 in a flat file": ({f"{D}/a.bin": flat(9000, "<i8")}, [D], "../data/a.bin: "),
     "shards and text": (
@@ -231,9 +230,14 @@ def test_a_check_that_dies_is_one_line(monkeypatch):
 
 
 @pytest.mark.parametrize("more", [[], ["--tokenizer", "bytes"]])
-def test_shards_of_tokenize_keep_their_eos(more):
+def test_shards_of_tokenize_keep_their_eos(here, more):
     write({f"{D}/a.txt": WORDS})
     tokenize(f"{D}/a.txt", "-o", "made", "--tokenizer", "bytes", "--eos", 10)
+    notes = here / "made/.tokenize.json"
+    text = notes.read_text()
+    notes.write_text(text.replace('"finished": true', '"finished": false'))
+    assert "made: tokenize has not ended; continue with --resume" in refused("made")
+    notes.write_text(text)
     assert begin("made", *more)[0]["train"][0]["eos"] == 10
 
 

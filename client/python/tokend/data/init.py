@@ -135,12 +135,15 @@ def _why_not(path, shard, again):
 
 def _inspect(path):
     """Returns what tokctl inspect says of a path's shards. None: it is text."""
-    noted, first = tokenize.read_notes(_directory(path))[0], None
+    (noted, done), first = tokenize.read_notes(_directory(path)), None
+    if noted and not done["finished"]:
+        raise Error(f"{path}: tokenize has not ended; {tokenize.RESUME}")
     for dtype in [noted["dtype"]] if noted else [None, "u32"]:
         how = ("--input-dtype", dtype) if dtype else ()
         shards = tokctl("inspect", "--json", *how, "--", path, statuses=(0, 1))
         if not any(shard["format"] for shard in shards):
             return None
+        shards.sort(key=lambda shard: not shard["format"])  # of texts, an array is named
         bad = [f"{s['path']}: {why}" for s in shards if (why := _why_not(path, s, first))]
         if not bad:
             return shards
