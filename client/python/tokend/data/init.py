@@ -23,7 +23,7 @@ from .parser import Parser, output_of, positive, printable, quoted, tokctl
 
 CONFIG, SCRIPT, TOKENS = "tokend.yaml", "train.py", "tokens"
 MOST_MIB = 64  # of text: 20 to 40 CPU seconds with a real tokenizer
-SCANNED_BYTES = 1 << 30  # of shards, for the largest token
+SCANNED_BYTES = 1 << 30  # for the largest token; of larger datasets, the first shards
 LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
 RUN = 64  # windows: a part of a dataset consists of such runs
 LEAST = 4 * RUN  # windows of a dataset; of a larger one, some are held out
@@ -189,19 +189,16 @@ def _vocabulary(datasets, given):
     encoder = tokenizer.load(given.tokenizer)
     if file and not others and encoder.file in (None, file):
         return max(run["vocab"] for run in runs), f"tokenizer: {file}", f"eos: {eos}"
-    largest, whole, left = 0, True, SCANNED_BYTES
+    largest, left = 0, SCANNED_BYTES
     for dataset in datasets:
-        for i, shard in enumerate(dataset.shards):
-            left -= os.stat(shard["path"]).st_size
-            whole &= left >= 0
-            if i > 0 and left < 0:
-                break
-            how = ("--input-dtype", dataset.keys.get("dtype", "u16"), "--", shard["path"])
-            for found in tokctl("inspect", "--json", "--deep", *how):
-                largest = max(largest, found["max_token"])
+        left -= sum(os.stat(shard["path"]).st_size for shard in dataset.shards)
+        path = dataset.keys["path"] if left >= 0 else dataset.shards[0]["path"]
+        how = ("--input-dtype", dataset.keys.get("dtype", "u16"), "--", path)
+        for shard in tokctl("inspect", "--json", "--deep", *how):
+            largest = max(largest, shard["max_token"])
     about, vocab = f"the largest of all tokens is {largest}", largest + 1
-    if not whole:
-        about = f"the largest in {SCANNED_BYTES >> 30} GiB is {largest}; set your tokenizer's"
+    if left < 0:
+        about = f"the largest in some shards is {largest}; set your tokenizer's"
         vocab = 1 << largest.bit_length()
     if encoder.file:
         about, vocab = f"tokenizer: {encoder.file}", max(largest + 1, encoder.vocab)
