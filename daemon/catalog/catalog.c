@@ -124,12 +124,10 @@ void stream_map(
 
 /* ---- parts of paths ---- */
 
-/* Do both have the same shards in the same directory or store? */
-static bool same_path(const struct dataset *a, const struct dataset *b)
+bool dataset_same_path(const struct dataset *a, const struct dataset *b)
 {
-	if (a->path_digest != b->path_digest)
-		return false;
-
+	if (a->path_digest != b->path_digest || strcmp(a->list.root, b->list.root) == 0)
+		return a->path_digest == b->path_digest;
 	char *x = realpath(a->list.root, NULL), *y = realpath(b->list.root, NULL);
 	bool same = strcmp(x ? x : a->list.root, y ? y : b->list.root) == 0;
 
@@ -166,7 +164,7 @@ static bool check_parts(const struct catalog *c, bool saved, struct fault *fault
 			const struct config_stream *mine = d->stream, *its = e->stream;
 			bool part = dataset_is_part(d);
 
-			if (!(part || dataset_is_part(e)) || !same_path(d, e))
+			if (!(part || dataset_is_part(e)) || !dataset_same_path(d, e))
 				continue;
 			if (told != mine && (d->bucket || !saved) && doubt_overlap(d, e))
 				told = mine;

@@ -189,111 +189,65 @@ void dataset_remarks(struct dataset *d)
 
 /* ---- datasets that have the same files ---- */
 
-/* Files of a dataset that it has twice, or that an earlier dataset has, too. */
-struct shared {
-	uint64_t files;
-	struct digest first, other; /* the same file */
-	bool several;		    /* earlier datasets have them */
-};
-
-static void add_shared(struct shared *s, const struct digest *is, const struct digest *other)
-{
-	s->several |= s->files > 0 && s->other.dataset != other->dataset;
-	if (s->files++ == 0 || is->shard < s->first.shard) {
-		s->first = *is;
-		s->other = *other;
-	}
-}
-
 /* Two streams may have the same files, and two datasets parts of them: see check_parts(). */
-static bool is_meant(const struct dataset *d, const struct shared *s)
+static bool is_meant(const struct dataset *d, const struct dataset *e)
 {
-	const struct dataset *e = s->other.dataset;
-
-	return d != e && !s->several && s->files == d->table.shards &&
-	       s->files == e->table.shards &&
-	       (d->stream != e->stream || dataset_is_part(d) || dataset_is_part(e));
+	return d != e && (d->stream != e->stream || dataset_is_part(d) || dataset_is_part(e)) &&
+	       dataset_same_path(d, e);
 }
 
-/* Returns whether it has remarked it. */
-static bool tell_shared(struct dataset *d, const struct shared *s)
+/* Remarks the first of @d's files that it has twice, or that an earlier dataset has, too. The @n
+ * of @all are sorted. Returns whether another stream or dataset has it. */
+static bool doubt_shared(struct dataset *d, const struct digest *all, uint64_t n, bool others)
 {
-	const struct dataset *e = s->other.dataset;
+	const struct digest *first = NULL;
+	const struct dataset *e;
+	uint64_t files = 0;
 
-	if (s->files == 0 || is_meant(d, s))
+	for (const struct digest *is = all + 1; is < all + n; is++) {
+		e = is[-1].dataset;
+		if (is->dataset != d || is->value != is[-1].value || (e != d && !others) ||
+			is_meant(d, e))
+			continue;
+		files++;
+		first = first && first->shard < is->shard ? first : is;
+	}
+	if (!first)
 		return false;
+	e = first[-1].dataset;
 	bool one = d->stream == e->stream;
 
 	dataset_remark(d, REMARK_DOUBT,
 		"shard %.150s is the same file as %.150s%s%s%s%s (%" PRIu64 " of %" PRIu64
 		" shards are such), so %s; leave one out",
-		shard_list_name(&d->list, s->first.shard),
-		shard_list_name(&e->list, s->other.shard), d == e ? "" : " of dataset ",
-		d == e ? "" : e->config->name, one ? "" : " of stream ", one ? "" : e->stream->name,
-		s->files, d->table.shards,
+		shard_list_name(&d->list, first->shard), shard_list_name(&e->list, first[-1].shard),
+		d == e ? "" : " of dataset ", d == e ? "" : e->config->name,
+		one ? "" : " of stream ", one ? "" : e->stream->name, files, d->table.shards,
 		one ? "its tokens are served twice" : "both streams serve its tokens");
-	return true;
-}
-
-/* All shards, sorted by file. NULL: @fault. */
-static struct digest *sort_files(const struct catalog *c, uint64_t *n, struct fault *fault)
-{
-	uint64_t shards = 0;
-
-	for (uint32_t i = 0; i < c->datasets; i++)
-		shards += c->dataset[i].table.shards;
-	struct digest *all = malloc(shards * sizeof(*all));
-
-	if (!all) {
-		fault_memory(fault);
-		return NULL;
-	}
-	for (struct dataset *d = c->dataset; d < c->dataset + c->datasets; d++)
-		for (uint64_t s = 0; s < d->table.shards; s++)
-			all[(*n)++] = (struct digest){file_of(d, s), s, d};
-	qsort(all, *n, sizeof(*all), by_value);
-	return all;
+	return d != e;
 }
 
 bool catalog_remarks(const struct catalog *c, bool saved, struct fault *fault)
 {
 	const struct config_stream *told = NULL; /* of the last pair: one each is enough */
-	struct shared *twice = calloc(2 * c->datasets, sizeof(*twice));
-	uint64_t n = 0;
+	const struct dataset *end = c->dataset + c->datasets;
+	uint64_t shards = 0, n = 0;
 
-	if (!twice)
+	for (const struct dataset *d = c->dataset; d < end; d++)
+		shards += d->table.shards;
+	struct digest *all = malloc(shards * sizeof(*all));
+
+	if (!all)
 		return fault_memory(fault);
-	struct digest *all = sort_files(c, &n, fault), *other = NULL;
-	struct shared *among = twice + c->datasets;
-	bool fine = all;
-
-	for (uint64_t i = 1; i < n; i++) {
-		struct digest *is = &all[i], *last = is - 1;
-		size_t d = (size_t)(is->dataset - c->dataset);
-
-		if (is->value != last->value) {
-			other = NULL;
-			continue;
-		}
-		if (is->dataset == last->dataset)
-			add_shared(&twice[d], is, last);
-		else
-			other = last;
-		if (other)
-			add_shared(&among[d], is, other);
-	}
-	for (uint32_t i = 0; i < c->datasets; i++) {
-		struct dataset *d = &c->dataset[i];
-
-		if (!d->bucket && saved)
-			continue;
-		tell_shared(d, &twice[i]);
-		if (told != d->stream && tell_shared(d, &among[i]))
+	for (const struct dataset *d = c->dataset; d < end; d++)
+		for (uint64_t s = 0; s < d->table.shards; s++)
+			all[n++] = (struct digest){file_of(d, s), s, d};
+	qsort(all, n, sizeof(*all), by_value);
+	for (struct dataset *d = c->dataset; d < end; d++)
+		if ((d->bucket || !saved) && doubt_shared(d, all, n, told != d->stream))
 			told = d->stream;
-	}
-	free(twice);
 	free(all);
-	return fine;
+	return true;
 }
 
 /* ---- a stream ---- */
