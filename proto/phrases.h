@@ -42,6 +42,6 @@
 #define PHRASE_DENIED	   "have its owner allow that, or give another socket"
 #define PHRASE_NOFILE	   "raise LimitNOFILE (ulimit -n)"
 #define PHRASE_SLOTS	   "use fewer slots"
-#define PHRASE_NOT_SHARD   "move it away, or set `format: flat` if it holds plain tokens"
+#define PHRASE_NOT_SHARD   "move it away, or set a pattern that matches only the shards"
 
 #endif

@@ -7,7 +7,6 @@
 
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/format.h"
-#include "proto/phrases.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -90,47 +89,14 @@ static bool list_files(struct dataset *d, struct fault *fault)
 	       REFUSE(d, fault, path, "%s: no shards found; must have at least one", path);
 }
 
-/* The ending of all names but that of shard @s; a pattern of it drops no other shard. NULL: they
- * are in several directories, have several endings, or the path is a pattern already. */
-static const char *ending_of_others(const struct dataset *d, uint64_t s)
-{
-	const char *ending = NULL;
-
-	for (uint64_t i = 0; i < d->list.count; i++) {
-		const char *name = shard_list_name(&d->list, i), *its = strrchr(name, '.');
-
-		if (i == s)
-			continue;
-		if (!its || strchr(name, '/') || (ending && strcmp(its, ending) != 0))
-			return NULL;
-		ending = its;
-	}
-	return !ending || bytes_ends_in(shard_list_name(&d->list, s), ending) ||
-			       strpbrk(d->config->path, "*?[")
-		       ? NULL
-		       : ending;
-}
-
-/*
- * Reports a fault of shard @s. Keeps its code and errno if a system call failed. Among shards, a
- * file that is none is most likely a README or the index of another loader. `format: flat` would
- * serve it as tokens, so the remedy is a pattern without it.
- */
+/* Reports a fault of shard @s. Keeps its code and errno if a system call failed. */
 static bool refuse_shard(
 	const struct dataset *d, uint64_t s, const struct fault *cause, struct fault *fault)
 {
-	bool unknown = shard_is_unknown(cause);
-	const char *remedy = "", *ending = unknown ? ending_of_others(d, s) : NULL;
 	char path[PATH_MAX + 1];
 
 	shard_list_path(&d->list, s, path, sizeof(path));
-	if (unknown && d->list.count > 1)
-		remedy = ending ? "; move it away, or set path: "
-				: "; move it away, or set a pattern that matches only the shards";
-	else if (unknown && !shard_is_foreign(cause))
-		remedy = "; " PHRASE_NOT_SHARD;
-	REFUSE(d, fault, path, "%s: %s%s%s%s%s", path, cause->text, remedy,
-		ending ? d->list.root : "", ending ? "/*" : "", ending ? ending : "");
+	REFUSE(d, fault, path, "%s: %s", path, cause->text);
 	if (cause->error) {
 		fault->code = cause->code;
 		fault->error = cause->error;

@@ -162,10 +162,6 @@ const struct shard_format *shard_format(const char *name);
 /* The format of an open file, or @format, unless it is foreign as tokens of @type. NULL: @fault. */
 const struct shard_format *shard_recognise(const struct bytes *b, const struct shard_format *format,
 	enum shard_type type, struct fault *fault);
-/* Whether a fault says that a file is not a shard. The caller knows a remedy (PHRASE_NOT_SHARD). */
-bool shard_is_unknown(const struct fault *fault);
-/* Of those, that its content is something else, so that `format: flat` does not help. */
-bool shard_is_foreign(const struct fault *fault);
 
 /* ---- files that are not shards (foreign.c) ---- */
 

@@ -1,4 +1,5 @@
 #include "daemon/shard/format.h"
+#include "proto/phrases.h"
 
 #include <string.h>
 
@@ -21,19 +22,6 @@ const struct shard_format *shard_format(const char *name)
 	while (*f && strcmp((*f)->name, name) != 0)
 		f++;
 	return *f;
-}
-
-static const char unknown[] = "format", foreign[] = "content"; /* fields of faults */
-
-bool shard_is_unknown(const struct fault *fault)
-{
-	return fault->code == FAULT_DATA &&
-	       (strcmp(fault->field, unknown) == 0 || shard_is_foreign(fault));
-}
-
-bool shard_is_foreign(const struct fault *fault)
-{
-	return fault->code == FAULT_DATA && strcmp(fault->field, foreign) == 0;
 }
 
 static const struct shard_format *find(const struct bytes *b)
@@ -62,14 +50,14 @@ const struct shard_format *shard_recognise(const struct bytes *b, const struct s
 	size_t n = kind ? strcspn(kind, ";") : 0; /* advice comes after it */
 
 	if (kind)
-		fault_set(fault, FAULT_DATA, foreign, "is %.*s, not a shard of tokens%s", (int)n,
+		fault_data(fault, "is %.*s, not a shard of tokens%s; " PHRASE_NOT_SHARD, (int)n,
 			kind, kind + n);
 	else if (companion)
 		fault_data(fault, "is %s, not a shard; give the shard that it belongs to (%s)",
 			companion->kind, companion->shard);
 	else
-		fault_set(fault, FAULT_DATA, unknown,
-			"has no known format (" SHARD_FORMATS
-			"; a flat file's name ends in .bin or .npy)");
+		fault_data(fault, "has no known format (" SHARD_FORMATS
+				  "; a flat file's name ends in .bin or .npy); " PHRASE_NOT_SHARD
+				  "; set `format: flat` only if it holds plain tokens");
 	return NULL;
 }

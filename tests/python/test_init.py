@@ -162,7 +162,7 @@ BAD = {  # files, arguments, words of the message
     "text next to shards": (
         {f"{D}/a.bin": flat(9000), f"{D}/b.bin": flat(9000), f"{D}/c.bin": WORDS},
         [D],
-        "c.bin: is text, not a shard of tokens. To leave files out, name the others, or a pattern",
+        "c.bin: is text, not a shard of tokens; move it away, or set a pattern that matches only",
     ),
     "validation among shards": (
         {f"{D}/{name}.bin": flat(9000) for name in ("train_0", "val")},

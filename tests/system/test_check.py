@@ -90,10 +90,7 @@ REFUSED = {  # shards, keys of the dataset or the stream or the whole, words of 
                        "is flat", "header is damaged"),
     "a frame is damaged, not sampled": (FRAMES, {}, "100.bin.zst: zstd frame 1 is damaged"),
     "README.md": (WEB | {"README.md": b"# The shards\n\nof web.\n"}, {}, "README.md: is text",
-                  "set path: ", "/data/*.bin"),
-    "README.md among several endings": (
-        WEB | {"README.md": b"# The shards\n\nof web.\n", "b.npy": ids(9000)}, {},
-        "README.md: is text", "move it away, or set a pattern that matches only the shards"),
+                  "move it away, or set a pattern that matches only the shards"),
     "hf": (WEB, {"path": "hf://datasets/web/"}, "path: hf:// is unknown", "gs"),
     "memory: 1": (WEB, {"whole": {"memory": 1}}, "memory: 1 bytes are too few", "set memory: "),
     "socket": (WEB, {"whole": {"socket": "/none/at/x"}}, "socket: uid", "create its directory"),

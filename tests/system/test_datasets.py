@@ -219,7 +219,7 @@ REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
      LOSSES),
     ("k", [PATH, "b.npy: has no loss mask and a list of document bounds, unlike", "a.npy"], {},
      LOSSES),
-    ("x.tokens", [PATH, "has no known format", "move it away, or set `format: flat`"]),
+    ("x.tokens", [PATH, "has no known format", "move it away, or", "set `format: flat`"]),
     ("a.bin", [".format: 'parquet' is unknown; must be auto or"], {"format": "parquet"}),
     ("pipe.bin", [PATH, "is not a regular file; a shard must be one"]),
     ("text", ["NOTES.txt: is text, not a shard", "set a pattern that matches only the shards"]),

@@ -108,9 +108,6 @@ struct shard *ctl_input_open(
 		fault_errno(fault, errno, "", "%s", strerror(errno));
 	else
 		shard = shard_open(input->format, path, *fd, &input->hint, true, fault);
-	if (!shard && shard_is_unknown(fault) && !shard_is_foreign(fault))
-		strncat(fault->text, "; " PHRASE_NOT_SHARD,
-			sizeof(fault->text) - strlen(fault->text) - 1);
 	return shard;
 }
 
