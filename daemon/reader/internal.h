@@ -123,8 +123,7 @@ struct reader {
 	_Atomic bool closing;
 	struct files files;
 	unsigned streams;
-	struct frames *frames,
-		**share;	  /* the cache of frames and [streams] shares of it, or NULL */
+	struct frames **frames;	  /* [streams] their caches of decoded frames, or NULL */
 	struct reader_hang *hang; /* [streams] as of the last tick */
 	char *staging;
 	uint64_t staging_each, staging_bytes;
