@@ -137,8 +137,7 @@ static void transfer_done(void *owner, struct io_work *work)
 		transfer_continue(reader, read);
 		return;
 	}
-	if (read->place.header_bytes > 0 &&
-		!shard_header_is(read->file->shard, &read->place, read->header)) {
+	if (memcmp(read->header, read->place.header, read->place.header_bytes) != 0) {
 		fast_give_up(reader, read);
 		return;
 	}

@@ -186,7 +186,6 @@ struct map {
 	uint64_t outside;  /* tokens of all gaps */
 	bool scattered;	   /* the spans are not contiguous */
 	unsigned presumed; /* not 0: spans have headers, which were not read; see mds_header() */
-	_Atomic uint8_t *compared; /* a bit a span: its header was, as its tokens were read */
 
 	uint64_t last_at, last; /* joins: the last span, which is not encoded yet, and its tokens */
 	uint8_t *code;		/* the encoded spans */
@@ -203,7 +202,6 @@ void map_free(struct map *map);
 uint64_t map_bytes(const struct map *map); /* allocated memory, without the struct */
 
 struct map_span {
-	uint64_t number;
 	uint64_t begin, end; /* tokens */
 	uint64_t at;	     /* offset of the first one */
 	bool gap;

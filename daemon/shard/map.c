@@ -98,20 +98,18 @@ bool map_done(struct map *m)
 	m->last = 0;
 	if (m->spans > 0)
 		(void)resize(m, m->bytes, (m->spans - 1) / STRIDE + 1);
-	m->compared = m->presumed ? calloc(m->spans / 8 + 1, 1) : NULL;
-	return !m->presumed || m->compared;
+	return true;
 }
 
 void map_free(struct map *m)
 {
 	free(m->code);
 	free(m->anchor);
-	free(m->compared);
 }
 
 uint64_t map_bytes(const struct map *m)
 {
-	return m->bytes_room + m->anchors_room * sizeof(*m->anchor) + m->spans / 8;
+	return m->bytes_room + m->anchors_room * sizeof(*m->anchor);
 }
 
 /* @byte: the end of the span before in the file. */
@@ -119,7 +117,6 @@ static inline void step(struct map_span *span, uint64_t byte)
 {
 	uint64_t code = take(&span->next), skipped = code & 1 ? take(&span->next) : 0;
 
-	span->number++;
 	span->begin = span->end;
 	span->end += code >> 2;
 	span->gap = code >> 1 & 1;
@@ -144,9 +141,7 @@ struct map_span map_find(const struct map *m, uint64_t token)
 		else
 			lo = mid;
 	}
-	struct map_span span = {.number = lo * STRIDE - 1,
-		.end = m->anchor[lo].token,
-		.next = m->code + m->anchor[lo].code};
+	struct map_span span = {.end = m->anchor[lo].token, .next = m->code + m->anchor[lo].code};
 
 	step(&span, m->anchor[lo].byte);
 	while (span.end <= token)

@@ -206,26 +206,14 @@ static uint64_t extent(const struct shard *shard, struct map_span *from, uint64_
  * state another type, tokens after the first one are where they seem to be, whatever it is.
  */
 static void find_header(const struct shard *shard, const struct map_span *span, uint64_t token,
-	struct shard_place *place)
+	bool compared, struct shard_place *place)
 {
-	const struct map *map = &shard->map;
-	unsigned least = token > span->begin ? 2 : 1;
+	unsigned least = token == span->begin ? 1 : compared ? 3 : 2;
 
-	place->header_bytes = 0;
-	place->span = span->number;
-	if (map->presumed >= least && !(map->compared[span->number / 8] >> span->number % 8 & 1))
-		place->header_bytes = mds_header(
-			map->presumed, shard->facts.type, span->end - span->begin, place->header);
-}
-
-bool shard_header_is(
-	const struct shard *shard, const struct shard_place *place, const uint8_t *found)
-{
-	if (memcmp(found, place->header, place->header_bytes) != 0)
-		return false;
-	if (place->header_bytes > 0)
-		shard->map.compared[place->span / 8] |= (uint8_t)(1u << place->span % 8);
-	return true;
+	place->header_bytes = shard->map.presumed < least
+				      ? 0
+				      : mds_header(shard->map.presumed, shard->facts.type,
+						span->end - span->begin, place->header);
 }
 
 static bool refuse_header(const struct shard *shard, const struct map_span *span,
@@ -256,7 +244,7 @@ static bool read_tokens(const struct shard *shard, struct map_span *span, uint64
 
 	for (; n > 0; token += some, to += some * facts->token_bytes, n -= some) {
 		some = extent(shard, span, token, n, &byte);
-		find_header(shard, span, token, &place);
+		find_header(shard, span, token, have > 0, &place);
 		unsigned before = token == span->begin ? place.header_bytes : 0; /* to read, too */
 
 		if (byte - before < from || byte + width > from + have) {
@@ -278,7 +266,7 @@ static bool read_tokens(const struct shard *shard, struct map_span *span, uint64
 		else if (!bytes_read(shard->bytes, span->at - place.header_bytes, header,
 				 place.header_bytes, fault))
 			return false;
-		if (!shard_header_is(shard, &place, header))
+		if (memcmp(header, place.header, place.header_bytes) != 0)
 			return fault && refuse_header(shard, span, &place, fault);
 		uint64_t inside = (from + have - byte) / width;
 
@@ -320,7 +308,7 @@ bool shard_try(
 	if (place && shard->bytes->plain &&
 		shard_as_served(shard->facts.type, shard->facts.token_bytes) &&
 		extent(shard, &span, token, n, &place->byte) == n) {
-		find_header(shard, &span, token, place);
+		find_header(shard, &span, token, false, place);
 		if (place->header_bytes == 0 || token == span.begin)
 			return true;
 	}

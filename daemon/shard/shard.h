@@ -52,19 +52,14 @@ bool shard_read(
 /*
  * For threads that must not block. True: the tokens are at @to, and place->byte is SHARD_UNKNOWN;
  * or they are stored as they are served at @place, unless that is NULL. Then the caller may read
- * them, and must compare the header. Either way it must check i32 for negative ones. False: as
- * bytes_read() without a fault.
+ * them, and must compare the header; if it is another, shard_read() says what is wrong. Either way
+ * it must check i32 for negative ones. False: as bytes_read() without a fault.
  */
 struct shard_place {
 	uint64_t byte;	       /* of the file: the first token */
-	uint64_t span;	       /* of the map */
 	unsigned header_bytes; /* of what must be right before it: */
 	uint8_t header[SHARD_HEADER_MOST];
 };
-/* Whether @found is the header. Then none is asked for again, while the shard is open. Otherwise
- * shard_read() says what is wrong. */
-bool shard_header_is(
-	const struct shard *shard, const struct shard_place *place, const uint8_t *found);
 bool shard_try(
 	const struct shard *shard, uint64_t token, uint64_t n, void *to, struct shard_place *place);
 /* Writes the document boundaries b with token < b < token + n to @at, ascending, as offsets from
