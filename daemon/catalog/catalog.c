@@ -191,7 +191,7 @@ static void plan_fetch(struct catalog *c)
 		if (!c->config->cache_dir || !d->bucket || d->config->fetch == CONFIG_FETCH_WINDOW)
 			continue;
 		for (uint64_t s = 0; s < d->table.shards; s++)
-			bytes += d->entry[s].file.bytes;
+			bytes += d->entry[s].bytes;
 		if (d->config->fetch == CONFIG_FETCH_AUTO && bytes > left)
 			continue;
 		d->piece = d->config->piece;

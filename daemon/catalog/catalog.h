@@ -20,22 +20,14 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-/* Tells whether a file was replaced or rewritten. */
-struct dataset_identity {
-	uint64_t inode;
-	uint64_t mtime_ns;
-	uint64_t bytes;
-};
-
 /* A shard. Its name and number of tokens are in dataset.list and dataset.table. */
 struct entry {
-	/* Of a manifest's line only bytes, until dataset_open_shard() has compared the shard; in a
-	 * store always. */
-	struct dataset_identity file;
-	uint64_t digest;   /* of its tokens, of files of a sample; 0: none */
+	uint64_t bytes;
+	uint64_t id;	 /* bytes_id(); 0: a manifest's, not compared yet by dataset_open_shard() */
+	uint64_t sides;	 /* a hash of its side files' identities; 0: none, or not known */
+	uint64_t digest; /* of its tokens, of files of a sample; 0: none */
 	uint32_t plain_at; /* 1 + the byte of a plain shard's first token; 0: not plain, or not
 			      known */
-	uint32_t sides;	   /* a hash of its side files' identities; 0: none, or not known */
 	uint8_t type;	   /* enum shard_type */
 };
 
@@ -84,7 +76,7 @@ struct dataset {
 	bool listed;		   /* by a manifest */
 	uint64_t padding;	   /* of its rows; of files only, as is the column */
 	char column[sizeof(((struct shard_facts *)0)->column)]; /* that holds the tokens, or "" */
-	struct dataset_identity manifest;			/* 0: none, or in a store */
+	uint64_t manifest; /* bytes_id(); 0: none, or in a store */
 
 	/* ---- how its tokens are read ---- */
 
@@ -148,14 +140,12 @@ void dataset_close(struct dataset *dataset);
 
 /* ---- its shards, now ---- */
 
-struct dataset_identity dataset_identify(const struct stat *st);
-/* Is the file still the one that was @was? False: FAULT_CHANGED, with the difference. @when: "the
- * shard was listed", for the text. */
-bool dataset_identical(const struct dataset_identity *was, const char *when, const struct stat *st,
-	struct fault *fault);
+/* Is the file still the one with bytes_id() @id? False: FAULT_CHANGED. @when: "the shard was
+ * listed", for the text. */
+bool dataset_identical(uint64_t id, const char *when, const struct stat *st, struct fault *fault);
 /*
- * Whether an open file with @st is still the shard that was listed. False: FAULT_CHANGED, with the
- * difference. True for a manifest's shard that dataset_open_shard() has not compared yet.
+ * Whether an open file with @st is still the shard that was listed. False: FAULT_CHANGED. True for
+ * a manifest's shard that dataset_open_shard() has not compared yet.
  */
 bool dataset_same_shard(
 	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault);

@@ -135,7 +135,7 @@ struct object dataset_object(const struct dataset *dataset, uint64_t shard)
 		.bucket = dataset->bucket,
 		.key = name - dataset->key_bytes,
 		.etag = *etag ? etag : NULL,
-		.size = dataset->entry[shard].file.bytes,
+		.size = dataset->entry[shard].bytes,
 		.piece = dataset->piece,
 	};
 }
@@ -173,32 +173,18 @@ bool dataset_find_object(const void *dataset, const char *url, struct object *ob
 
 /* ---- identities ---- */
 
-struct dataset_identity dataset_identify(const struct stat *st)
+bool dataset_identical(uint64_t id, const char *when, const struct stat *st, struct fault *fault)
 {
-	return (struct dataset_identity){
-		.inode = st->st_ino,
-		.mtime_ns =
-			(uint64_t)st->st_mtim.tv_sec * 1000000000 + (uint64_t)st->st_mtim.tv_nsec,
-		.bytes = (uint64_t)st->st_size,
-	};
-}
-
-bool dataset_identical(const struct dataset_identity *was, const char *when, const struct stat *st,
-	struct fault *fault)
-{
-	const struct dataset_identity is = dataset_identify(st);
-
-	return memcmp(was, &is, sizeof(is)) == 0 ||
+	return id == bytes_id(st) ||
 	       fault_set(fault, FAULT_CHANGED, "",
-		       "changed after %s (inode, size or mtime differs): it had %" PRIu64
-		       " bytes and has %" PRIu64,
-		       when, was->bytes, is.bytes);
+		       "changed after %s (inode, size or mtime differs): it has %" PRId64 " bytes",
+		       when, (int64_t)st->st_size);
 }
 
 /* Whether a manifest's shard was not opened before. */
 static bool is_new(const struct dataset *d, uint64_t shard)
 {
-	return d->listed && d->entry[shard].file.inode == 0;
+	return d->listed && d->entry[shard].id == 0;
 }
 
 bool dataset_same_shard(
@@ -206,15 +192,15 @@ bool dataset_same_shard(
 {
 	assert(shard < d->table.shards);
 	return is_new(d, shard) ||
-	       dataset_identical(&d->entry[shard].file, "the shard was listed", st, fault);
+	       dataset_identical(d->entry[shard].id, "the shard was listed", st, fault);
 }
 
 /* ---- side files ---- */
 
 /* A hash of the identities of the shard's side files; 0: there are none. */
-static uint32_t hash_sides(const struct shard_facts *facts)
+static uint64_t hash_sides(const struct shard_facts *facts)
 {
-	return facts->index ^ facts->bounds ^ (facts->mask << 16 | facts->mask >> 16);
+	return facts->index ^ facts->bounds ^ (facts->mask << 32 | facts->mask >> 32);
 }
 
 static bool same_sides(const struct entry *was, const struct shard_facts *is, struct fault *fault)
@@ -249,15 +235,14 @@ static bool is_gone(int error)
 	return error == ENOENT || error == ENOTDIR;
 }
 
-static bool same_file(
-	const struct dataset_identity *was, const char *when, const char *path, struct fault *fault)
+static bool same_file(uint64_t id, const char *when, const char *path, struct fault *fault)
 {
 	struct stat st;
 
 	if (stat(path, &st) != 0)
 		return !is_gone(errno) ||
 		       fault_set(fault, FAULT_CHANGED, "", "%s: %s", path, strerror(errno));
-	return dataset_identical(was, when, &st, fault) || fault_prefix(fault, "%s: ", path);
+	return dataset_identical(id, when, &st, fault) || fault_prefix(fault, "%s: ", path);
 }
 
 struct lists {
@@ -284,7 +269,7 @@ static bool same_shard(const struct parallel *p, struct fault *fault)
 			was->root, was->count, is->count,
 			shard_list_name(order < 0 ? was : is, p->i));
 	shard_list_path(&d->list, p->i, path, sizeof(path));
-	return same_file(&d->entry[p->i].file, "the shard was listed", path, fault) &&
+	return same_file(d->entry[p->i].id, "the shard was listed", path, fault) &&
 	       current_sides(d, p->i, path, fault);
 }
 
@@ -297,7 +282,7 @@ bool dataset_current(const struct dataset *d, struct fault *fault)
 	if (url_text_is(path))
 		return true;
 	if (d->listed)
-		return same_file(&d->manifest, "the manifest was read", path, fault);
+		return same_file(d->manifest, "the manifest was read", path, fault);
 	if (!shard_list_read(&list, path, fault))
 		return !is_gone(fault->error);
 	uint64_t n = list.count > d->list.count ? list.count : d->list.count;
@@ -340,7 +325,8 @@ bool dataset_keep_file(struct dataset *d, uint64_t s, const struct shard *shard,
 	}
 	if (!dataset_keep(d, s, shard->format, facts, fault) || !has_alike(d, facts, fault))
 		return false;
-	d->entry[s].file = dataset_identify(st);
+	d->entry[s].bytes = (uint64_t)st->st_size;
+	d->entry[s].id = bytes_id(st);
 	d->entry[s].sides = hash_sides(facts);
 	d->marked |= (d->hint.documents && indexed) ||
 		     (d->hint.loss_mask && (facts->mask || facts->bounds));
@@ -364,7 +350,7 @@ bool dataset_agrees(const struct dataset *d, uint64_t shard, const struct shard_
 		const char *field, *names[2]; /* both or none */
 		uint64_t listed, found;
 	} facts[] = {
-		{"size", {NULL}, e->file.bytes, size},
+		{"size", {NULL}, e->bytes, size},
 		{"format", {d->format->name, format->name}, 0, d->format != format},
 		{"dtype", {shard_type_name((enum shard_type)e->type), shard_type_name(f->type)},
 			e->type, f->type},
@@ -396,7 +382,7 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 	 * read as flat. */
 	const struct shard_format *format = d->listed ? shard_format(d->config->format) : d->format;
 	struct shard_hint hint = d->hint;
-	struct stat st = {.st_ino = 1, .st_size = (off_t)e->file.bytes}; /* of an object */
+	struct stat st = {.st_ino = 1, .st_size = (off_t)e->bytes}; /* of an object */
 
 	hint.frames = frames;
 	if (d->listed && !hint.has_type) /* otherwise it also says how wide tokens are served */
@@ -405,7 +391,7 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 		fault_errno(fault, errno, "", "%s", strerror(errno));
 		return NULL;
 	}
-	if ((uint64_t)st.st_size != e->file.bytes) { /* no need to read it */
+	if ((uint64_t)st.st_size != e->bytes) { /* no need to read it */
 		dataset_agrees(
 			d, shard, d->format, &(struct shard_facts){0}, (uint64_t)st.st_size, fault);
 		return NULL;
@@ -426,7 +412,7 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 		return NULL;
 	}
 	if (d->listed) { /* it is not compared again */
-		e->file = dataset_identify(&st);
+		e->id = bytes_id(&st);
 		e->sides = hash_sides(facts);
 		e->plain_at = plain_at(facts);
 	}

@@ -267,7 +267,7 @@ static bool keep(const struct reading *r, const struct line *l, const struct sha
 		     : shard_list_add(&d->list, l->path, r->fault)) ||
 		!dataset_keep(d, s, format, &facts, r->fault))
 		return false;
-	d->entry[s].file.bytes = l->size;
+	d->entry[s].bytes = l->size;
 	d->entry[s].digest = l->digest ? strtoull(l->digest, NULL, 16) : 0;
 	/* A number that is equal for equal shards. */
 	bool tagged = r->key && !d->entry[s].digest;

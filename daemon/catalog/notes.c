@@ -131,13 +131,13 @@ static int by_value(const void *a, const void *b)
 /* A hash that links to one file share. Of objects, and of a manifest's files, it is the path's. */
 static uint64_t file_of(const struct dataset *d, uint64_t s)
 {
-	const struct dataset_identity *file = &d->entry[s].file;
+	const struct entry *e = &d->entry[s];
 	char path[PATH_MAX + 1];
 
-	if (file->inode > 0)
-		return order_derive(file->inode, file->mtime_ns, file->bytes);
+	if (e->id > 0)
+		return e->id;
 	shard_list_path(&d->list, s, path, sizeof(path));
-	return order_digest_add(0, path, file->bytes);
+	return order_digest_add(0, path, e->bytes);
 }
 
 static void doubt_copies(struct dataset *d)

@@ -63,7 +63,7 @@ bool dataset_manifest(struct dataset *d, struct fault *fault)
 	if (!begin(d, fault))
 		return false;
 	if (stat(source->manifest, &st) == 0)
-		d->manifest = dataset_identify(&st);
+		d->manifest = bytes_id(&st);
 	if (manifest_read(d, source->manifest, source->path, NULL, NULL, &cause))
 		return true;
 	if (cause.index == FAULT_NO_INDEX)

@@ -275,7 +275,7 @@ static uint64_t pieces_of(const struct dataset *d)
 	uint64_t pieces = 0;
 
 	for (uint64_t s = 0; d->piece > 0 && s < d->table.shards; s++)
-		pieces += (d->entry[s].file.bytes + d->piece - 1) / d->piece;
+		pieces += (d->entry[s].bytes + d->piece - 1) / d->piece;
 	return pieces;
 }
 

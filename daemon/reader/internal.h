@@ -22,7 +22,9 @@
 struct look {
 	int fd; /* borrowed */
 	dev_t device;
-	struct dataset_identity was;
+	ino_t inode;
+	off_t size;
+	uint64_t id;	  /* bytes_id() */
 	bool named;	  /* it had a name */
 	const char *what; /* "", or "its index: " and the like: begins the texts of faults */
 };

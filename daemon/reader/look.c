@@ -16,7 +16,9 @@ void look_begin(struct look *look, int fd, const char *what, const struct stat *
 	*look = (struct look){
 		.fd = fd,
 		.device = found->st_dev,
-		.was = dataset_identify(found),
+		.inode = found->st_ino,
+		.size = found->st_size,
+		.id = bytes_id(found),
 		.named = found->st_nlink > 0,
 		.what = what,
 	};
@@ -35,11 +37,9 @@ bool look_again(const struct file *file, struct fault *fault)
 
 			return fault_errno(fault, error, "", "%s", strerror(error));
 		}
-		if (!dataset_identical(&look->was, "it was opened", &now, fault))
+		if (!dataset_identical(look->id, "it was opened", &now, fault))
 			return fault_prefix(fault, "was written to while it was open: %s%s",
-				look->what,
-				(uint64_t)now.st_size < look->was.bytes ? "it was truncated: "
-									: "");
+				look->what, now.st_size < look->size ? "it was truncated: " : "");
 		if (look->named && now.st_nlink == 0)
 			return fault_set(fault, FAULT_CHANGED, "",
 				"%sit was removed or replaced while it was open", look->what);
@@ -53,9 +53,8 @@ bool look_by_name(const struct file *file, struct fault *fault)
 	struct stat now;
 
 	/* Nothing follows from a name that cannot be looked up now. */
-	if (stat(file->path, &now) == 0
-			? now.st_ino == look->was.inode && now.st_dev == look->device
-			: errno != ENOENT && errno != ENOTDIR)
+	if (stat(file->path, &now) == 0 ? now.st_ino == look->inode && now.st_dev == look->device
+					: errno != ENOENT && errno != ENOTDIR)
 		return true;
 	return fault_set(fault, FAULT_CHANGED, "",
 		"its name no longer leads to the file that is open: it was replaced, moved or "

@@ -62,24 +62,24 @@ static bool file_read(const struct bytes *b, uint64_t at, void *to, size_t n, st
 	return true;
 }
 
-uint32_t bytes_id(const struct stat *st)
+uint64_t bytes_id(const struct stat *st)
 {
 	const uint64_t facts[] = {st->st_ino, (uint64_t)st->st_size, (uint64_t)st->st_mtim.tv_sec,
 		(uint64_t)st->st_mtim.tv_nsec};
-	uint32_t id = (uint32_t)XXH64(facts, sizeof(facts), 0);
+	uint64_t id = XXH64(facts, sizeof(facts), 0);
 
 	return id ? id : 1;
 }
 
-static uint32_t object_id(const struct object *object)
+static uint64_t object_id(const struct object *object)
 {
 	uint64_t hash = object->etag ? XXH64(object->etag, strlen(object->etag), 0) : 0;
-	uint32_t id = (uint32_t)XXH64(&object->size, sizeof(object->size), hash);
+	uint64_t id = XXH64(&object->size, sizeof(object->size), hash);
 
 	return id ? id : 1;
 }
 
-uint32_t bytes_id_at(const struct objects *objects, const char *path)
+uint64_t bytes_id_at(const struct objects *objects, const char *path)
 {
 	struct object object;
 	struct stat st;

@@ -43,7 +43,7 @@ struct bytes {
 	uint64_t index_bytes; /* memory of the frames' index */
 	int fd;		      /* -1: an object */
 	bool owns_fd;
-	uint32_t id;	     /* plain: bytes_id(), or of an object a hash of its size and ETag */
+	uint64_t id;	     /* plain: bytes_id(), or of an object a hash of its size and ETag */
 	const uint8_t *head; /* [BYTES_HEAD], with zeros after its end; while a shard is opened */
 	const struct objects *objects; /* it and its side files are there; NULL: files */
 	struct object *object;	       /* NULL: a file */
@@ -66,10 +66,10 @@ void bytes_opened(const struct bytes *b);
 /* Whether a side file is unchanged since it was opened. False: @fault; ESTALE: open it again. */
 bool bytes_settled(const struct bytes *b, struct fault *fault);
 /* A hash of a file's inode, size and mtime, to notice that it was replaced; never 0. */
-uint32_t bytes_id(const struct stat *st);
+uint64_t bytes_id(const struct stat *st);
 /* The same of the file or object at @path; 0: there is none; 1: it cannot be looked at; 2: there is
  * a link to a lost one. */
-uint32_t bytes_id_at(const struct objects *objects, const char *path);
+uint64_t bytes_id_at(const struct objects *objects, const char *path);
 
 /*
  * Reads exactly @n bytes from offset @at. False: @fault. FAULT_IO with errno (EIO also if the file

@@ -96,9 +96,9 @@ struct shard_facts {
 	uint64_t frame_bytes; /* > 0: compressed; the most bytes to decode for one token */
 	uint64_t index_bytes; /* memory of an open shard */
 	/* bytes_id() of each side file, 0: none. */
-	uint32_t index;	 /* the format's own */
-	uint32_t bounds; /* the list of document bounds, if the hint asks for it */
-	uint32_t mask;	 /* the loss mask, if the hint asks for it */
+	uint64_t index;	 /* the format's own */
+	uint64_t bounds; /* the list of document bounds, if the hint asks for it */
+	uint64_t mask;	 /* the loss mask, if the hint asks for it */
 	char column[64]; /* that holds the tokens; "": the format has no columns */
 	char note[160];	 /* "", or a remark for users ("multimodal modes are ignored") */
 };
@@ -241,7 +241,7 @@ const struct shard_companion *side_kind(const char *path);
  * strlen(shard) + 1, and call again for the next one. False: there are no more. */
 bool side_name(const struct shard_companion *c, const char *shard, size_t *next, char to[PATH_MAX]);
 /* bytes_id() of a side file of the shard at @shard, which is not opened; 0: there is none. */
-uint32_t side_id(enum side_kind side, const struct shard_format *format,
+uint64_t side_id(enum side_kind side, const struct shard_format *format,
 	const struct shard_hint *hint, const char *shard);
 /* Opens it; *@file is NULL if there is none. @path: its name, while it is open. False: @fault. */
 bool side_open(enum side_kind side, const struct shard_format *format, const struct bytes *shard,

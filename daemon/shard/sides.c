@@ -63,7 +63,7 @@ static bool side_path(enum side_kind side, const struct shard_format *format,
 	return false;
 }
 
-uint32_t side_id(enum side_kind side, const struct shard_format *format,
+uint64_t side_id(enum side_kind side, const struct shard_format *format,
 	const struct shard_hint *hint, const char *shard)
 {
 	char path[PATH_MAX];

@@ -30,7 +30,7 @@ static void check(const struct dataset *m)
 		check_name(name);
 		assert(i == 0 || strcmp(shard_list_name(&m->list, i - 1), name) < 0);
 		assert(shard_list_find(&m->list, name) == (int64_t)i);
-		assert((m->table.tokens[i] | m->entry[i].file.bytes) >> 60 == 0);
+		assert((m->table.tokens[i] | m->entry[i].bytes) >> 60 == 0);
 		assert(m->sample_tokens == 0 || m->table.tokens[i] % m->sample_tokens == 0);
 		assert(shard_type_name((enum shard_type)m->entry[i].type));
 	}

@@ -62,8 +62,8 @@ static void measure(struct reads *r)
 	/* Are tokens contiguous in an uncompressed file? Megatron's are, in nearly all shards. */
 	r->exact = d->frame_bytes == 0 && d->format != &shard_mds && d->format != &shard_arrow;
 	for (uint64_t s = 0; s < d->table.shards; s++) {
-		r->bytes += (double)d->entry[s].file.bytes;
-		r->pieces += ceil((double)d->entry[s].file.bytes / d->config->piece);
+		r->bytes += (double)d->entry[s].bytes;
+		r->pieces += ceil((double)d->entry[s].bytes / d->config->piece);
 	}
 	r->token_bytes = r->exact ? shard_type_bytes((enum shard_type)d->entry[0].type)
 				  : r->bytes / (double)d->table.total_tokens;

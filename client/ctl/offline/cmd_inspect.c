@@ -348,7 +348,7 @@ static bool read_shard(const struct parallel *p, struct fault *fault)
 
 	if (shard)
 		read_open(in, f, shard);
-	f->size = in->place.set.bucket	? in->place.set.entry[i].file.bytes
+	f->size = in->place.set.bucket	? in->place.set.entry[i].bytes
 		  : fstat(fd, &st) == 0 ? (uint64_t)st.st_size
 					: 0;
 	ctl_input_close(shard, fd);
@@ -633,7 +633,7 @@ static bool add_names(void *names, const struct dataset *m, json_t *line, struct
 static bool join_line(void *context, const struct dataset *m, json_t *line, struct fault *fault)
 {
 	struct inspect *in = context;
-	uint64_t number = m->list.count, size = m->entry[number - 1].file.bytes;
+	uint64_t number = m->list.count, size = m->entry[number - 1].bytes;
 	const char *root = in->place.set.list.root, *name = shard_list_name(&m->list, number - 1);
 	int64_t found = shard_list_find(&in->place.set.list, name);
 	const struct entry *entry = in->place.set.entry;
@@ -642,11 +642,11 @@ static bool join_line(void *context, const struct dataset *m, json_t *line, stru
 		report(in, root, name,
 			"is in line %" PRIu64 " of the manifest, but not in the store; upload it",
 			number);
-	else if (entry[found].file.bytes != size)
+	else if (entry[found].bytes != size)
 		report(in, root, name,
 			"has %" PRIu64 " bytes, but %" PRIu64 " in line %" PRIu64
 			" of the manifest; upload it again, or write that manifest anew",
-			entry[found].file.bytes, size, number);
+			entry[found].bytes, size, number);
 	if (in->faults || in->deep)
 		return true;
 	json_object_del(line, "etag");

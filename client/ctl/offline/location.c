@@ -151,7 +151,7 @@ static bool read_objects(struct reading *r)
 
 		memcpy(&size, etag + strlen(etag) + 1, sizeof(size));
 		if (i < d->list.count)
-			d->entry[i].file.bytes = size;
+			d->entry[i].bytes = size;
 		else
 			fine = add_side(d, name - d->key_bytes, size, *etag ? etag : NULL);
 	}
