@@ -140,12 +140,12 @@ void dataset_close(struct dataset *dataset);
 
 /* ---- its shards, now ---- */
 
-/* Is the file still the one with bytes_id() @id? False: FAULT_CHANGED. @when: "the shard was
- * listed", for the text. */
-bool dataset_identical(uint64_t id, const char *when, const struct stat *st, struct fault *fault);
+/* Is the file, with bytes_id() @is, still the one that had @was? False: FAULT_CHANGED. @when: "the
+ * shard was listed", for the text. */
+bool dataset_identical(uint64_t was, uint64_t is, const char *when, struct fault *fault);
 /*
- * Whether an open file with @st is still the shard that was listed. False: FAULT_CHANGED. True for
- * a manifest's shard that dataset_open_shard() has not compared yet.
+ * Whether an open file with @st is still the shard that was listed. False: FAULT_CHANGED. Of a
+ * manifest's shard that dataset_open_shard() has not compared yet, only its size is known.
  */
 bool dataset_same_shard(
 	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault);
@@ -157,11 +157,10 @@ bool dataset_same_shard(
  */
 bool dataset_current(const struct dataset *dataset, struct fault *fault);
 /*
- * Opens the shard for shard_read(), if it is still what was listed. @fd is @path, open, and
- * dataset_same_shard() has accepted it; in a store it is -1. The caller keeps @fd open for the life
- * of the shard, and closes it. @frames may be NULL. Blocks. On failure returns NULL; @fault is
- * without the path. FAULT_CHANGED: it is not what was listed; FAULT_DATA: it cannot be served.
- * fault->error is set if a system call failed.
+ * Opens the shard for shard_read(), if it is still what was listed. @path and @fd are as of
+ * shard_open(), and dataset_same_shard() has accepted @fd. @frames may be NULL. Blocks. On failure
+ * returns NULL; @fault is without the path. FAULT_CHANGED: it is not what was listed; FAULT_DATA:
+ * it cannot be served. fault->error is set if a system call failed.
  */
 struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path,
 	int fd, struct frames *frames, struct fault *fault);

@@ -173,12 +173,12 @@ bool dataset_find_object(const void *dataset, const char *url, struct object *ob
 
 /* ---- identities ---- */
 
-bool dataset_identical(uint64_t id, const char *when, const struct stat *st, struct fault *fault)
+#define LISTED "the shard was listed"
+
+bool dataset_identical(uint64_t was, uint64_t is, const char *when, struct fault *fault)
 {
-	return id == bytes_id(st) ||
-	       fault_set(fault, FAULT_CHANGED, "",
-		       "changed after %s (inode, size or mtime differs): it has %" PRId64 " bytes",
-		       when, (int64_t)st->st_size);
+	return was == is || fault_set(fault, FAULT_CHANGED, "",
+				    "changed after %s: inode, size or mtime differs", when);
 }
 
 /* Whether a manifest's shard was not opened before. */
@@ -190,9 +190,14 @@ static bool is_new(const struct dataset *d, uint64_t shard)
 bool dataset_same_shard(
 	const struct dataset *d, uint64_t shard, const struct stat *st, struct fault *fault)
 {
+	const struct entry *e = &d->entry[shard];
+
 	assert(shard < d->table.shards);
-	return is_new(d, shard) ||
-	       dataset_identical(d->entry[shard].id, "the shard was listed", st, fault);
+	if (!is_new(d, shard))
+		return dataset_identical(e->id, bytes_id(st), LISTED, fault);
+	return (uint64_t)st->st_size == e->bytes || /* no need to read it */
+	       dataset_agrees(
+		       d, shard, d->format, &(struct shard_facts){0}, (uint64_t)st->st_size, fault);
 }
 
 /* ---- side files ---- */
@@ -242,7 +247,8 @@ static bool same_file(uint64_t id, const char *when, const char *path, struct fa
 	if (stat(path, &st) != 0)
 		return !is_gone(errno) ||
 		       fault_set(fault, FAULT_CHANGED, "", "%s: %s", path, strerror(errno));
-	return dataset_identical(id, when, &st, fault) || fault_prefix(fault, "%s: ", path);
+	return dataset_identical(id, bytes_id(&st), when, fault) ||
+	       fault_prefix(fault, "%s: ", path);
 }
 
 struct lists {
@@ -269,7 +275,7 @@ static bool same_shard(const struct parallel *p, struct fault *fault)
 			was->root, was->count, is->count,
 			shard_list_name(order < 0 ? was : is, p->i));
 	shard_list_path(&d->list, p->i, path, sizeof(path));
-	return same_file(d->entry[p->i].id, "the shard was listed", path, fault) &&
+	return same_file(d->entry[p->i].id, LISTED, path, fault) &&
 	       current_sides(d, p->i, path, fault);
 }
 
@@ -309,8 +315,8 @@ static bool has_alike(const struct dataset *d, const struct shard_facts *facts, 
 
 /* ---- facts ---- */
 
-bool dataset_keep_file(struct dataset *d, uint64_t s, const struct shard *shard,
-	const struct stat *st, struct fault *fault)
+bool dataset_keep_file(
+	struct dataset *d, uint64_t s, const struct shard *shard, struct fault *fault)
 {
 	const struct shard_facts *facts = &shard->facts;
 	/* Are the starts of documents known? Samples count as documents. */
@@ -325,8 +331,8 @@ bool dataset_keep_file(struct dataset *d, uint64_t s, const struct shard *shard,
 	}
 	if (!dataset_keep(d, s, shard->format, facts, fault) || !has_alike(d, facts, fault))
 		return false;
-	d->entry[s].bytes = (uint64_t)st->st_size;
-	d->entry[s].id = bytes_id(st);
+	d->entry[s].bytes = shard->bytes->stored;
+	d->entry[s].id = shard->bytes->id;
 	d->entry[s].sides = hash_sides(facts);
 	d->marked |= (d->hint.documents && indexed) ||
 		     (d->hint.loss_mask && (facts->mask || facts->bounds));
@@ -382,37 +388,29 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 	 * read as flat. */
 	const struct shard_format *format = d->listed ? shard_format(d->config->format) : d->format;
 	struct shard_hint hint = d->hint;
-	struct stat st = {.st_ino = 1, .st_size = (off_t)e->bytes}; /* of an object */
 
 	hint.frames = frames;
 	if (d->listed && !hint.has_type) /* otherwise it also says how wide tokens are served */
 		hint.type = (enum shard_type)e->type;
-	if (!d->bucket && fstat(fd, &st) != 0) {
-		fault_errno(fault, errno, "", "%s", strerror(errno));
-		return NULL;
-	}
-	if ((uint64_t)st.st_size != e->bytes) { /* no need to read it */
-		dataset_agrees(
-			d, shard, d->format, &(struct shard_facts){0}, (uint64_t)st.st_size, fault);
-		return NULL;
-	}
 	struct shard *opened = shard_open(format, path, fd, &hint, true, fault);
 
 	if (!opened)
 		return NULL;
 	const struct shard_facts *facts = &opened->facts;
-	bool same = dataset_agrees(d, shard, opened->format, facts, (uint64_t)st.st_size, fault);
+	const struct bytes *b = opened->bytes;
+	bool same = dataset_agrees(d, shard, opened->format, facts, b->stored, fault);
 
 	/* Equal types are served in equal widths: see shard_served(). */
 	assert(!same || facts->token_bytes == d->token_bytes);
 	if (same && !is_new(d, shard))
-		same = same_sides(e, facts, fault);
+		same = dataset_identical(e->id, b->id, LISTED, fault) &&
+		       same_sides(e, facts, fault);
 	if (!same || !has_alike(d, facts, fault)) {
 		shard_close(opened);
 		return NULL;
 	}
 	if (d->listed) { /* it is not compared again */
-		e->id = bytes_id(&st);
+		e->id = b->id;
 		e->sides = hash_sides(facts);
 		e->plain_at = plain_at(facts);
 	}

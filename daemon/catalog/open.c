@@ -8,8 +8,6 @@
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/format.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
@@ -17,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 bool dataset_refuse(const struct dataset *d, struct fault *fault, int line, const char *key,
 	const char *text, ...)
@@ -96,7 +93,8 @@ static bool refuse_shard(
 	char path[PATH_MAX + 1];
 
 	shard_list_path(&d->list, s, path, sizeof(path));
-	REFUSE(d, fault, path, "%s: %s", path, cause->text);
+	REFUSE(d, fault, path, "%s: %s%s", path, cause->text,
+		cause->error ? "; must be readable" : "");
 	if (cause->error) {
 		fault->code = cause->code;
 		fault->error = cause->error;
@@ -108,31 +106,22 @@ static bool describe(const struct parallel *p, struct fault *fault)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over datasets */
 	struct dataset *d = p->context;
-	struct shard *shard = NULL;
 	char path[PATH_MAX + 1];
 	struct fault cause;
-	struct stat st;
 
 	if (p->i == 0 && d->format) /* it was described before the others */
 		return true;
 	shard_list_path(&d->list, p->i, path, sizeof(path));
-	/* O_NONBLOCK: open() would wait for the writer of a FIFO. */
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	struct shard *shard =
+		shard_open(shard_format(d->config->format), path, -1, &d->hint, false, &cause);
 
-	if (fd < 0 || fstat(fd, &st) != 0)
-		fault_errno(&cause, errno, "", "%s; must be readable", strerror(errno));
-	else
-		shard = shard_open(
-			shard_format(d->config->format), path, fd, &d->hint, false, &cause);
 	pthread_mutex_lock(&lock);
-	bool fine = shard && dataset_keep_file(d, p->i, shard, &st, &cause);
+	bool fine = shard && dataset_keep_file(d, p->i, shard, &cause);
 
 	if (!fine)
 		refuse_shard(d, p->i, &cause, fault);
 	pthread_mutex_unlock(&lock);
 	shard_close(shard);
-	if (fd >= 0)
-		close(fd);
 	return fine;
 }
 

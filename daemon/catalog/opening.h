@@ -45,9 +45,9 @@ bool catalog_remarks(const struct catalog *c, bool saved, struct fault *fault);
 
 /* ---- its shards ---- */
 
-/* Keeps what is known of shard @s, open, the file with @st. The first decides what all have. False:
+/* Keeps what is known of shard @s, a file that is open. The first decides what all have. False:
  * @fault, without the path. */
-bool dataset_keep_file(struct dataset *d, uint64_t s, const struct shard *shard,
-	const struct stat *st, struct fault *fault);
+bool dataset_keep_file(
+	struct dataset *d, uint64_t s, const struct shard *shard, struct fault *fault);
 
 #endif

@@ -4,13 +4,11 @@
 
 #include "daemon/shard/shard.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 enum {
@@ -57,10 +55,9 @@ static struct sample *look(
 	const struct dataset *d, const char *path, struct fault *token, uint64_t *sides)
 {
 	struct shard_hint hint = d->hint;
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
 	hint.documents = hint.loss_mask = false;
-	struct shard *shard = fd >= 0 ? shard_open(d->format, path, fd, &hint, true, token) : NULL;
+	struct shard *shard = shard_open(d->format, path, -1, &hint, true, token);
 
 	token->code = FAULT_NONE;
 	struct sample *s = shard ? sample_read(shard, token) : NULL;
@@ -72,8 +69,6 @@ static struct sample *look(
 		vocab_refuse(d, sample_token(s, (unsigned)i), s->value[i], token);
 	*sides = shard ? hash_sides(d, shard) : 0;
 	shard_close(shard);
-	if (fd >= 0)
-		close(fd);
 	return s;
 }
 

@@ -37,7 +37,7 @@ bool look_again(const struct file *file, struct fault *fault)
 
 			return fault_errno(fault, error, "", "%s", strerror(error));
 		}
-		if (!dataset_identical(look->id, "it was opened", &now, fault))
+		if (!dataset_identical(look->id, bytes_id(&now), "it was opened", fault))
 			return fault_prefix(fault, "was written to while it was open: %s%s",
 				look->what, now.st_size < look->size ? "it was truncated: " : "");
 		if (look->named && now.st_nlink == 0)

@@ -106,22 +106,30 @@ bool bytes_settled(const struct bytes *b, struct fault *fault)
 static struct bytes *open_file(int fd, const char *path, struct fault *fault)
 {
 	struct bytes *b = calloc(1, sizeof(*b));
+	bool owns_fd = fd < 0;
 	struct stat st;
 
+	/* O_NONBLOCK: open() would wait for the writer of a FIFO. */
+	if (owns_fd)
+		fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (!b)
 		fault_memory(fault);
-	else if (fstat(fd, &st) != 0)
+	else if (fd < 0 || fstat(fd, &st) != 0)
 		fault_errno(fault, errno, "", "%s", strerror(errno));
 	else if (!S_ISREG(st.st_mode))
 		fault_data(fault, PHRASE_NOT_FILE "; a shard must be one");
 	else {
 		*b = (struct bytes){.path = path,
 			.size = (uint64_t)st.st_size,
+			.stored = (uint64_t)st.st_size,
 			.plain = true,
 			.fd = fd,
+			.owns_fd = owns_fd,
 			.id = bytes_id(&st)};
 		return b;
 	}
+	if (owns_fd && fd >= 0)
+		close(fd);
 	free(b);
 	return NULL;
 }
@@ -133,23 +141,13 @@ static bool open_side_file(const char *path, struct bytes **b, struct fault *fau
 	*b = NULL;
 	if (bytes_id_at(NULL, path) == 0)
 		return true;
-	/* O_NONBLOCK: open() would wait for the writer of a FIFO. */
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = errno;
-
-	if (fd < 0 && error == ENOENT) /* a lost file, so it is an error */
+	*b = open_file(-1, path, fault);
+	if (!*b && fault->error == ENOENT) /* a lost file, so it is an error */
 		return fault_data(fault,
 			"%.200s: is a link to a missing file; restore that file, or remove the "
 			"link",
 			name);
-	if (fd < 0)
-		return fault_errno(fault, error, "", "%.200s: %s", name, strerror(error));
-	*b = open_file(fd, path, fault);
-	if (!*b) {
-		close(fd);
-		return fault_prefix(fault, "%.200s: ", name);
-	}
-	(*b)->owns_fd = true;
-	return true;
+	return *b || fault_prefix(fault, "%.200s: ", name);
 }
 
 /* ---- objects ---- */
@@ -183,6 +181,7 @@ static bool open_object(
 		object.block *= 2;
 	**b = (struct bytes){.path = path,
 		.size = object.size,
+		.stored = object.size,
 		.plain = true,
 		.fd = -1,
 		.id = object_id(&object),

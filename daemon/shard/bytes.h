@@ -37,22 +37,24 @@ enum { BYTES_HEAD = 1024 };
 struct bytes {
 	const char *path;     /* borrowed; valid until the shard is open */
 	uint64_t size;	      /* of the contents, after decompression */
+	uint64_t stored;      /* of the file or object */
 	bool plain;	      /* not compressed: read() is pread(fd), or a read of the object */
 	uint64_t frames;      /* number of compressed frames, or 0 */
 	uint64_t frame_bytes; /* decoded size of the largest one: the cost of reading one byte */
 	uint64_t index_bytes; /* memory of the frames' index */
 	int fd;		      /* -1: an object */
 	bool owns_fd;
-	uint64_t id;	     /* plain: bytes_id(), or of an object a hash of its size and ETag */
+	uint64_t id;	     /* bytes_id(), or of an object a hash of its size and ETag */
 	const uint8_t *head; /* [BYTES_HEAD], with zeros after its end; while a shard is opened */
 	const struct objects *objects; /* it and its side files are there; NULL: files */
 	struct object *object;	       /* NULL: a file */
 };
 
 /*
- * Opens a file as it is stored, even if it is compressed; the caller closes @fd after the source.
- * With @objects, opens the object at the URL @path, without a GET, and @fd is -1. On failure
- * returns NULL and @fault; FAULT_DATA: not a regular file, or no such object.
+ * Opens a file as it is stored, even if it is compressed: @fd, which the caller closes after the
+ * source, or the one at @path if that is -1. With @objects, opens the object at the URL @path,
+ * without a GET. On failure returns NULL and @fault; FAULT_DATA: not a regular file, or no such
+ * object.
  */
 struct bytes *bytes_open(
 	int fd, const char *path, const struct objects *objects, struct fault *fault);

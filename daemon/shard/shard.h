@@ -33,9 +33,9 @@ bool shard_as_served(enum shard_type type, uint32_t token_bytes);
 uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *hint);
 
 /*
- * Opens the shard in an open file, which the caller closes after it, or with hint->objects the
- * object at the URL @path, where @fd is -1. Its format is recognised if @format is NULL. Unless
- * @whole, it takes only a few reads, and the shard is good for its facts only. NULL: @fault,
+ * Opens the shard in the file @fd, which the caller closes after it; if that is -1, in the file at
+ * @path, or with hint->objects the object at that URL. Its format is recognised if @format is NULL.
+ * Unless @whole, it takes only a few reads, and the shard is good for its facts only. NULL: @fault,
  * without the path; FAULT_DATA: the file is wrong.
  */
 struct shard *shard_open(const struct shard_format *format, const char *path, int fd,

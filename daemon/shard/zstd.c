@@ -505,7 +505,9 @@ struct bytes *zstd_open(
 	s->file = file;
 	s->budget = budget_bytes ? budget_bytes : BUDGET;
 	s->bytes = (struct bytes){.path = file->path,
+		.stored = file->stored,
 		.fd = file->fd,
+		.id = file->id,
 		.objects = file->objects,
 		.object = file->object};
 	if (!bytes_read(file, file->size - n, footer + FOOTER_BYTES - n, n, fault) ||

@@ -14,7 +14,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* A dataset of the config, to find how a file is configured. */
 struct listed {
@@ -312,6 +311,7 @@ static void read_open(struct inspect *in, struct inspected *f, const struct shar
 {
 	f->format = shard->format;
 	f->facts = shard->facts;
+	f->size = shard->bytes->stored;
 	f->has_mask = shard->mask || shard->map.outside > 0;
 	/* An empty file among others is a shard without windows. A single one without a header was
 	 * probably never written. */
@@ -331,8 +331,6 @@ static bool read_shard(const struct parallel *p, struct fault *fault)
 	uint64_t i = in->at + p->i;
 	const char *name = shard_list_name(&in->place.set.list, i);
 	char file[PATH_MAX + 1]; /* to open */
-	struct stat st;
-	int fd;
 
 	(void)fault;
 	*f = (struct inspected){.i = i};
@@ -344,14 +342,12 @@ static bool read_shard(const struct parallel *p, struct fault *fault)
 		use_manifest(in->from, name, &f->input);
 	if (f->listed)
 		use_listed(f->listed, &f->input);
-	struct shard *shard = ctl_input_open(&f->input, file, &fd, &f->fault);
+	struct shard *shard =
+		shard_open(f->input.format, file, -1, &f->input.hint, true, &f->fault);
 
 	if (shard)
 		read_open(in, f, shard);
-	f->size = in->place.set.bucket	? in->place.set.entry[i].bytes
-		  : fstat(fd, &st) == 0 ? (uint64_t)st.st_size
-					: 0;
-	ctl_input_close(shard, fd);
+	shard_close(shard);
 	if (!in->deep)
 		ctl_progress_add(1);
 	return true;

@@ -3,11 +3,8 @@
 #include "proto/phrases.h"
 
 #define XXH_INLINE_ALL
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 /* ---- stores ---- */
@@ -94,28 +91,6 @@ struct ctl_input ctl_input_at(const struct ctl_place *p, const struct ctl_input 
 	own.hint.indexes = p->set.hint.indexes;
 	own.hint.objects = p->set.bucket ? &p->set.finder : NULL;
 	return own;
-}
-
-struct shard *ctl_input_open(
-	const struct ctl_input *input, const char *path, int *fd, struct fault *fault)
-{
-	bool remote = input->hint.objects;
-	struct shard *shard = NULL;
-
-	/* O_NONBLOCK: a FIFO must be rejected, not waited for */
-	*fd = remote ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (!remote && *fd < 0)
-		fault_errno(fault, errno, "", "%s", strerror(errno));
-	else
-		shard = shard_open(input->format, path, *fd, &input->hint, true, fault);
-	return shard;
-}
-
-void ctl_input_close(struct shard *shard, int fd)
-{
-	shard_close(shard);
-	if (fd >= 0)
-		close(fd);
 }
 
 const char *ctl_input_text(const char *path, const char *text)

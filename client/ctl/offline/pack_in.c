@@ -29,29 +29,27 @@ static bool fail(const struct pack_source *s, struct fault *fault)
 
 /* A hash of what differs if the open file or a side file was replaced. The store compares an
  * object's ETag with each answer. */
-static uint64_t identify(const struct shard *shard, int fd)
+static uint64_t identify(const struct shard *shard)
 {
 	const struct shard_facts *f = &shard->facts;
 	struct stat st;
-	uint64_t file = fd >= 0 && fstat(fd, &st) == 0 ? bytes_id(&st) : 0;
+	uint64_t file = fstat(shard->bytes->fd, &st) == 0 ? bytes_id(&st) : 0;
 
 	return order_derive(file, f->tokens, f->type, f->index, f->bounds);
 }
 
-static bool is_same(
-	const struct pack_source *s, const struct shard *shard, int fd, struct fault *fault)
+static bool is_same(const struct pack_source *s, const struct shard *shard, struct fault *fault)
 {
-	if (identify(shard, fd) == s->identity)
+	if (identify(shard) == s->identity)
 		return true;
 	fault_set(fault, FAULT_CHANGED, "",
 		"the file or a side file has changed since packing began (size or time)");
 	return fail(s, fault);
 }
 
-/* Opens a source. @token_bytes: least width of its tokens, or 0. Call ctl_input_close() either way.
- * NULL: @fault names it. */
+/* Opens a source. @token_bytes: least width of its tokens, or 0. NULL: @fault names it. */
 static struct shard *open_source(const struct pack *p, const struct pack_source *s,
-	uint32_t token_bytes, int *fd, struct fault *fault)
+	uint32_t token_bytes, struct fault *fault)
 {
 	struct ctl_input input = ctl_input_at(s->place, &p->input);
 	struct shard *shard = NULL;
@@ -59,9 +57,8 @@ static struct shard *open_source(const struct pack *p, const struct pack_source 
 
 	input.hint.token_bytes = token_bytes;
 	shard_list_path(&s->place->set.list, s->shard, file, sizeof(file));
-	*fd = -1;
 	if (ctl_place_pinned(s->place, s->shard, fault)) /* it must be the same at each read */
-		shard = ctl_input_open(&input, file, fd, fault);
+		shard = shard_open(input.format, file, -1, &input.hint, true, fault);
 	if (!shard)
 		fail(s, fault);
 	return shard;
@@ -76,8 +73,7 @@ static bool find_source(const struct parallel *parallel, struct fault *fault)
 	const struct ctl_input input = ctl_input_at(s->place, &p->input);
 	const struct shard_hint *hint = &input.hint;
 	char file[PATH_MAX + 1];
-	int fd;
-	struct shard *shard = open_source(p, s, 0, &fd, fault);
+	struct shard *shard = open_source(p, s, 0, fault);
 	struct sample *sample =
 		shard && !hint->has_type ? sample_read(shard, &(struct fault){0}) : NULL;
 	bool fine = shard && (!sample || sample->kind <= SAMPLE_DOUBT);
@@ -96,7 +92,7 @@ static bool find_source(const struct parallel *parallel, struct fault *fault)
 		shard_list_path(&s->place->set.list, s->shard, file, sizeof(file));
 		s->tokens = f->tokens;
 		s->token_bytes = f->token_bytes;
-		s->identity = identify(shard, fd);
+		s->identity = identify(shard);
 		s->has[PACK_UNINDEXED] = f->documents == SHARD_UNKNOWN;
 		s->has[PACK_DOCUMENTS] =
 			!hint->documents && (side_id(SIDE_BOUNDS, format, hint, file) ||
@@ -105,7 +101,7 @@ static bool find_source(const struct parallel *parallel, struct fault *fault)
 		s->has[PACK_PADDING] = f->padding > 0;
 		s->has[PACK_MASK] = side_id(SIDE_MASK, format, hint, file);
 	}
-	ctl_input_close(shard, fd);
+	shard_close(shard);
 	ctl_progress_add(1);
 	return fine;
 }
@@ -241,7 +237,6 @@ bool pack_read(const struct pack *p, const struct pack_source *s, uint64_t begin
 		.take = take,
 		.context = context};
 	bool fine = (r.tokens && r.end) || fault_memory(fault);
-	int fd;
 
 	for (; fine && begin < end; s++) {
 		uint64_t after = s->begin + s->tokens, to = end < after ? end : after;
@@ -249,11 +244,11 @@ bool pack_read(const struct pack *p, const struct pack_source *s, uint64_t begin
 		if (to <= begin)
 			continue;
 		r.s = s;
-		r.shard = open_source(p, s, sizeof(uint32_t), &fd, fault);
-		fine = r.shard && is_same(s, r.shard, fd, fault) &&
+		r.shard = open_source(p, s, sizeof(uint32_t), fault);
+		fine = r.shard && is_same(s, r.shard, fault) &&
 		       read_source(&r, begin - s->begin, to - s->begin, fault) &&
-		       is_same(s, r.shard, fd, fault);
-		ctl_input_close(r.shard, fd);
+		       is_same(s, r.shard, fault);
+		shard_close(r.shard);
 		begin = to;
 	}
 	free(r.tokens);

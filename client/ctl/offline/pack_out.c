@@ -482,21 +482,19 @@ static bool compare(const struct out *o, const struct shard *shard, struct fault
 /* Whether the file has what was written. Sets the result's bytes to its size. */
 static bool verify(const struct out *o, struct fault *fault)
 {
-	struct ctl_input input = {
-		.format = shard_format(o->p->format == PACK_MEGATRON ? "megatron" : "flat"),
-		.hint = {.type = o->width == 2 ? SHARD_U16 : SHARD_U32,
-			.has_type = true,
-			.documents = pack_keeps_documents(o->p),
-			.loss_mask = o->p->row_tokens,
-			.frames = o->p->input.hint.frames}};
-	int fd;
-	struct shard *shard = ctl_input_open(&input, o->file ? o->part : o->f->path, &fd, fault);
-	struct stat st = {0};
+	const char *format = o->p->format == PACK_MEGATRON ? "megatron" : "flat";
+	const struct shard_hint hint = {.type = o->width == 2 ? SHARD_U16 : SHARD_U32,
+		.has_type = true,
+		.documents = pack_keeps_documents(o->p),
+		.loss_mask = o->p->row_tokens,
+		.frames = o->p->input.hint.frames};
+	struct shard *shard = shard_open(
+		shard_format(format), o->file ? o->part : o->f->path, -1, &hint, true, fault);
 	bool fine = shard && compare(o, shard, fault);
 
-	if (fine && fstat(fd, &st) == 0)
-		o->f->bytes = (uint64_t)st.st_size;
-	ctl_input_close(shard, fd);
+	if (fine)
+		o->f->bytes = shard->bytes->stored;
+	shard_close(shard);
 	return fine || fault_prefix(fault, "%s: %s: ", o->file ? o->part : o->f->path,
 			       o->file ? "reading it back failed"
 				       : "exists, and nothing is overwritten; give another name");

@@ -92,11 +92,6 @@ struct ctl_input {
 int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a, int *n);
 /* @input for the shards of the place. */
 struct ctl_input ctl_input_at(const struct ctl_place *p, const struct ctl_input *input);
-/* Recognises and opens a shard. ctl_input_close() is needed either way. NULL: the fault does not
- * name the path. */
-struct shard *ctl_input_open(
-	const struct ctl_input *input, const char *path, int *fd, struct fault *fault);
-void ctl_input_close(struct shard *shard, int fd);
 /* @text without @path, if it begins with it. */
 const char *ctl_input_text(const char *path, const char *text);
 

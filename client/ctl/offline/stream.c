@@ -6,8 +6,6 @@
 #include "proto/place.h"
 #include "proto/wire.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -194,7 +192,6 @@ enum { OPEN_FILES = 64, BLOCK_WINDOWS = 1024, BLOCK_BYTES = 64 << 20 };
 struct file {
 	const struct dataset *dataset; /* NULL: the entry is free */
 	uint64_t shard;
-	int fd; /* -1: an object */
 	struct shard *source;
 	pthread_rwlock_t lock; /* read: while a thread reads the shard */
 };
@@ -241,8 +238,7 @@ struct ctl_windows *ctl_windows_open(
 
 static void close_file(struct file *file)
 {
-	if (file->dataset)
-		ctl_input_close(file->source, file->fd);
+	shard_close(file->source);
 	file->source = NULL;
 	file->dataset = NULL;
 }
@@ -252,17 +248,11 @@ static bool open_file(const struct ctl_windows *reader, struct file *file,
 	const struct dataset *dataset, uint64_t shard, struct fault *fault)
 {
 	char path[PATH_MAX + 1];
-	struct stat st;
 
 	shard_list_path(&dataset->list, shard, path, sizeof(path));
 	file->dataset = dataset;
 	file->shard = shard;
-	file->fd = dataset->bucket ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (!dataset->bucket && (file->fd < 0 || fstat(file->fd, &st) != 0))
-		fault_errno(fault, errno, "", "%s", strerror(errno));
-	else if (dataset->bucket || dataset_same_shard(dataset, shard, &st, fault))
-		file->source =
-			dataset_open_shard(dataset, shard, path, file->fd, reader->frames, fault);
+	file->source = dataset_open_shard(dataset, shard, path, -1, reader->frames, fault);
 	if (file->source)
 		return true;
 	close_file(file);
