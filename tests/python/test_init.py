@@ -98,6 +98,7 @@ LAYOUTS = {  # files, arguments, {stream: {dataset: path}}
         [f"{D}/a\u2028\x85\x1b[31m.bin"],
         {"train": {"a[31m": f"{D}/a\u2028\x85\x1b[31m.bin"}},
     ),
+    "a dash": ({"./-0.bin": flat(9000)}, ["--", "-0.bin"], {"train": {"-0": "-0.bin"}}),
     "the current directory": ({"./0.bin": flat(9000)}, ["*.bin"], {"train": {"here": "*.bin"}}),
 }
 
@@ -220,9 +221,7 @@ def test_existing_files_are_kept(here):
 
 def test_a_check_that_dies_is_one_line(monkeypatch):
     write({f"{D}/a.bin": flat(9000)})
-    program = parser.program
-    dead = {"tokend": "/bin/false"}
-    monkeypatch.setattr(parser, "program", lambda name: dead.get(name) or program(name))
+    monkeypatch.setattr(parser, "program", {"tokend": "/bin/false", "tokctl": TOKCTL}.get)
     assert refused(D) == "tokend: exit status 1"
 
 

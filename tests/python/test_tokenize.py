@@ -158,8 +158,7 @@ def test_widths_and_eos(directory, made):
     assert not (directory / "none").exists()
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, SPECIAL: 1}))
     words.save(str(directory / "words.json"))
-    said = refused(*ask("words", "--tokenizer", directory / "words.json"))
-    assert "a.jsonl:1 or a later document: WordLevel error: Missing [UNK]" in said
+    assert "Missing [UNK]" in refused(*ask("words", "--tokenizer", directory / "words.json"))
 
 
 def test_a_tiktoken_file_does_not_contain_its_special_tokens(directory, monkeypatch):

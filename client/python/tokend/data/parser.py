@@ -22,8 +22,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **keys):
         super().__init__(allow_abbrev=False, **keys)
 
-    def parse_args(self, args=None, namespace=None):
-        given, more = self.parse_known_intermixed_args(args, namespace)  # in any order
+    def parse_args(self, args, namespace=None):
+        # in any order; but then "--" does not end the options
+        parse = self.parse_known_args if "--" in args else self.parse_known_intermixed_args
+        given, more = parse(args, namespace)
         if more:
             name = more[0].partition("=")[0]
             what = "unknown option" if name[:1] == "-" else "unexpected argument"
