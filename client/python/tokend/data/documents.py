@@ -112,8 +112,8 @@ def _is_text(path):
 
 
 def _refuse_twice(sources):
-    """No document may be taken twice: of a file named twice, linked, or next to its compressed
-    copy, or of the parts of a dataset that was saved again in another number.
+    """No document may be taken twice: of a file next to its compressed copy, or of the parts of a
+    dataset that was saved again in another number.
     """
     files, saves = {}, {}
     for path in (source.path for source in sources):
@@ -132,15 +132,20 @@ def sources_of(paths, kinds, any_text, say):
 
     @any_text: files with any other ending are text if they begin with UTF-8.
     """
-    sources = []
+    sources, taken = [], {}
     for path in paths:
         found, other = [], []
         for file in _files(path):
-            source = _source(file, kinds, any_text)
+            real = os.path.realpath(file)
+            if real in taken:
+                source = f"is the same file as {taken[real]}"
+            else:
+                source = _source(file, kinds, any_text)
             if any_text and file != path and is_held_out(os.path.relpath(file, path)):
                 source = "is for validation by its name"
             if isinstance(source, Source):
                 found.append(source)
+                taken[real] = file
             elif file == path:
                 raise Error(f"{path}: {source}; leave it out")
             else:
