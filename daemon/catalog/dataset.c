@@ -66,13 +66,19 @@ static bool fits_first(const struct dataset *d, const struct shard_format *forma
 	const struct {
 		const char *field, *is, *first;
 		bool same;
+		const char *remedy;
 	} facts[] = {
-		{"format", format->name, d->format->name, format == d->format},
+		{"format", format->name, d->format->name, format == d->format,
+			flat ? "if the index of one is lost, or its header is damaged, restore "
+			       "that first; otherwise "
+			     : ""},
 		{"dtype", shard_type_name(f->type),
 			shard_type_name((enum shard_type)d->entry[0].type),
-			f->token_bytes == d->token_bytes},
+			f->token_bytes == d->token_bytes, ""},
+		{"column", f->column, d->column, strcmp(f->column, d->column) == 0,
+			"set column: to the one with the tokens, or "},
 		{"sample_tokens", is, first,
-			f->sample_tokens == d->sample_tokens || format->mixes_rows},
+			f->sample_tokens == d->sample_tokens || format->mixes_rows, ""},
 	};
 
 	snprintf(is, sizeof(is), "%" PRIu64, f->sample_tokens);
@@ -84,10 +90,7 @@ static bool fits_first(const struct dataset *d, const struct shard_format *forma
 				"same in all shards of a dataset; %smove it away, or give it a "
 				"dataset of its own",
 				facts[i].field, facts[i].is, shard_list_name(&d->list, 0),
-				facts[i].first,
-				i == 0 && flat ? "if the index of one is lost, or its header is "
-						 "damaged, restore that first; otherwise "
-					       : "");
+				facts[i].first, facts[i].remedy);
 	return true;
 }
 
@@ -104,6 +107,7 @@ bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *form
 		d->format = format;
 		d->token_bytes = f->token_bytes;
 		d->sample_tokens = f->sample_tokens;
+		memcpy(d->column, f->column, sizeof(d->column));
 	} else if (!fits_first(d, format, f, fault)) {
 		return false;
 	}
@@ -327,7 +331,6 @@ bool dataset_keep_file(
 		d->plain = true;
 		d->masks = facts->mask;
 		d->bounds = facts->bounds;
-		memcpy(d->column, facts->column, sizeof(d->column));
 	}
 	if (!dataset_keep(d, s, shard->format, facts, fault) || !has_alike(d, facts, fault))
 		return false;

@@ -81,8 +81,8 @@ def megatron(path, tokens, dtype=None):
     builder.finalize(path + ".idx")
 
 
-def arrow(path, tokens, dtype=None):
-    schema = pyarrow.schema([("tokens", pyarrow.from_numpy_dtype(dtype or tokens.dtype))])
+def arrow(path, tokens, dtype=None, column="tokens"):
+    schema = pyarrow.schema([(column, pyarrow.from_numpy_dtype(dtype or tokens.dtype))])
     with pyarrow.ipc.new_file(path + ".arrow", schema) as writer:
         for document in documents_of(tokens):
             writer.write(pyarrow.record_batch([pyarrow.array(document)], schema=schema))
