@@ -91,12 +91,12 @@ static void doubt_parts(struct dataset *d)
 
 	for (uint64_t s = 0, n; s < d->table.shards; s += n) {
 		const char *name = shard_list_name(&d->list, s);
-		uint64_t parts = shard_parts(name, &shared);
+		uint64_t parts = shard_parts(name, &shared, NULL);
 
 		for (n = 1; parts > 0 && s + n < d->table.shards; n++) {
 			const char *next = shard_list_name(&d->list, s + n);
 
-			if (shard_parts(next, &other) != parts || other != shared ||
+			if (shard_parts(next, &other, NULL) != parts || other != shared ||
 				memcmp(name, next, shared) != 0)
 				break;
 		}

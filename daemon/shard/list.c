@@ -319,7 +319,7 @@ static bool refuse_twins(const struct shard_list *list, struct fault *fault)
 	return true;
 }
 
-uint64_t shard_parts(const char *name, size_t *shared)
+uint64_t shard_parts(const char *name, size_t *shared, char **after)
 {
 	const char *of = strstr(name, "-of-"), *digits = of;
 
@@ -328,33 +328,25 @@ uint64_t shard_parts(const char *name, size_t *shared)
 	if (!of || digits == of || !isdigit((unsigned char)of[4]))
 		return 0;
 	*shared = (size_t)(digits - name);
-	return strtoull(of + 4, NULL, 10);
-}
-
-/* The ending of such a name, after the number of files. */
-static const char *after_parts(const char *name)
-{
-	const char *number = strstr(name, "-of-") + 4;
-
-	return number + strspn(number, "0123456789");
+	return strtoull(of + 4, after, 10);
 }
 
 /* Rejects a dataset that was saved twice, as 2 and as 4 files: writers do not remove others. */
 static bool refuse_saves(const struct shard_list *list, struct fault *fault)
 {
 	const char *last = NULL;
+	char *ending = NULL, *after, path[PATH_MAX];
 	uint64_t parts = 0, n;
 	size_t shared = 0, its;
-	char path[PATH_MAX];
 
 	for (uint64_t i = 0; i < list->count; i++) {
 		const char *name = shard_list_name(list, i);
 
-		n = shard_parts(name, &its);
+		n = shard_parts(name, &its, &after);
 		if (n == 0)
 			continue;
 		if (last && n != parts && its == shared && memcmp(name, last, its) == 0 &&
-			strcmp(after_parts(name), after_parts(last)) == 0) {
+			strcmp(after, ending) == 0) {
 			shard_list_path(list, i, path, sizeof(path));
 			return fault_data(fault,
 				"%s: is one of %" PRIu64 " files by its name, and %s is one of "
@@ -363,6 +355,7 @@ static bool refuse_saves(const struct shard_list *list, struct fault *fault)
 				path, n, last, parts, strstr(name, "-of-"));
 		}
 		last = name;
+		ending = after;
 		parts = n;
 		shared = its;
 	}

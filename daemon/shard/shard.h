@@ -135,9 +135,9 @@ void shard_list_sort(struct shard_list *list);
 /* Sorts the names that were added to a list with a root, and moves side files to the names [count,
  * count + *@sides). False: @fault, as shard_list_read(). */
 bool shard_list_split(struct shard_list *list, uint64_t *sides, struct fault *fault);
-/* "data-00000-of-00002.arrow" is one of two. Returns how many there are, and the length of what
- * their names share; 0: the name does not say so. */
-uint64_t shard_parts(const char *name, size_t *shared);
+/* "data-00000-of-00002.arrow" is one of two. Returns how many there are, the length of what their
+ * names share, and what follows the numbers; 0: the name does not say so. */
+uint64_t shard_parts(const char *name, size_t *shared, char **after);
 /* The kind of each file of a sorted list, by its name. NULL: out of memory. Free it with free(). */
 enum { LIST_SHARD, LIST_ORPHAN /* a side file without its shard */, LIST_SIDE };
 uint8_t *shard_list_mark(const struct shard_list *list);

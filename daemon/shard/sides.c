@@ -95,7 +95,6 @@ bool mask_open(const struct shard_format *format, const struct shard_scan *s, st
 			       "for each shard of the dataset",
 			       path);
 	s->facts->mask = (*mask)->id;
-	s->facts->index_bytes += sizeof(**mask);
 	return (*mask)->size == tokens ||
 	       fault_data(s->fault,
 		       "its loss mask: its size is %" PRIu64 " bytes; must be %" PRIu64
