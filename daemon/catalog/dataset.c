@@ -422,34 +422,29 @@ struct shard *dataset_open_shard(const struct dataset *d, uint64_t shard, const 
 
 /* ---- for the next process ---- */
 
-/* Writes all arrays to @file, or reads them, which dataset_close() frees. */
+/* Writes the array at *@pointer to @file, or reads it to new memory. */
+static bool pass(void *pointer, size_t bytes, FILE *file, bool save)
+{
+	void **array = pointer;
+
+	if (save)
+		return fwrite(*array, 1, bytes, file) == bytes;
+	*array = malloc(bytes + 1);
+	return *array && fread(*array, 1, bytes, file) == bytes;
+}
+
+/* The same of all arrays, which dataset_close() frees. */
 static bool pass_arrays(struct dataset *d, size_t root_bytes, FILE *file, bool save)
 {
 	size_t n = d->table.shards;
-	const struct {
-		void *at; /* of the pointer */
-		size_t bytes;
-	} arrays[] = {
-		{&d->table.tokens, n * sizeof(*d->table.tokens)},
-		{&d->table.first_window, (n + 1) * sizeof(*d->table.first_window)},
-		{&d->entry, n * sizeof(*d->entry)},
-		{&d->list.root, root_bytes},
-		{&d->list.paths, d->list.bytes},
-		{&d->list.at, n * sizeof(*d->list.at)},
-		{&d->remark, d->remarks * sizeof(*d->remark)},
-	};
-	bool fine = true;
+	bool fine = pass(&d->table.tokens, n * sizeof(*d->table.tokens), file, save);
 
-	for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
-		void **array = arrays[i].at;
-		size_t bytes = arrays[i].bytes;
-
-		if (save)
-			fine = fine && fwrite(*array, 1, bytes, file) == bytes;
-		else
-			fine = (*array = malloc(bytes + 1)) && fine &&
-			       fread(*array, 1, bytes, file) == bytes;
-	}
+	fine &= pass(&d->table.first_window, (n + 1) * sizeof(*d->table.first_window), file, save);
+	fine &= pass(&d->entry, n * sizeof(*d->entry), file, save);
+	fine &= pass(&d->list.root, root_bytes, file, save);
+	fine &= pass(&d->list.paths, d->list.bytes, file, save);
+	fine &= pass(&d->list.at, n * sizeof(*d->list.at), file, save);
+	fine &= pass(&d->remark, d->remarks * sizeof(*d->remark), file, save);
 	return fine;
 }
 
