@@ -103,13 +103,13 @@ static void block_pipe(sigset_t *before)
 
 static void unblock_pipe(const sigset_t *before)
 {
-	const struct timespec now = {0};
 	sigset_t pipe;
 
+	if (sigismember(before, SIGPIPE))
+		return;
 	sigemptyset(&pipe);
 	sigaddset(&pipe, SIGPIPE);
-	if (!sigismember(before, SIGPIPE))
-		sigtimedwait(&pipe, NULL, &now);
+	sigtimedwait(&pipe, NULL, &(struct timespec){0});
 	pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 

@@ -287,7 +287,6 @@ struct reading {
 
 /* Bytes that threads share: fetched by one of them, or kept for later ones. */
 struct shared {
-	char *name; /* of bucket, object and range */
 	struct store_bucket *bucket;
 	size_t n;
 	bool piece;		  /* for the cache: not kept in memory */
@@ -295,6 +294,8 @@ struct shared {
 	unsigned references;	  /* of threads */
 	char *body;		  /* NULL: not there yet */
 	TAILQ_ENTRY(shared) link; /* without references: in `kept` */
+	LIST_ENTRY(shared) same;  /* in stores.shared */
+	char name[];		  /* of bucket, object and range */
 };
 
 struct store_bucket {
@@ -329,8 +330,8 @@ struct stores {
 	atomic_bool closing;
 	struct store_bucket *buckets;
 	unsigned bucket_count;
-	TAILQ_HEAD(, reading) readings; /* oldest first */
-	void *shared;			/* a tree of all that can be found */
+	TAILQ_HEAD(, reading) readings;		     /* oldest first */
+	LIST_HEAD(shared_list, shared) shared[1024]; /* all that can be found, by name */
 	/* Of each session. The last is of readings without one, which are never cancelled. */
 	_Atomic bool cancelled[LIMIT_SESSIONS + 1];
 	uint64_t turn[LIMIT_SESSIONS + 1]; /* when it had its last one */
@@ -380,7 +381,7 @@ char *store_ask(struct stores *stores, const struct store_bucket *bucket, const 
 	struct fault *fault);
 /* Frees what is kept until @bytes more fit. False: they do not. With the lock. */
 bool shared_make_room(struct store_bucket *bucket, uint64_t bytes);
-/* Frees all that is kept. */
-void shared_drop(struct store_bucket *bucket);
+/* Frees what is kept for the longest time. False: nothing is kept. */
+bool shared_drop_oldest(struct store_bucket *bucket);
 
 #endif

@@ -10,7 +10,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +29,7 @@ enum {
 	OTHER_TRIES = 3, /* GETs in a row, in 10 s, of an object that is another or denied */
 	OTHER_MS = 5 * 1000,
 	STOP = -1,
+	SHARED_NUMBERS_BYTES = 100, /* of the five in a name, and what is between them */
 };
 
 /* Always false. */
@@ -316,25 +316,27 @@ static bool fetch(struct reading *r, struct fault *fault)
 
 /* ---- shared bytes; with the lock ---- */
 
-/* Of the tree of all that can be found. */
-static int compare(const void *a, const void *b)
+/* The list that has @name, if any has. */
+static struct shared_list *list_of(struct stores *stores, const char *name)
 {
-	return strcmp(((const struct shared *)a)->name, ((const struct shared *)b)->name);
+	uint32_t hash = 0;
+
+	while (*name)
+		hash = hash * 31 + (uint8_t)*name++;
+	return &stores->shared[hash % (sizeof(stores->shared) / sizeof(*stores->shared))];
 }
 
 static void shared_free(struct shared *s)
 {
 	assert(s->references == 0 && !s->fetched);
-	tdelete(s, &s->bucket->stores->shared, compare);
+	LIST_REMOVE(s, same);
 	if (s->body)
 		s->bucket->body_bytes -= s->n;
-	free(s->name);
 	free(s->body);
 	free(s);
 }
 
-/* Frees what is kept for the longest time. False: nothing is kept. */
-static bool drop_oldest(struct store_bucket *bucket)
+bool shared_drop_oldest(struct store_bucket *bucket)
 {
 	struct shared *s = TAILQ_FIRST(&bucket->kept);
 
@@ -350,39 +352,35 @@ bool shared_make_room(struct store_bucket *bucket, uint64_t bytes)
 	const struct stores *stores = bucket->stores;
 	uint64_t most = stores->options.memory_bytes / stores->bucket_count;
 
-	while (bucket->body_bytes + bytes > most && drop_oldest(bucket))
+	while (bucket->body_bytes + bytes > most && shared_drop_oldest(bucket))
 		continue;
 	return bucket->body_bytes + bytes <= most;
-}
-
-void shared_drop(struct store_bucket *bucket)
-{
-	while (drop_oldest(bucket))
-		continue;
 }
 
 /* Finds or makes it, with a reference. NULL: out of memory. */
 static struct shared *share(const struct object *object, uint64_t at, size_t n, bool piece)
 {
 	struct store_bucket *bucket = (struct store_bucket *)object->bucket;
-	struct shared *s = malloc(sizeof(*s)), **found = NULL;
+	const char *etag = object->etag ? object->etag : "";
+	size_t name_bytes = SHARED_NUMBERS_BYTES + strlen(etag) + strlen(object->key);
+	struct shared *s, *made = malloc(sizeof(*made) + name_bytes);
 
-	if (!s)
+	if (!made)
 		return NULL;
-	*s = (struct shared){.bucket = bucket, .n = n, .piece = piece, .references = 1};
-	/* The part that differs most is first. An ETag has no line feed; a key is at the end. */
-	if (asprintf(&s->name, "%" PRIu64 "+%zu %" PRIu64 " %u %d %s\n%s", at, n, object->size,
-		    bucket->number, piece, object->etag ? object->etag : "", object->key) < 0)
-		s->name = NULL;
-	else
-		found = tsearch(s, &bucket->stores->shared, compare);
-	if (found && *found == s)
-		return s;
-	free(s->name);
-	free(s);
-	if (!found)
-		return NULL;
-	s = *found;
+	*made = (struct shared){.bucket = bucket, .n = n, .piece = piece, .references = 1};
+	/* An ETag has no line feed; a key is at the end. */
+	snprintf(made->name, name_bytes, "%" PRIu64 "+%zu %" PRIu64 " %u %d %s\n%s", at, n,
+		object->size, bucket->number, piece, etag, object->key);
+	struct shared_list *list = list_of(bucket->stores, made->name);
+
+	LIST_FOREACH(s, list, same)
+	if (strcmp(s->name, made->name) == 0)
+		break;
+	if (!s) {
+		LIST_INSERT_HEAD(list, made, same);
+		return made;
+	}
+	free(made);
 	if (s->references++ == 0)
 		TAILQ_REMOVE(&bucket->kept, s, link);
 	return s;

@@ -285,7 +285,8 @@ void store_close(struct stores *stores)
 
 		stores->buckets = bucket->next;
 		pthread_join(bucket->wallet.thread, NULL);
-		shared_drop(bucket);
+		while (shared_drop_oldest(bucket))
+			continue;
 		get_free_spares(bucket);
 		free(bucket);
 	}
