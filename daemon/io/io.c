@@ -178,9 +178,9 @@ struct io *io_new(unsigned works, bool ring, struct fault *fault)
 		io_fault(fault, ENOMEM, "memory");
 		return NULL;
 	}
-	works_clear(&io->fast);
-	works_clear(&io->slow);
-	works_clear(&io->done);
+	STAILQ_INIT(&io->fast);
+	STAILQ_INIT(&io->slow);
+	STAILQ_INIT(&io->done);
 	io->has_ring = ring;
 	if (ring && !ring_open(&io->ring, works + 1, fault))
 		goto free_io;
@@ -196,7 +196,7 @@ free_io:
 
 void io_free(struct io *io)
 {
-	assert(!io->fast.first && !io->slow.first && !io->done.first);
+	assert(STAILQ_EMPTY(&io->fast) && STAILQ_EMPTY(&io->slow) && STAILQ_EMPTY(&io->done));
 	if (io->has_ring)
 		io_uring_queue_exit(&io->ring);
 	pool_close(io->pool);
@@ -212,19 +212,22 @@ void io_submit(struct io *io, struct io_work *work)
 {
 	assert(work->call ? !work->nowait : work->fd >= 0 && work->to->iov_len > 0);
 	if (work->call || !work->nowait)
-		works_add(&io->slow, work);
+		STAILQ_INSERT_TAIL(&io->slow, work, next);
 	else if (io->has_ring)
 		ring_read(&io->ring, work->fd, work->to, work->at, work);
 	else
-		works_add(&io->fast, work);
+		STAILQ_INSERT_TAIL(&io->fast, work, next);
 }
 
 void io_commit(struct io *io)
 {
 	struct io_work *work;
 
-	while ((work = works_take(&io->fast)))
-		works_add(read_cached(work) ? &io->done : &io->slow, work);
+	while ((work = works_take(&io->fast))) {
+		struct works *to = read_cached(work) ? &io->done : &io->slow;
+
+		STAILQ_INSERT_TAIL(to, work, next);
+	}
 	pool_give(io->pool, &io->slow);
 	if (!io->has_ring)
 		return;
@@ -248,7 +251,8 @@ static unsigned take(struct io *io, struct io_work **done, unsigned max, bool *k
 unsigned io_reap(
 	struct io *io, struct io_work **done, unsigned max, int64_t deadline_ns, bool *kicked)
 {
-	assert(max > 0 && !io->fast.first && !io->slow.first); /* a commit comes before a wait */
+	/* A commit comes before a wait. */
+	assert(max > 0 && STAILQ_EMPTY(&io->fast) && STAILQ_EMPTY(&io->slow));
 	*kicked = false;
 	unsigned count = take(io, done, max, kicked);
 	int64_t left_ns = deadline_ns == 0 ? 0 : deadline_ns - io_now_ns();

@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
@@ -30,7 +31,7 @@ enum { IO_ALIGN = 4096, IO_SECTOR = 512 };
  * that into a fault.
  */
 struct io_work {
-	struct io_work *next; /* the io's */
+	STAILQ_ENTRY(io_work) next; /* the io's */
 	int64_t result; /* bytes read, or the value of call(), or -errno; the caller repeats it
 			   after EINTR and EAGAIN */
 	/* A call: runs in a thread that may block; nowait is false. NULL: a read. */

@@ -11,58 +11,31 @@
 
 enum { STACK_BYTES = 256 * 1024 }; /* formats parse and convert on it */
 
-struct pool {
-	int news_fd;
-	sem_t works;	       /* in `todo`; one for each thread, to stop */
-	pthread_mutex_t mutex; /* of all members below; held for a moment only */
-	struct works todo, done;
-	unsigned idle; /* threads without a work */
-	bool kicked;
-	unsigned threads, most;
-	pthread_t thread[];
+struct worker {
+	struct pool *pool;
+	pthread_t thread;
+	sem_t wake;
+	struct worker *next; /* idle */
 };
 
-/* ---- lists ---- */
-
-void works_clear(struct works *works)
-{
-	works->first = NULL;
-	works->end = &works->first;
-	works->count = 0;
-}
-
-void works_add(struct works *works, struct io_work *work)
-{
-	assert(work && works->end);
-	work->next = NULL;
-	*works->end = work;
-	works->end = &work->next;
-	works->count++;
-}
+struct pool {
+	int news_fd;
+	pthread_mutex_t mutex; /* of all members below; held for a moment only */
+	struct works todo, done;
+	struct worker *idle; /* the latest first: what it needs is still in a CPU's cache */
+	bool waking;	     /* one was woken, or added, and has not looked at `todo` yet */
+	bool closing, kicked;
+	unsigned threads, most;
+	struct worker worker[];
+};
 
 struct io_work *works_take(struct works *works)
 {
-	struct io_work *work = works->first;
+	struct io_work *work = STAILQ_FIRST(works);
 
-	assert((works->count == 0) == !work);
-	if (!work)
-		return NULL;
-	works->first = work->next;
-	if (!works->first)
-		works->end = &works->first;
-	works->count--;
+	if (work)
+		STAILQ_REMOVE_HEAD(works, next);
 	return work;
-}
-
-static void works_move(struct works *to, struct works *from)
-{
-	assert(to != from);
-	if (!from->first)
-		return;
-	*to->end = from->first;
-	to->end = from->end;
-	to->count += from->count;
-	works_clear(from);
 }
 
 /* ---- the threads ---- */
@@ -79,84 +52,98 @@ static int64_t work_do(struct io_work *work)
 
 static void *pool_thread(void *argument);
 
-/* The thread inherits a mask that blocks all signals. False: @fault. */
-static bool pool_add_thread(struct pool *pool, struct fault *fault)
+/* The thread inherits a mask that blocks all signals. Returns an errno, or 0. */
+static int pool_add_thread(struct pool *pool)
 {
+	struct worker *worker = &pool->worker[pool->threads];
 	pthread_attr_t attr;
 	sigset_t all, before;
 
 	assert(pool->threads < pool->most);
+	worker->pool = pool;
+	sem_init(&worker->wake, 0, 0);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, STACK_BYTES);
-	int error = pthread_create(&pool->thread[pool->threads], &attr, pool_thread, pool);
+	int error = pthread_create(&worker->thread, &attr, pool_thread, worker);
 
 	pthread_attr_destroy(&attr);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (error)
-		return io_fault(fault, error, "pthread_create");
-	pool->threads++;
-	pool->idle++;
-	return true;
+	pool->threads += error == 0;
+	return error;
 }
 
-/* Adds a thread if works wait. It begins one, and adds another thread for the next: so new threads
- * begin works in their order. If that fails, the threads that there are do the works in turn. */
-static void pool_grow(struct pool *pool)
+/* Wakes or adds one thread if works wait; that one does the same when it has taken one. So works
+ * begin in their order, and threads that end theirs meanwhile take the next one without being
+ * woken. If no thread can be added, those that there are do the works in turn. */
+static void pool_wake(struct pool *pool)
 {
-	struct fault unused;
+	struct worker *worker = pool->idle;
 
-	if (pool->todo.count > pool->idle && pool->threads < pool->most)
-		pool_add_thread(pool, &unused);
+	if (STAILQ_EMPTY(&pool->todo) || pool->waking)
+		return;
+	if (worker) {
+		pool->idle = worker->next;
+		sem_post(&worker->wake);
+	}
+	pool->waking = worker || (pool->threads < pool->most && pool_add_thread(pool) == 0);
+}
+
+/* NULL: stop. */
+static struct io_work *pool_next(struct pool *pool, struct worker *worker)
+{
+	pthread_mutex_lock(&pool->mutex);
+	while (STAILQ_EMPTY(&pool->todo) && !pool->closing) {
+		worker->next = pool->idle;
+		pool->idle = worker;
+		pthread_mutex_unlock(&pool->mutex);
+		while (sem_wait(&worker->wake) != 0)
+			continue;
+		pthread_mutex_lock(&pool->mutex);
+		pool->waking = false;
+	}
+	struct io_work *work = works_take(&pool->todo);
+
+	pool_wake(pool);
+	pthread_mutex_unlock(&pool->mutex);
+	return work;
 }
 
 static void *pool_thread(void *argument)
 {
-	struct pool *pool = argument;
+	struct worker *worker = argument;
+	struct pool *pool = worker->pool;
 	struct io_work *work;
 
 	pthread_setname_np(pthread_self(), "tokend-pool");
-	for (;;) {
-		while (sem_wait(&pool->works) !=
-			0) /* a thread that ends early is missed for ever */
-			continue;
-		pthread_mutex_lock(&pool->mutex);
-		work = works_take(&pool->todo);
-		pool->idle -= work != NULL;
-		pool_grow(pool);
-		pthread_mutex_unlock(&pool->mutex);
-		if (!work) /* stop */
-			return NULL;
-
+	pthread_mutex_lock(&pool->mutex);
+	pool->waking = false;
+	pthread_mutex_unlock(&pool->mutex);
+	while ((work = pool_next(pool, worker))) {
 		work->result = work_do(work);
 
 		pthread_mutex_lock(&pool->mutex);
-		bool news = !pool->done.first; /* otherwise it was announced already */
+		bool news = STAILQ_EMPTY(&pool->done); /* otherwise it was announced already */
 
-		pool->idle++;
-		works_add(&pool->done, work);
+		STAILQ_INSERT_TAIL(&pool->done, work, next);
 		pthread_mutex_unlock(&pool->mutex);
 		if (news)
 			eventfd_write(pool->news_fd, 1);
 	}
+	return NULL;
 }
 
 /* ---- the data thread's side ---- */
 
 void pool_give(struct pool *pool, struct works *works)
 {
-	unsigned count = works->count;
-
-	if (count == 0)
+	if (STAILQ_EMPTY(works))
 		return;
 	pthread_mutex_lock(&pool->mutex);
-	works_move(&pool->todo, works);
-	assert(pool->idle <= pool->threads && pool->todo.count <= pool->most);
-	pool_grow(pool);
+	STAILQ_CONCAT(&pool->todo, works);
+	pool_wake(pool);
 	pthread_mutex_unlock(&pool->mutex);
-	while (count-- > 0)
-		sem_post(&pool->works);
 }
 
 bool pool_take(struct pool *pool, struct works *done)
@@ -165,7 +152,7 @@ bool pool_take(struct pool *pool, struct works *done)
 	bool kicked = pool->kicked;
 
 	pool->kicked = false;
-	works_move(done, &pool->done);
+	STAILQ_CONCAT(done, &pool->done);
 	pthread_mutex_unlock(&pool->mutex);
 	return kicked;
 }
@@ -185,13 +172,15 @@ int pool_news_fd(const struct pool *pool)
 
 void pool_close(struct pool *pool)
 {
-	assert(!pool->todo.first);
+	assert(STAILQ_EMPTY(&pool->todo));
+	pthread_mutex_lock(&pool->mutex);
+	pool->closing = true;
+	pthread_mutex_unlock(&pool->mutex);
 	for (unsigned i = 0; i < pool->threads; i++)
-		sem_post(&pool->works);
+		sem_post(&pool->worker[i].wake);
 	for (unsigned i = 0; i < pool->threads; i++)
-		pthread_join(pool->thread[i], NULL);
-	assert(pool->idle == pool->threads && !pool->done.first);
-	sem_destroy(&pool->works);
+		pthread_join(pool->worker[i].thread, NULL);
+	assert(STAILQ_EMPTY(&pool->done));
 	pthread_mutex_destroy(&pool->mutex);
 	close(pool->news_fd);
 	free(pool);
@@ -199,7 +188,7 @@ void pool_close(struct pool *pool)
 
 struct pool *pool_open(unsigned most, struct fault *fault)
 {
-	struct pool *pool = calloc(1, sizeof(*pool) + most * sizeof(pool->thread[0]));
+	struct pool *pool = calloc(1, sizeof(*pool) + most * sizeof(pool->worker[0]));
 
 	assert(most >= 1);
 	if (!pool) {
@@ -213,12 +202,14 @@ struct pool *pool_open(unsigned most, struct fault *fault)
 		return NULL;
 	}
 	pool->most = most;
-	works_clear(&pool->todo);
-	works_clear(&pool->done);
+	STAILQ_INIT(&pool->todo);
+	STAILQ_INIT(&pool->done);
 	pthread_mutex_init(&pool->mutex, NULL);
-	sem_init(&pool->works, 0, 0);
-	if (pool_add_thread(pool, fault))
+	int error = pool_add_thread(pool);
+
+	if (error == 0)
 		return pool;
+	io_fault(fault, error, "pthread_create");
 	pool_close(pool);
 	return NULL;
 }

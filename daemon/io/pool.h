@@ -9,13 +9,8 @@
 
 #include "daemon/io/io.h"
 
-struct works {
-	struct io_work *first, **end;
-	unsigned count;
-};
+STAILQ_HEAD(works, io_work);
 
-void works_clear(struct works *works);
-void works_add(struct works *works, struct io_work *work);
 struct io_work *works_take(struct works *works); /* NULL: none */
 
 struct pool;
