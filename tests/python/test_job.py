@@ -32,15 +32,11 @@ def alone(monkeypatch):
     ("environment", "expected"),
     [
         ({}, (0, 1)),
-        (TORCHRUN, (3, 8)),
-        (MPI, (5, 6)),
-        (PMI, (2, 4)),
         ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "3"}, (1, 3)),
         (SRUN, (1, 2)),
         (BATCH, (0, 1)),
         ({**SRUN, **TORCHRUN}, (3, 8)),  # torchrun in each task of srun
         ({**SRUN, **MPI}, (5, 6)),  # mpirun, with daemons started by srun
-        ({**BATCH, **MPI}, (5, 6)),  # mpirun in a batch script
         ({**SRUN, **PMI}, (2, 4)),  # mpiexec.hydra, with proxies started by srun
     ],
 )  # fmt: skip

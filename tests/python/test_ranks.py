@@ -62,13 +62,16 @@ OF_EIGHT = [  # a mesh of eight processes, and their ranks
     # the order of ranks is that of the mesh
     ({"names": ["dp", "tp"], "of": [[7, 0], [6, 1], [5, 2], [4, 3]]}, [0, 1, 2, 3, 3, 2, 1, 0]),
 ]
+NO_CP = "cp: 'zigzag' needs a mesh with a dim cp, and only one"
 REFUSED = [
     ({"names": ["dp", "zebra"], "shape": [4, 2]}, r"mesh: \('dp', 'zebra'\): not all are known"),
     ({"names": ["dp_cp", "tp"], "shape": [4, 2]}, "dim 'dp_cp' of .* joins data and peer dims"),
     ({"names": ["dp"], "of": [0, 1, 2, 3]}, "does not contain this process, 4"),
-    ({"names": ["dp", "tp"], "shape": [4, 2], "cp": "zigzag"}, "cp: 'zigzag' needs a dim cp"),
+    ({"names": ["dp", "tp"], "shape": [4, 2], "cp": "zigzag"}, NO_CP),
+    ({"names": ["dp", "cp_ring", "cp_ulysses"], "shape": [2, 2, 2], "cp": "zigzag"}, NO_CP),
+    ({"names": ["dp", "cp_tp"], "shape": [2, 4], "cp": "zigzag"}, NO_CP),
 ]
-ZIGZAG = {"names": ["dp", "cp"], "shape": [2, 4], "cp": "zigzag"}
+ZIGZAG = {"names": ["dp", "cp_ring", "cp"], "shape": [2, 4, 1], "cp": "zigzag"}
 
 
 def check(saw, ranks):

@@ -161,7 +161,7 @@ def types(dtype: Any) -> dict[str, str]:
 
 
 def cp_slice(cp: Any, of_mesh: tuple[int, int] | None) -> tuple[int, int, str] | None:
-    """cp= as (rank, size, kind) of this process. @of_mesh: its rank and size in a dim cp."""
+    """cp= as (rank, size, kind) of this process. @of_mesh: its rank and size in the dim cp."""
     if cp is None:
         return None
     kind = cp[2] if isinstance(cp, (tuple, list)) and len(cp) == 3 else cp
@@ -169,7 +169,9 @@ def cp_slice(cp: Any, of_mesh: tuple[int, int] | None) -> tuple[int, int, str] |
         what = "'zigzag', 'contiguous', or (rank, size, one of these)"
         raise ArgumentError(phrases.is_not("cp", cp, what))
     if isinstance(cp, str) and of_mesh is None:
-        raise ArgumentError(f"cp: {cp!r} needs a dim cp in a mesh; or pass cp=(rank, size, {cp!r})")
+        raise ArgumentError(
+            f"cp: {cp!r} needs a mesh with a dim cp, and only one; or pass cp=(rank, size, {cp!r})"
+        )
     rank, size = of_mesh if isinstance(cp, str) else cp[:2]  # type: ignore[misc]
     if not (isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size):
         raise ArgumentError(

@@ -267,9 +267,12 @@ def locate(mesh: Any, rank: int | None, world: int | None, peer: int) -> Place:
         names, shape = tuple(mesh.mesh_dim_names or ()), tuple(mesh.mesh.shape)
         processes = mesh.mesh.flatten().tolist()
         mine = sys.modules["torch.distributed"].get_rank()
-        for name, at, size in zip(names, mesh.get_coordinate() or (), shape, strict=False):
-            if CONTEXT & _parts(name):
-                cp = (at, size)
+        own = zip(names, mesh.get_coordinate() or (), shape, strict=False)
+        dims = [(name, at, size) for name, at, size in own if CONTEXT & _parts(name)]
+        dims = [dim for dim in dims if dim[2] > 1] or dims[:1]
+        # nobody says which slices the processes of two dims take, or of one that joins cp and tp
+        if len(dims) == 1 and _parts(dims[0][0]) & PEER <= CONTEXT:
+            cp = dims[0][1:]
     else:
         raise TypeError(
             phrases.is_not("mesh", mesh, "a torch.distributed DeviceMesh or a JAX Mesh")
