@@ -76,7 +76,7 @@ struct dataset {
 	bool listed;		   /* by a manifest */
 	uint64_t padding;	   /* of its rows; of files only, as is the column */
 	char column[sizeof(((struct shard_facts *)0)->column)]; /* that holds the tokens, or "" */
-	uint64_t manifest; /* bytes_id(); 0: none, or in a store */
+	uint64_t manifest; /* dataset_manifest_id() before it was read; 0: none */
 
 	/* ---- how its tokens are read ---- */
 
@@ -151,9 +151,8 @@ bool dataset_same_shard(
 	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault);
 /*
  * Compares the names of the shards, and size, inode and mtime of each and of its side files, with
- * the list; a manifest by its own size, inode and mtime. One stat() a file; nothing is opened.
- * False: @fault says what differs. True for what cannot be looked at now, and for a dataset in a
- * store. Blocks.
+ * the list; a manifest by its own, or in a store by its size and ETag. One stat() a file; nothing
+ * is opened. False: @fault says what differs. True for what cannot be looked at now. Blocks.
  */
 bool dataset_current(const struct dataset *dataset, struct fault *fault);
 /*

@@ -244,14 +244,14 @@ static bool is_gone(int error)
 	return error == ENOENT || error == ENOTDIR;
 }
 
-static bool same_file(uint64_t id, const char *when, const char *path, struct fault *fault)
+static bool same_file(uint64_t id, const char *path, struct fault *fault)
 {
 	struct stat st;
 
 	if (stat(path, &st) != 0)
 		return !is_gone(errno) ||
 		       fault_set(fault, FAULT_CHANGED, "", "%s: %s", path, strerror(errno));
-	return dataset_identical(id, bytes_id(&st), when, fault) ||
+	return dataset_identical(id, bytes_id(&st), LISTED, fault) ||
 	       fault_prefix(fault, "%s: ", path);
 }
 
@@ -279,21 +279,42 @@ static bool same_shard(const struct parallel *p, struct fault *fault)
 			was->root, was->count, is->count,
 			shard_list_name(order < 0 ? was : is, p->i));
 	shard_list_path(&d->list, p->i, path, sizeof(path));
-	return same_file(d->entry[p->i].id, LISTED, path, fault) &&
-	       current_sides(d, p->i, path, fault);
+	return same_file(d->entry[p->i].id, path, fault) && current_sides(d, p->i, path, fault);
+}
+
+uint64_t dataset_manifest_id(const struct dataset *d)
+{
+	const char *path = d->config->manifest, *key;
+	char etag[STORE_ETAG_BYTES];
+	struct fault fault;
+	uint64_t size;
+
+	if (!url_text_is(path))
+		return bytes_id_at(NULL, path);
+	const struct store_bucket *bucket = store_bucket(d->finder.stores, path, &key, &fault);
+
+	return bucket && store_head(d->finder.stores, bucket, key, &size, etag, &fault)
+		       ? order_derive(size, order_name_hash(etag, strlen(etag)))
+		       : 1;
+}
+
+static bool same_manifest(const struct dataset *d, struct fault *fault)
+{
+	uint64_t id = dataset_manifest_id(d);
+
+	return id == d->manifest || id == 1 || d->manifest == 1 ||
+	       fault_set(fault, FAULT_CHANGED, "",
+		       "%s: changed after the manifest was read, or is gone", d->config->manifest);
 }
 
 bool dataset_current(const struct dataset *d, struct fault *fault)
 {
-	const char *path = d->listed ? d->config->manifest : d->config->path;
 	struct shard_list list = {0};
 	struct lists lists = {d, &list};
 
-	if (url_text_is(path))
-		return true;
 	if (d->listed)
-		return same_file(d->manifest, "the manifest was read", path, fault);
-	if (!shard_list_read(&list, path, fault))
+		return same_manifest(d, fault);
+	if (!shard_list_read(&list, d->config->path, fault))
 		return !is_gone(fault->error);
 	uint64_t n = list.count > d->list.count ? list.count : d->list.count;
 	bool same = parallel_for(n, PARALLEL_READS, same_shard, &lists, fault) == n;

@@ -54,13 +54,11 @@ static bool begin(struct dataset *d, struct fault *fault)
 bool dataset_manifest(struct dataset *d, struct fault *fault)
 {
 	const struct config_dataset *source = d->config;
-	struct stat st;
 	struct fault cause;
 
 	if (!begin(d, fault))
 		return false;
-	if (stat(source->manifest, &st) == 0)
-		d->manifest = bytes_id(&st);
+	d->manifest = dataset_manifest_id(d);
 	if (manifest_read(d, source->manifest, source->path, NULL, NULL, &cause))
 		return true;
 	if (cause.index == FAULT_NO_INDEX)

@@ -18,6 +18,8 @@ __attribute__((format(printf, 5, 6))) bool dataset_refuse(const struct dataset *
  * dataset_save() wrote to @saved. False: @fault; the caller calls dataset_close() in either case.
  */
 bool dataset_open(struct dataset *d, FILE *saved, struct fault *fault);
+/* The identity of its manifest, a file or an object; 1: it cannot be looked at now. */
+uint64_t dataset_manifest_id(const struct dataset *d);
 /* Writes a dataset that is not in a store. False: errno. */
 bool dataset_save(struct dataset *d, FILE *to);
 /* Reads the shards of what dataset_save() wrote, and what is known of them. False: @fault. */

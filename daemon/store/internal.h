@@ -277,7 +277,8 @@ struct reading {
 	uint64_t bytes;	       /* of memory that its GET needs */
 	struct handle *handle; /* of its GET, until that is released */
 	struct get get;
-	int64_t due_ms; /* the end of a pause; negative: a fault is final */
+	int64_t due_ms;	  /* the end of a pause; negative: a fault is final */
+	int64_t until_ms; /* it is cancelled then */
 	enum hasty hasty;
 	struct shared *shared;		 /* that another thread fetches; NULL: that failed, too */
 	struct fault *fault;		 /* gets its fault then */

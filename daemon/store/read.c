@@ -28,6 +28,7 @@ enum {
 	PAUSE_MOST_MS = 20 * 1000,
 	OTHER_TRIES = 3, /* GETs in a row, in 10 s, of an object that is another or denied */
 	OTHER_MS = 5 * 1000,
+	HEAD_MS = 2 * 1000,
 	STOP = -1,
 	SHARED_NUMBERS_BYTES = 100, /* of the five in a name, and what is between them */
 };
@@ -552,6 +553,8 @@ char *store_ask(struct stores *stores, const struct store_bucket *bucket, const 
 	reading_begin(&r, stores, bucket, key);
 	r.query = query;
 	r.asked = asked;
+	if (asked.want == VERDICT_HEAD && stores->options.patience_ms == 0)
+		r.until_ms = r.since_ms + HEAD_MS;
 	if (fetch(&r, fault)) {
 		body = r.get.body;
 		r.get.body = NULL;

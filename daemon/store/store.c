@@ -54,7 +54,8 @@ void store_on_behalf(uint32_t session, uint64_t number)
 
 bool reading_cancelled(const struct reading *reading)
 {
-	return reading->stores->stopped || reading->stores->cancelled[reading->session];
+	return reading->stores->stopped || reading->stores->cancelled[reading->session] ||
+	       stores_now_ms() >= reading->until_ms;
 }
 
 void reading_begin(struct reading *reading, struct stores *stores,
@@ -68,6 +69,7 @@ void reading_begin(struct reading *reading, struct stores *stores,
 		.key = key,
 		.wake = PTHREAD_COND_INITIALIZER,
 		.since_ms = stores_now_ms(),
+		.until_ms = INT64_MAX,
 	};
 	TAILQ_INSERT_TAIL(&stores->readings, reading, link);
 }
@@ -81,7 +83,8 @@ void reading_end(struct reading *reading)
 
 void reading_wait(struct reading *reading, int64_t due_ms)
 {
-	const struct timespec due = {due_ms / 1000, due_ms % 1000 * 1000000};
+	int64_t ms = due_ms < reading->until_ms ? due_ms : reading->until_ms;
+	const struct timespec due = {ms / 1000, ms % 1000 * 1000000};
 
 	pthread_cond_clockwait(&reading->wake, &reading->stores->lock, CLOCK_MONOTONIC, &due);
 }

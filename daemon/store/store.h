@@ -95,7 +95,8 @@ bool store_read(struct stores *stores, const struct object *object, uint64_t at,
  * caller frees the result, which ends with a zero that is not counted. NULL: @fault. */
 char *store_load(struct stores *stores, const struct store_bucket *bucket, const char *key,
 	size_t most, size_t *n, struct fault *fault);
-/* Fills size and @etag of one object. */
+/* Fills size and @etag of one object. Where reads are patient without limit, this is not: it gives
+ * up after about two seconds. */
 bool store_head(struct stores *stores, const struct store_bucket *bucket, const char *key,
 	uint64_t *size, char etag[STORE_ETAG_BYTES], struct fault *fault);
 /*

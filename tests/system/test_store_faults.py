@@ -2,11 +2,9 @@
 answers, and an object is replaced. The rest is in tests/objects/.
 """
 
-import json
-
 import pytest
 
-from lib import TOKCTL, Client, Daemon, Refused, has, rank_rows, rows_at, run, wait_for
+from lib import TOKCTL, Client, Daemon, Refused, has, rank_rows, refusal, rows_at, run, wait_for
 from lib.fault_proxy import Fault, FaultProxy
 from lib.injected import injected
 from lib.preload import OPENS, Preload
@@ -57,8 +55,8 @@ def served(shared, seed):
         env = store.environment()
         code, _, err = run(TOKCTL, "manifest", url, manifest, "-c", config, env=env)
         assert code == 0, err
-        assert all("etag" in json.loads(line) for line in open(manifest))
-        dataset = {"name": "web", "path": url, "manifest": manifest}
+        store.fill("corpus", {"web.jsonl": open(manifest, "rb").read()})
+        dataset = {"name": "web", "path": url, "manifest": "lab://corpus/web.jsonl"}
         shared.keys = {"stores": lab, "memory": 32 << 20}
         shared.pieces = {
             "train": {**about, "datasets": [{**dataset, "piece": 64 << 10}]},
@@ -121,7 +119,9 @@ def test_a_hung_disk_of_the_cache(served, shared):
 
 def test_an_object_that_is_replaced_stops_the_stream(served):
     daemon, proxy, _, store = served
+    proxy.inject("hang", Fault(hang=True), match=lambda r: r.method == "HEAD")
     client = Client(daemon.socket).attach(micro=2, slots=8, run="replaced")
+    assert proxy.injected["hang"] == 1, "the manifest is looked at, but not waited for"
     client.next()
     store.fill("corpus", {"web/b.bin": bytes(200_000)})
     with pytest.raises(Refused) as ended:
@@ -129,4 +129,6 @@ def test_an_object_that_is_replaced_stops_the_stream(served):
             client.next(60)
     assert has(str(ended.value), "b.bin"), ended.value
     client.close()
+    store.fill("corpus", {"web.jsonl": b"another"})
+    assert "web.jsonl: changed after the manifest" in refusal(Client(daemon.socket).attach)
     injected(37)
