@@ -102,12 +102,12 @@ void readings_hasten(struct store_bucket *bucket, enum hasty cause, uint32_t wit
 
 	TAILQ_FOREACH(r, &bucket->stores->readings, link)
 	{
-		if (r->bucket != bucket || r->hasty != cause)
-			continue;
 		int64_t due_ms = stores_now_ms() + stores_random() % within_ms;
 
-		r->paced = 0;
-		if (r->due_ms <= due_ms)
+		if (r->bucket != bucket)
+			continue;
+		r->paced = 0; /* also of GETs that wait for their turn: they may fail once more */
+		if (r->hasty != cause || r->due_ms <= due_ms)
 			continue;
 		r->due_ms = due_ms;
 		pthread_cond_signal(&r->wake);
