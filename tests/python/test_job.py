@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 
+import tokend
 from tokend import Loader, parallel
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8"}
@@ -112,6 +113,19 @@ def test_a_loader_made_before_its_launcher_is_refused(daemon, alone):
     assert next(made)["position"].tolist() == [2, 3]
     assert next(asked)["position"].tolist() == [2, 3]  # a world that began after the first batch
     assert next(passed)["position"].tolist() == [0, 1]
+
+
+def test_slices_of_more_processes_than_there_are_are_refused(daemon, alone):
+    """Each process would take rows of its own, and drop what its context-parallel peers need."""
+    alone.setenv("RANK", "1")
+    alone.setenv("WORLD_SIZE", "2")
+    options = {"socket": daemon.socket, "cp": (1, 2, "contiguous"), "group": False}
+    with pytest.raises(tokend.ArgumentError, match=r"^cp: 2 ranks with 2 slices .* are lost"):
+        Loader("train", 2, **options)
+    with pytest.warns(RuntimeWarning, match="2 slices"):
+        Loader("train", 2, rank=1, world=2, **options).close()
+    with Loader("train", 2, rank=0, world=1, peer=1, **options) as loader:
+        assert next(loader)["position"].tolist() == [0, 1]
 
 
 def test_a_world_of_jaxs_devices_is_refused(daemon, alone):

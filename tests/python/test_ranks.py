@@ -66,6 +66,7 @@ NO_CP = "cp: 'zigzag' needs a mesh with a dim cp, and only one"
 REFUSED = [
     ({"names": ["dp", "zebra"], "shape": [4, 2]}, r"mesh: \('dp', 'zebra'\): not all are known"),
     ({"names": ["dp_cp", "tp"], "shape": [4, 2]}, "dim 'dp_cp' of .* joins data and peer dims"),
+    ({"names": ["dp"], "shape": [8], "cp": [0, 2, "zigzag"]}, "cp: 8 ranks with 2 slices"),
     ({"names": ["dp"], "of": [0, 1, 2, 3]}, "does not contain this process, 4"),
     ({"names": ["dp", "tp"], "shape": [4, 2], "cp": "zigzag"}, NO_CP),
     ({"names": ["dp", "cp_ring", "cp_ulysses"], "shape": [2, 2, 2], "cp": "zigzag"}, NO_CP),

@@ -60,7 +60,7 @@ class Loader:
       dtype        int64 (default) or int32, of input_ids; by key {"input_ids": …, "labels": …}
       documents, loss_mask, shift_labels, provenance    True: add these keys
       cp           "zigzag" or "contiguous": give only this context-parallel rank's slice of each
-                   row, by the mesh's dim cp; without a mesh (rank, size, kind)
+                   row, by the mesh's dim cp; otherwise (rank, size, kind), with rank= and world=
       device       "cpu" (default) or "cuda[:N]": see tokend.device
       transform    f(tokens, position, rng), a pure function of one row: see tokend.transform
       workers      number of processes that run it ahead of the trainer; 0 (default): this one
@@ -137,6 +137,7 @@ class Loader:
                 there = devices.cuda(device, make)
                 at = parallel.locate(mesh, rank, world, peer)
                 part = batches.cp_slice(cp, at.cp)
+                parallel.check_slices(at, part, rank is not None)
                 self._place = {
                     "rank": at.rank,
                     "peer": integer("peer", at.peer, arguments.MOST_32),

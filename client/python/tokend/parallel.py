@@ -148,6 +148,24 @@ def refuse_workers() -> None:
         )
 
 
+def check_slices(place: Place, cp: tuple[int, int, str] | None, given: bool) -> None:
+    """Raises ArgumentError if the job has fewer processes than slices of rows: those that share a
+    row would take different ones. @given: rank= and world= were; then it warns, because one process
+    may make several loaders.
+    """
+    found = launched()
+    if cp is None or cp[1] == 1 or found is None or place.world * cp[1] <= found.world:
+        return
+    why = (
+        f"cp: {place.world} ranks with {cp[1]} slices of each row need more processes than the "
+        f"{found.world} of {found.launcher}, so slices are lost; pass mesh=, or rank= and world= "
+        "that count the processes of one row once"
+    )
+    if not given:
+        raise ArgumentError(why)
+    phrases.warn(why)
+
+
 class Made:
     """How a loader was made, to be checked before its first batch: a loader that is made before
     torch.distributed or jax.distributed is initialised reads every row, in every process. And in
