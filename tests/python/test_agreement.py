@@ -174,14 +174,3 @@ def test_without_a_group_nothing_is_compared(daemon):
     with Job(daemon.directory, [daemon.socket] * 2, steps=1, **options) as job:
         job.wait()
         assert job.positions() == [0, 1, 2, 3, 4100, 4101, 4102, 4103]
-
-
-def test_peers_of_one_rank_take_the_same_rows(daemon):
-    ranks = {"data_rank": [0, 0, 1, 1], "peer": [0, 1, 0, 1], "data_world": 2}
-    with Job(daemon.directory, [daemon.socket] * 4, steps=20, **ranks) as job:
-        job.wait()
-        took = [job.of(process, "took") for process in range(4)]
-        assert took[0] == took[1] != took[2] == took[3]
-        rows = [row for rank in (0, 2) for rows in took[rank] for row in rows]
-        assert sorted(row[0] for row in rows) == list(range(160))
-        assert len({job.lines(process)[-1]["cursor"] for process in range(4)}) == 1

@@ -134,9 +134,10 @@ def test_an_evaluation_with_the_training_loader_is_named(served):
             assert warned(lambda: [next(loader) for _ in range(3)]) == []
 
 
-def test_an_evaluation_that_was_left_begins_again(served):
-    """As Lightning's sanity check leaves it."""
-    with make(served, "finite", 5) as loader, torch.no_grad():
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_an_evaluation_that_was_left_begins_again(served, framework):
+    """As Lightning's sanity check leaves it, and whichever thread evaluates."""
+    with make(served, "finite", 5, framework=framework) as loader, torch.no_grad():
         whole = len(loader)
         for _ in zip(range(2), loader):
             pass
@@ -147,6 +148,12 @@ def test_an_evaluation_that_was_left_begins_again(served):
         next(iter(loader))
         assert warned(lambda: positions(loader)) == [], "once"
         assert loader.taken == WINDOWS
+        with ThreadPoolExecutor(1) as other:
+            some = torch.no_grad()(lambda: positions(batch for _, batch in zip(range(2), loader)))
+            assert [other.submit(some).result() for _ in range(2)] == [[*range(10)]] * 2
+            next(iter(loader))  # a batch whose mode is unknown: the pass may be one of training
+            other.submit(next, loader).result()
+            assert other.submit(some).result()[0] == 10
 
 
 def test_another_pass_with_gradients_is_named(served):

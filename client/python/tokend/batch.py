@@ -89,11 +89,9 @@ class Framework:
         self.module, self.name = module, module.__name__
         self.address: Callable[[Any], int] = lambda array: array.__array_interface__["data"][0]
         self.cpu = {}
-        self.gradients: Callable[[], bool | None] = lambda: None
         self.normal: Callable[[], Any] = contextlib.nullcontext
         if self.name == "torch":
             self.address = module.Tensor.data_ptr
-            self.gradients = module.is_grad_enabled
             # a later batch may not be for inference
             self.normal = functools.partial(module.inference_mode, False)
             self.cpu = {"device": module.device("cpu")}  # whatever the program's default device

@@ -15,13 +15,11 @@ UNCOMMITTED = 64  # batches; loops that take some ahead have fewer
 
 
 class Doubts:
-    """The facts that a loader knows about its loop. @gradients: None if they are not known, as of
-    NumPy's batches.
-    """
+    """The facts that a loader knows about its loop. @gradients: None if they are not known."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
-        self._modes: set[bool] = set()  # of batches since the last seek: with gradients?
+        self._modes: set[bool | None] = set()  # of batches since the last seek: with gradients?
         self._repeats = False  # this is another pass with gradients
         self._handled = 0  # the exception that was handled when the last batch was asked for
         self._held = False  # the loop has that batch
@@ -45,7 +43,7 @@ class Doubts:
         self._held, self._handled = False, id(sys.exc_info()[1])
         if gradients is None or gradients in self._modes:
             return
-        if self._modes:
+        if (not gradients) in self._modes:
             self.warn(
                 "modes",
                 f"batches of stream {stream!r} are taken with gradients and under no_grad(); the "
@@ -63,8 +61,7 @@ class Doubts:
     def found(self, loader: Loader, gradients: bool | None, valid: int) -> None:
         """It is there. @valid: its rows without padding."""
         self._held = True
-        if gradients is not None:
-            self._modes.add(gradients)
+        self._modes.add(gradients)
         if valid == 0 and gradients:
             rows = loader.micro_batch * loader.world
             self.warn(

@@ -73,8 +73,8 @@ class Loader:
 
     `for batch in loader` ends where a finite stream ends, and the next `for` begins again at
     position 0, in the same order. A `for` that was left is continued by the next, but begins again
-    under torch.no_grad(): call reset() before. One thread takes batches; others may call
-    state_dict() meanwhile.
+    if the thread that takes batches is under torch.no_grad(): call reset() before. One thread takes
+    batches; others may call state_dict() meanwhile.
 
     The constructor raises ValueError (mostly ArgumentError), TypeError or ImportError: an argument
     is impossible; ConnectError: no daemon answers; RefusedError: the daemon refuses; ResourceError:
@@ -275,11 +275,14 @@ class Loader:
         return self._batches.end is not None and self._doubts.is_left(self._gradients())
 
     def _gradients(self) -> bool | None:
-        """Whether torch records gradients. None: a thread that takes batches for the one that made
-        the loader does not know, as it has a mode of its own.
+        """Whether torch records gradients. None: unknown, because NumPy's batches may train another
+        framework, and threads have modes of their own. A thread that calls no_grad() means it.
         """
-        known = threading.get_ident() == self._thread
-        return self._batches.wanted.make.gradients() if known else None
+        records = getattr(sys.modules.get("torch"), "is_grad_enabled", None)  # if it is imported
+        if records is not None and not records():
+            return False
+        known = self._batches.wanted.make.name == "torch" and threading.get_ident() == self._thread
+        return True if known else None
 
     def _begin_again(self) -> None:
         """Begins another pass, for its first batch. No other process is asked, because all of them
