@@ -150,8 +150,8 @@ rank, said = int(rank), []
 group.WARN_S = 0.5
 
 
-def begin():
-    dist.init_process_group("gloo", init_method="file://" + meet, rank=rank, world_size=2)
+def begin(world=2):
+    dist.init_process_group("gloo", init_method="file://" + meet, rank=rank, world_size=world)
 
 
 def make(**more):
@@ -164,7 +164,7 @@ def make(**more):
 def take(loader):
     try:
         said.append(next(loader)["position"].tolist())
-    except tokend.DisagreementError as failed:
+    except tokend.Error as failed:
         said.append(str(failed))
 
 
@@ -187,6 +187,19 @@ with warnings.catch_warnings(record=True) as caught:
         mesh = torch.distributed.init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
         take(make())
         take(make(mesh=mesh))
+    elif scenario == "anew":
+        begin()
+        loader = make()
+        take(loader)
+        for world, seek in (2, False), (2, True), (1, False):
+            dist.barrier()
+            dist.destroy_process_group()
+            meet += "-"
+            if rank < world:
+                begin(world)
+            if seek and rank == 0:
+                loader.seek(position=80)
+            take(loader)
     else:  # made before the group
         os.environ.update(RANK=str(rank), WORLD_SIZE="2")
         loader = make(group=False if scenario == "apart" else None)
@@ -232,6 +245,13 @@ def test_a_loader_made_before_the_group_is_compared_before_its_first_batch(serve
     assert [said[0] for said in met(served, "apart")] == [[80, 81], [2, 3]]
     one, two = (said[0] for said in met(served, "differs"))
     assert one == two and "next: 0 | 80" in one
+
+
+def test_a_group_that_is_initialised_anew_is_compared_and_has_to_fit(served):
+    (*same, apart, alone, _), (*other, also, on, _) = met(served, "anew")
+    assert (same, other, on) == ([[0, 1], [4, 5]], [[2, 3], [6, 7]], [10, 11])
+    assert apart == also and "next: 8 | 80" in apart
+    assert "initialised, for 2 processes instead of 1, as rank 0 of 2" in alone
 
 
 # ---- other libraries around a loader; tests/trainers runs the real ones ----

@@ -48,6 +48,18 @@ def torch_distributed() -> Any:
     return None
 
 
+def everyone() -> Any:
+    """The group of all processes of torch.distributed, or the number of jax.distributed's; None
+    without them. It is another one once they are initialised anew.
+    """
+    group = getattr(sys.modules.get("torch.distributed"), "group", None)
+    world = getattr(group, "WORLD", None)
+    if world is None:
+        state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+        return getattr(state, "num_processes", None)
+    return world
+
+
 def processes() -> int:
     """The number of processes of torch.distributed; 1 without it."""
     distributed = torch_distributed()

@@ -190,9 +190,8 @@ class Loader:
             raise
         self._control = Control(self._client, together)
         self._pass_begin = self.taken  # where the last pass began, or the last seek went
-        assumed = mesh is None and rank is None
-        self._made: parallel.Made | None  # until the first batch
-        self._made = parallel.Made(assumed, stream, self.run, self.rank, self.world)
+        given, of_mesh = rank is not None, mesh is not None
+        self._made = parallel.Made(given, of_mesh, stream, self.run, self.rank, self.world)
 
     # ---- the other processes of the job ----
 
@@ -216,14 +215,17 @@ class Loader:
             raise
         groups.compare(together, self._place, self._client)
 
-    def _check_made(self, made: parallel.Made) -> None:
-        """Before the first batch: a group may have been initialised since the loader was made."""
-        if made.check(self.rank, self.world) and self._may_meet and self._control.group is None:
+    def _check_made(self) -> None:
+        """A group may have been initialised since the loader was made, or since the last check."""
+        former = self._control.group
+        lost = self._may_meet and (former is None or former.gone())
+        if self._made.check(self.rank, self.world) and lost:
             together = groups.of_all(self._patience)
             with self._agreed(together, self._patience):
-                pass
-            self._control.begin(together)
-        self._made = None
+                groups.compare(together, self._place)  # the others may be making their loaders
+            if together is not former:
+                self._control.begin(together)
+        self._made.checked()
 
     # ---- batches ----
 
@@ -252,8 +254,8 @@ class Loader:
     def _look(self) -> tuple[Any, int]:
         """The next batch, not yet taken, and the position after it."""
         begin = time.perf_counter()
-        if (made := self._made) is not None:  # another thread may be faster
-            self._check_made(made)
+        if not self._made.is_checked():
+            self._check_made()
         gradients = self._gradients()
         self._doubts.look(self._stream, gradients)
         found = self._batches.look()

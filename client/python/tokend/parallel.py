@@ -26,6 +26,8 @@ import itertools
 import os
 import re
 import sys
+import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import group as groups
@@ -167,29 +169,45 @@ def check_slices(place: Place, cp: tuple[int, int, str] | None, given: bool) -> 
 
 
 class Made:
-    """How a loader was made, to be checked before its first batch: a loader that is made before
-    torch.distributed or jax.distributed is initialised reads every row, in every process. And in
-    JAX a process has several devices, so a world of devices has ranks that no process reads.
-    @assumed: nobody passed rank, world or mesh.
+    """How a loader was made, to be checked before its first batch, and when torch.distributed or
+    jax.distributed was initialised since the last check. A loader that is made before reads every
+    row, in every process; one of a former job goes on without the rows of processes that are gone.
+    And in JAX a process has several devices, so a world of devices has ranks that no process reads.
+    @given: rank= and world= were. @mesh: mesh= was.
     """
 
-    def __init__(self, assumed: bool, stream: str, run: str, rank: int, world: int) -> None:
-        self._assumed, self._place = assumed, (rank, world)
+    def __init__(
+        self, given: bool, mesh: bool, stream: str, run: str, rank: int, world: int
+    ) -> None:
+        self._given, self._mesh, self._place = given, mesh, (rank, world)
+        found = launched()
+        self._processes = found.world if found else 1
+        self._everyone: Callable[[], Any] = lambda: self  # of the last check; no check yet
         self._ranks = _ranks_here.setdefault((stream, run, world), set())
         self._ranks.add(rank)
+
+    def is_checked(self) -> bool:
+        """Called for each batch, so it is short."""
+        return groups.everyone() is self._everyone()
+
+    def checked(self) -> None:
+        now = groups.everyone()
+        # it must not live longer for our sake
+        self._everyone = (lambda: now) if isinstance(now, int | None) else weakref.ref(now)
 
     def check(self, rank: int, world: int) -> bool:
         """Returns whether the loader has yet to be compared with a group that was initialised
         since. Raises ArgumentError.
         """
         found = launched()
-        if found is None or (rank, world) != self._place:  # sought
+        # launchers by environment do not change; and a seek gives another place
+        if found is None or found.launcher in ENVIRONMENTS or (rank, world) != self._place:
             return False
-        if self._assumed and world == 1 < found.world:
+        if not self._given and found.world != self._processes:
             raise ArgumentError(
-                f"rank, world: the loader was made before {found.launcher} was initialised, so it "
-                f"is rank 0 of 1 instead of {found.rank} of {found.world}; make it after, or pass "
-                "rank=0, world=1 if this process alone reads the stream"
+                f"rank, world: the loader was made before {found.launcher} was initialised, for "
+                f"{self._processes} processes instead of {found.world}, as rank {rank} of {world}; "
+                "make it after, or pass rank=0, world=1 if this process alone reads the stream"
             )
         if found.launcher.startswith("jax") and len(self._ranks) * found.world < world:
             raise ArgumentError(
@@ -197,9 +215,9 @@ class Made:
                 f"{len(self._ranks)} of the ranks, so rows are lost; omit rank= and world=, or "
                 "pass jax.process_index() and jax.process_count()"
             )
-        if not self._assumed or world == 1:
+        if self._given:
             return False
-        dim = _peer_dim()
+        dim = None if self._mesh or world == 1 else _peer_dim()
         if dim is not None:
             phrases.warn(
                 f"this process is one of {dim[1]} along dim {dim[0]!r} of a DeviceMesh, but got no "
