@@ -124,18 +124,6 @@ void stream_map(
 
 /* ---- parts of paths ---- */
 
-bool dataset_same_path(const struct dataset *a, const struct dataset *b)
-{
-	if (a->path_digest != b->path_digest || strcmp(a->list.root, b->list.root) == 0)
-		return a->path_digest == b->path_digest;
-	char *x = realpath(a->list.root, NULL), *y = realpath(b->list.root, NULL);
-	bool same = strcmp(x ? x : a->list.root, y ? y : b->list.root) == 0;
-
-	free(x);
-	free(y);
-	return same;
-}
-
 /* Two streams may have the same part. Returns whether it has remarked an overlap. */
 static bool doubt_overlap(struct dataset *d, const struct dataset *e)
 {
@@ -164,14 +152,14 @@ static bool check_parts(const struct catalog *c, bool saved, struct fault *fault
 			const struct config_stream *mine = d->stream, *its = e->stream;
 			bool part = dataset_is_part(d);
 
-			if (!(part || dataset_is_part(e)) || !dataset_same_path(d, e))
+			if (!(part || dataset_is_part(e)) || !dataset_same_files(d, e))
 				continue;
 			if (told != mine && (d->bucket || !saved) && doubt_overlap(d, e))
 				told = mine;
 			if (mine->seq_len != its->seq_len || mine->extra != its->extra ||
 				d->table.stride != e->table.stride)
 				return REFUSE(part ? d : e, fault, part,
-					"stream %s cuts this path with another seq_len, extra or "
+					"stream %s cuts these files with another seq_len, extra or "
 					"stride, so that what is outside of the part here may be "
 					"inside there; must be the same in both",
 					part ? its->name : mine->name);

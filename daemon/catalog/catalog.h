@@ -65,9 +65,9 @@ struct dataset {
 	json_t *sides; /* [size, ETag] of the listed side files, by key, or by URL if they are
 			  elsewhere; NULL: none */
 
-	uint64_t windows;     /* N, of its part */
-	uint64_t path_digest; /* of (path, tokens) of all shards */
-	uint64_t digest;      /* the same, whether samples are joined, and the part: the cursor's */
+	uint64_t windows; /* N, of its part */
+	uint64_t digest;  /* of (path, tokens) of all shards, whether samples are joined, and the
+			     part: the cursor's */
 	/* Hashes of sampled tokens, or of the manifest's digests, and of bytes of side files: equal
 	 * on all nodes that have the same. contents 0: a shard could not be read. */
 	uint64_t contents, annotated;

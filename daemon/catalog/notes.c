@@ -189,11 +189,39 @@ void dataset_remarks(struct dataset *d)
 
 /* ---- datasets that have the same files ---- */
 
-/* Two streams may have the same files, and two datasets parts of them: see check_parts(). */
+/* Whether shard @s is one file under two paths. */
+static bool is_link(const struct dataset *a, const struct dataset *b, uint64_t s)
+{
+	char x[PATH_MAX + 1], y[PATH_MAX + 1];
+
+	shard_list_path(&a->list, s, x, sizeof(x));
+	shard_list_path(&b->list, s, y, sizeof(y));
+	uint64_t id = bytes_id_at(NULL, x);
+
+	return id > 2 && id == bytes_id_at(NULL, y);
+}
+
+bool dataset_same_files(const struct dataset *a, const struct dataset *b)
+{
+	uint64_t n = a->table.shards, s = 0;
+
+	if (n != b->table.shards ||
+		memcmp(a->table.tokens, b->table.tokens, n * sizeof(*a->table.tokens)) != 0)
+		return false;
+	while (s < n && file_of(a, s) == file_of(b, s))
+		s++;
+	/* Of a manifest's files only the paths are known. With equal lengths, two files tell. */
+	return s == n || ((a->listed || b->listed) && is_link(a, b, s) && is_link(a, b, n - 1));
+}
+
+/* Two streams may have the same files of one path, and datasets parts of the same files: see
+ * check_parts(). */
 static bool is_meant(const struct dataset *d, const struct dataset *e)
 {
-	return d != e && (d->stream != e->stream || dataset_is_part(d) || dataset_is_part(e)) &&
-	       dataset_same_path(d, e);
+	bool parts = dataset_is_part(d) || dataset_is_part(e),
+	     path = bytes_id_at(NULL, d->list.root) == bytes_id_at(NULL, e->list.root);
+
+	return d != e && (parts || (path && d->stream != e->stream)) && dataset_same_files(d, e);
 }
 
 /* Remarks the first of @d's files that it has twice, or that an earlier dataset has, too. The @n
@@ -201,13 +229,17 @@ static bool is_meant(const struct dataset *d, const struct dataset *e)
 static bool doubt_shared(struct dataset *d, const struct digest *all, uint64_t n, bool others)
 {
 	const struct digest *first = NULL;
-	const struct dataset *e;
+	const struct dataset *e, *last = NULL;
 	uint64_t files = 0;
+	bool meant = false;
 
 	for (const struct digest *is = all + 1; is < all + n; is++) {
 		e = is[-1].dataset;
-		if (is->dataset != d || is->value != is[-1].value || (e != d && !others) ||
-			is_meant(d, e))
+		if (is->dataset != d || is->value != is[-1].value || (e != d && !others))
+			continue;
+		meant = e == last ? meant : is_meant(d, e);
+		last = e;
+		if (meant)
 			continue;
 		files++;
 		first = first && first->shard < is->shard ? first : is;

@@ -207,15 +207,14 @@ static bool add_up(struct dataset *d, struct fault *fault)
 {
 	uint64_t total = 0;
 
-	d->path_digest = order_digest_begin(d->table.shards);
+	d->digest = order_digest_begin(d->table.shards);
 	for (uint64_t s = 0; s < d->table.shards; s++) {
-		d->path_digest = order_digest_add(
-			d->path_digest, shard_list_name(&d->list, s), d->table.tokens[s]);
+		d->digest = order_digest_add(
+			d->digest, shard_list_name(&d->list, s), d->table.tokens[s]);
 		if (__builtin_add_overflow(total, d->table.tokens[s], &total))
 			return REFUSE(
 				d, fault, path, "more than 2^64 tokens in total; must be fewer");
 	}
-	d->digest = d->path_digest;
 	/* The numbers of tokens do not tell whether samples are windows or joined. */
 	if (d->hint.joined)
 		d->digest = order_derive(d->digest, d->table.shards);

@@ -39,8 +39,8 @@ __attribute__((format(printf, 3, 4))) void dataset_remark(
 	struct dataset *d, int kind, const char *text, ...);
 /* Adds those that follow from the numbers of its tokens and from the names of its shards. */
 void dataset_remarks(struct dataset *d);
-/* Do both have the same shards in the same directory or store? */
-bool dataset_same_path(const struct dataset *a, const struct dataset *b);
+/* Do both have the same files, under any paths, in the same order, and so the same windows? */
+bool dataset_same_files(const struct dataset *a, const struct dataset *b);
 /* Adds those about files that are in a dataset twice, or in two datasets. @saved: what is not in a
  * store has its remarks already. False: @fault. */
 bool catalog_remarks(const struct catalog *c, bool saved, struct fault *fault);

@@ -139,7 +139,7 @@ DATASETS = [
             "(part, line 6); must be false"),
     dataset("part: [0, 0.5]", "part: …stride 63 is below seq_len 64…set stride: 64",
             after="    stride: 63\n"),
-    dataset("part: [0, 0.5]", "part: …stream valid cuts this path with another seq_len, extra or "
+    dataset("part: [0, 0.5]", "part: …stream valid cuts these files with another seq_len, extra or "
             "stride", after="  valid: {seed: 1, seq_len: 3, datasets: [{name: w, path: ./web}]}\n"),
 ]
 SCHEDULES = [

@@ -262,10 +262,10 @@ def test_check_tells_what_becomes_of_shards(place, name):
 
 
 def test_parts_of_rows_and_of_joined_rows_need_one_seq_len(place):
-    mds(os.path.dirname(place.file("d", "a")), RANDOM.reshape(-1, 64), None)
+    mds(os.path.dirname(place.file("d/x", "a")), RANDOM.reshape(-1, 64), None)
     streams = {
-        f"s{n}": {"seed": 3, "seq_len": n, "extra": 0, "datasets": [{"path": "d", **dataset}]}
-        for n, dataset in ((64, {"name": "d", "part": [0, 0.5]}), (32, {"name": "e"}))
+        f"s{n}": {"seed": 3, "seq_len": n, "extra": 0, "datasets": [{"name": "d", **dataset}]}
+        for n, dataset in ((64, {"path": "d", "part": [0, 0.5]}), (32, {"path": "d/x"}))
     }
     code, _, err = run(TOKEND, "--check", "-c", place.config(streams=streams))
-    assert code == 1 and "stream s32 cuts this path with another seq_len" in err, err
+    assert code == 1 and "stream s32 cuts these files with another seq_len" in err, err
