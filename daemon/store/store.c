@@ -106,7 +106,8 @@ void readings_hasten(struct store_bucket *bucket, enum hasty cause, uint32_t wit
 
 		if (r->bucket != bucket)
 			continue;
-		r->paced = 0; /* also of GETs that wait for their turn: they may fail once more */
+		if (cause == HASTY_STORE) /* also of those that wait for their turn */
+			r->paced = 0;
 		if (r->hasty != cause || r->due_ms <= due_ms)
 			continue;
 		r->due_ms = due_ms;
