@@ -30,7 +30,8 @@ enum {
 
 _Static_assert(
 	__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tokens, cursors and records are stored so");
-_Static_assert(LIMIT_CURSOR_BYTES + 4 * LIMIT_NAME_BYTES + LIMIT_TEXT_BYTES < LIMIT_PACKET_BYTES,
-	"a cursor and its envelope fit in one packet");
+_Static_assert(LIMIT_CURSOR_BYTES + LIMIT_DATASETS * 24 + 4 * LIMIT_NAME_BYTES + LIMIT_TEXT_BYTES <
+		       LIMIT_PACKET_BYTES,
+	"a cursor and its envelope fit in one packet, with what is known of its datasets");
 
 #endif

@@ -194,3 +194,24 @@ bool wire_name_ok(const char *name)
 {
 	return wire_label_ok(name) && name[0] != '.' && !strchr(name, '/');
 }
+
+static bool shards_differ(const struct wire_shards *a, const struct wire_shards *b)
+{
+	bool known = a->tokens && b->tokens && ((a->tokens ^ b->tokens) & 7) == 0;
+
+	return (known && a->tokens != b->tokens) ||
+	       (known && a->notes && b->notes && a->notes != b->notes) ||
+	       (a->eos && b->eos && a->eos != b->eos) ||
+	       (a->files && b->files && a->files != b->files);
+}
+
+uint32_t wire_shards_differ(
+	const struct wire_shards *was, uint32_t had, const struct wire_shards *is, uint32_t n)
+{
+	assert(had <= LIMIT_DATASETS && n <= LIMIT_DATASETS);
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t k = 0; k < had; k++)
+			if (is[i].name == was[k].name && shards_differ(&was[k], &is[i]))
+				return i;
+	return n;
+}

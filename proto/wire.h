@@ -14,10 +14,11 @@
  *   A trainer's session:
  *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor,
  *         helper?, replaces?, strict?, again?}
- *   ← feed{cursor, contents, end, meta_bytes, data_bytes, id?, run?} + 2 descriptors
+ *   ← feed{cursor, contents, shards, end, meta_bytes, data_bytes, id?, run?} + 2 descriptors
  *         A seek attaches again. `replaces` is the id of the session that it closes afterwards;
  *         until then `memory:` counts the two rings as one. `run` is the name of an unnamed run
- *         if "default" belongs to another user. `contents`: see wire_same_contents().
+ *         if "default" belongs to another user. `contents`: a hash that ranks compare. `shards`: a
+ *         struct wire_shards for each dataset of the cursor.
  *   ← warning{text}
  *         At any time, but only to clients that sent `process`.
  *   → checkpoint{tag, cursor}
@@ -103,7 +104,8 @@ enum { WIRE_SOCKET_BYTES = 108 }; /* of a socket's path, with its 0 */
 	X(AGAIN, "again") /* 1: the session's connection was lost */
 #define WIRE_EACH_TEXT(X) \
 	X(STREAM, "stream") X(RUN, "run") X(TAG, "tag") X(CURSOR, "cursor") X(PATH, "path") \
-	X(KIND, "kind") X(ARGS, "args") X(FIELD, "field") X(TEXT, "text") X(HOST, "host")
+	X(KIND, "kind") X(ARGS, "args") X(FIELD, "field") X(TEXT, "text") X(HOST, "host") \
+	X(SHARDS, "shards")
 /* clang-format on */
 
 #define WIRE_MEMBER(member, name) WIRE_##member,
@@ -192,14 +194,17 @@ bool wire_digits(const char *text, uint64_t *value);
 bool wire_name_ok(const char *name);
 bool wire_label_ok(const char *name);
 
-/* May two `contents` be of one stream? 0: unknown. 24 bits are of tokens; 8 of how they are known,
- * as samples and a manifest's digests cannot be compared; 16 of documents and masks, which count if
- * @notes; the low 16 of vocab, which may change in a run. */
-static inline bool wire_same_contents(uint64_t was, uint64_t is, bool notes)
-{
-	uint64_t differs = was ^ is;
+/* A daemon's knowledge of the shards of a dataset. Equal numbers: they are the same. */
+struct wire_shards {
+	uint64_t name;	 /* a hash of the dataset's name */
+	uint64_t tokens; /* of some or all; the low 3 bits tell how they are known. 0: not known */
+	uint32_t files;	 /* of sizes and mtimes of shards, and their indexes. 0: not known */
+	uint16_t notes;	 /* of documents, masks and their files. 0: none are served */
+	uint16_t eos;	 /* 0: no documents are served */
+};
 
-	return was == 0 || is == 0 || (differs >> 32 & 0xff) || differs >> (notes ? 16 : 40) == 0;
-}
+/* Returns the first of @is[@n] that differs from the one of the same name of @was[@had], or @n. */
+uint32_t wire_shards_differ(
+	const struct wire_shards *was, uint32_t had, const struct wire_shards *is, uint32_t n);
 
 #endif

@@ -82,10 +82,11 @@ struct mapping {
 	uint64_t answered;  /* the last wake_at for which a wake-up byte was sent */
 	uint64_t held;	    /* batches taken and not released */
 	uint64_t id;
-	uint64_t session;  /* the daemon's number of it */
-	uint64_t contents; /* of the stream's shards, from the daemon */
-	uint64_t mix_from; /* the first position of the mix that was in force */
-	bool undoable;	   /* kept by struct undo, although nothing of it is held */
+	uint64_t session;	    /* the daemon's number of it */
+	uint64_t contents;	    /* of the stream's shards, from the daemon */
+	struct wire_shards *shards; /* [datasets] of the feed's cursor */
+	uint32_t datasets;
+	bool undoable; /* kept by struct undo, although nothing of it is held */
 	void *meta, *data;
 	void (*gone)(void *context, void *base, uint64_t bytes); /* of tokend_memory(); or NULL */
 	void *context;
@@ -275,6 +276,9 @@ void search_end(struct search *s);
 /* Makes @m the current mapping and @fd its session; the handle owns both. The former mapping stays
  * while batches of it are held. */
 void attach_adopt(struct tokend *t, struct mapping *m, int fd);
+/* Whether the feed in @m, at @cursor, is of the shards, documents and masks of the current one.
+ * Returns 1 or EREFUSED. */
+int attach_same(struct tokend *t, const struct mapping *m, const struct cursor *cursor);
 /* After the daemon was lost: continues the search for one, and attaches at the position taken.
  * Returns 1; 0 if !@wait and none was found yet; or an error, latched unless it is EAGAIN. */
 int revive(struct tokend *t, bool wait);

@@ -116,6 +116,7 @@ void mapping_close(struct mapping *m, bool mapped)
 		munmap(m->meta, m->ring.geometry.meta_bytes);
 		munmap(m->data, m->ring.geometry.data_bytes);
 	}
+	free(m->shards);
 	free(m);
 }
 

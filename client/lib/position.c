@@ -161,6 +161,13 @@ static int attach_at(
 	int fd = -1;
 	int r = attach_find(t, target, t->options.deadline_ms, waits, &m, cursor, &fd);
 
+	/* After an error the trainer takes what is there. */
+	if (r == 1 && !t->failed && attach_same(t, m, cursor) < 0) {
+		mapping_close(m, true);
+		cursor_free(cursor);
+		link_close(fd);
+		r = handle_latch(t, TOKEND_EREFUSED);
+	}
 	if (r == 1) {
 		undo_keep_mapping(t);
 		attach_adopt(t, m, fd);

@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -315,7 +316,8 @@ static int attach_feed(
 	struct tokend *t, const struct target *target, struct mapping **m, struct cursor *cursor)
 {
 	struct packet *p = &t->packet;
-	struct wire_bytes bytes = wire_bytes(&p->wire, WIRE_CURSOR);
+	struct wire_bytes bytes = wire_bytes(&p->wire, WIRE_CURSOR),
+			  shards = wire_bytes(&p->wire, WIRE_SHARDS);
 	struct fault fault;
 
 	if (p->fds != 2)
@@ -340,14 +342,19 @@ static int attach_feed(
 		wrong = "a ring of another shape than requested";
 	else if (!wire_text(&p->wire, WIRE_RUN, run, sizeof(run)) || !wire_name_ok(run))
 		wrong = "a run without a valid name";
-	if (wrong) {
+	else if (shards.n != cursor->datasets * sizeof(struct wire_shards))
+		wrong = "other datasets than those of its cursor";
+	else
+		(*m)->shards = malloc(shards.n);
+	if (!(*m)->shards) {
 		mapping_close(*m, true);
 		cursor_free(cursor);
-		return message_unknown(t, wrong);
+		return wrong ? message_unknown(t, wrong) : handle_memory(t);
 	}
+	memcpy((*m)->shards, shards.at, shards.n);
+	(*m)->datasets = cursor->datasets;
 	memcpy(t->run, run, sizeof(run)); /* the daemon may rename it */
 	(*m)->contents = wire_number(&p->wire, WIRE_CONTENTS);
-	(*m)->mix_from = cursor_now(cursor)->start;
 	(*m)->id = ++t->mappings;
 	(*m)->session = wire_number(&p->wire, WIRE_ID);
 	return 1;
@@ -391,38 +398,31 @@ void attach_adopt(struct tokend *t, struct mapping *m, int fd)
 	}
 }
 
-/* The new ring must continue exactly where the old one stopped. */
-static int check_revived(struct tokend *t, const struct mapping *m, const struct cursor *cursor)
+int attach_same(struct tokend *t, const struct mapping *m, const struct cursor *cursor)
 {
-	const struct ring_geometry *old = &t->mapping->ring.geometry, *new = &m->ring.geometry;
-	const char *lost = NULL;
-	bool alike = old->documents == new->documents && old->loss_mask == new->loss_mask;
+	const struct mapping *was = t->mapping;
+	const struct ring_geometry *old = &was->ring.geometry, *new = &m->ring.geometry;
 
-	if (cursor->next != t->taken)
-		return message_unknown(t, "a feed at another position than requested");
 	/* token_bytes may differ: it is that of the widest dataset in the config. */
 	if (new->window_tokens != old->window_tokens)
 		return handle_fail(t, TOKEND_EREFUSED, "window",
 			"the restarted daemon serves windows of %u tokens instead of %u; "
 			"restore its config, or attach again",
 			new->window_tokens, old->window_tokens);
-	if (old->documents && !new->documents)
-		lost = "documents";
-	if (old->loss_mask && !new->loss_mask)
-		lost = "loss_mask";
-	if (lost)
-		return handle_fail(t, TOKEND_EREFUSED, lost,
-			"the restarted daemon's config no longer has them for stream %s; set "
-			"%s: true there",
-			t->stream, lost);
-	/* Another mix has other datasets. */
-	if (m->mix_from == t->mapping->mix_from &&
-		!wire_same_contents(t->mapping->contents, m->contents, alike))
+	if (old->loss_mask != new->loss_mask || old->documents > new->documents)
+		return handle_fail(t, TOKEND_EREFUSED,
+			old->loss_mask != new->loss_mask ? "loss_mask" : "documents",
+			"is no longer %s in the restarted daemon's config for stream %s; restore "
+			"it there",
+			old->loss_mask < new->loss_mask ? "false" : "true", t->stream);
+	uint32_t d = wire_shards_differ(was->shards, was->datasets, m->shards, m->datasets);
+
+	if (d < m->datasets)
 		return handle_fail(t, TOKEND_EREFUSED, "shards",
-			"names and lengths are as before, but the restarted daemon serves other "
-			"tokens, documents or masks for stream %s; restore its shards and config, "
-			"or attach again",
-			t->stream);
+			"dataset %s: names and lengths are as before, but the restarted daemon "
+			"serves other tokens, documents or masks for stream %s, or a file was "
+			"written again; restore its shards and config, or attach again",
+			cursor->dataset[d].name, t->stream);
 	return 1;
 }
 
@@ -462,7 +462,8 @@ int revive(struct tokend *t, bool wait)
 	if (r == 1)
 		r = attach_feed(t, &target, &m, &cursor);
 	if (r == 1) {
-		r = check_revived(t, m, &cursor);
+		r = cursor.next == t->taken ? attach_same(t, m, &cursor)
+					    : message_unknown(t, "a feed at another position");
 		cursor_free(&cursor);
 		if (r < 0)
 			mapping_close(m, true);

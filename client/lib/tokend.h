@@ -286,8 +286,7 @@ TOKEND_API uint64_t tokend_taken(const struct tokend *t);
 TOKEND_API uint64_t tokend_fingerprint(const struct tokend *t);
 /* Hash of the shards' contents as the daemon knew them at the attach, of their side files, and of
  * the stream's eos, vocab, documents and loss_mask. If ranks that attach together have different
- * ones, their nodes have other shards under equal names, or other configs. 0: a shard could not be
- * read. */
+ * ones, their nodes have other shards under equal names, or other configs. */
 TOKEND_API uint64_t tokend_contents(const struct tokend *t);
 
 /*

@@ -71,6 +71,9 @@ struct dataset {
 	/* Hashes of sampled tokens, or of the manifest's digests, and of bytes of side files: equal
 	 * on all nodes that have the same. contents 0: a shard could not be read. */
 	uint64_t contents, annotated;
+	/* Hashes of sizes and mtimes of the shards with identities of their indexes, and of those
+	 * of other side files, at the start. 0: not known. */
+	uint64_t files, side_files;
 	unsigned known_by;	   /* 0: samples; 1, 2, 4: lines with a digest, an ETag, neither */
 	_Atomic uint64_t *samples; /* the daemon's counter of those that were read, or NULL */
 	bool listed;		   /* by a manifest */

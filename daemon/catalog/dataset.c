@@ -358,6 +358,8 @@ bool dataset_keep_file(
 	d->entry[s].bytes = shard->bytes->stored;
 	d->entry[s].id = shard->bytes->id;
 	d->entry[s].sides = hash_sides(facts);
+	d->files += order_derive(s, d->entry[s].bytes, shard->bytes->mtime_ns, facts->index);
+	d->side_files += order_derive(s, facts->bounds, facts->mask);
 	d->marked |= (d->hint.documents && indexed) ||
 		     (d->hint.loss_mask && (facts->mask || facts->bounds));
 	if (!indexed && s < d->unindexed)

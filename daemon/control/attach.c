@@ -42,6 +42,7 @@ struct attach_job {
 	char bytes[LIMIT_CURSOR_BYTES]; /* the cursor, as received and as sent */
 	struct cursor cursor;
 	uint64_t contents;
+	struct wire_shards shards[LIMIT_DATASETS];
 	bool ok;
 	struct fault fault; /* unless ok */
 };
@@ -178,31 +179,33 @@ static bool make_memory(struct attach_job *job)
 	return made;
 }
 
-/* A number that is equal where the cursor's datasets have, as far as is known, the same tokens,
- * documents, masks and vocab; see wire_same_contents(). 0: it is not known. */
-static uint64_t find_contents(const struct stream *stream, const struct cursor *cursor)
+uint64_t attach_shards(
+	const struct stream *stream, const struct cursor *cursor, struct wire_shards *out)
 {
 	const struct config_stream *config = stream->config;
 	const struct dataset *dataset[LIMIT_DATASETS];
-	uint64_t tokens = 0, known_by = 0,
-		 notes = order_derive(config->documents && config->has_eos,
-			 config->documents ? config->eos : 0, config->documents, config->loss_mask);
+	uint64_t eos = config->documents && config->has_eos ? 1 + config->eos : 0;
+	uint64_t contents = order_derive(
+		eos, config->documents, config->loss_mask, config->has_vocab, config->vocab);
 
 	stream_map(stream, cursor, dataset);
-	for (uint32_t i = cursor_past(cursor); i < cursor->segments; i++)
-		for (uint32_t d = 0; d < cursor->segment[i]->datasets; d++) {
-			const struct dataset *of = dataset[d];
+	for (uint32_t d = 0; d < cursor->datasets; d++) {
+		const struct dataset *of = dataset[d];
 
-			if (cursor->segment[i]->units[d] == 0)
-				continue;
-			if (of->contents == 0)
-				return 0;
-			tokens = order_derive(tokens, of->contents);
-			known_by = 9 * known_by + of->known_by; /* most pairs differ in 8 bits */
-			notes = order_derive(notes, of->annotated, of->masks, of->bounds);
-		}
-	return (tokens | 1) << 40 | (known_by & 0xff) << 32 | (notes & 0xffff) << 16 |
-	       (order_derive(config->has_vocab, config->vocab) & 0xffff);
+		out[d] = (struct wire_shards){.name = cursor->order[d].name_hash};
+		if (!of)
+			continue;
+		uint64_t notes = order_derive(of->annotated, of->masks, of->bounds);
+
+		contents = order_derive(contents, d, of->contents, notes);
+		out[d].tokens = of->contents ? of->contents << 3 | of->known_by : 0;
+		out[d].files = (uint32_t)of->files;
+		if (config->documents || config->loss_mask)
+			out[d].notes = (uint16_t)(1 | order_derive(notes, of->side_files));
+		if (config->documents)
+			out[d].eos = (uint16_t)(1 | order_derive(eos) << 1);
+	}
+	return contents;
 }
 
 static bool make_feed(struct attach_job *job)
@@ -213,7 +216,7 @@ static bool make_feed(struct attach_job *job)
 	unsigned places = s->control->options->reading->store_places;
 
 	stream_map(s->stream, &job->cursor, dataset);
-	job->contents = find_contents(s->stream, &job->cursor);
+	job->contents = attach_shards(s->stream, &job->cursor, job->shards);
 	for (uint32_t d = 0; d < job->cursor.datasets; d++) {
 		const struct dataset *of = dataset[d];
 
@@ -257,6 +260,7 @@ static void send_feed(struct attach_job *job)
 
 	wire_set_bytes(&w, WIRE_CURSOR, job->bytes, job->cursor_bytes);
 	wire_set(&w, WIRE_CONTENTS, job->contents);
+	wire_set_bytes(&w, WIRE_SHARDS, job->shards, job->cursor.datasets * sizeof(job->shards[0]));
 	wire_set(&w, WIRE_END, cursor_end(&job->cursor));
 	wire_set(&w, WIRE_META_BYTES, job->geometry.meta_bytes);
 	wire_set(&w, WIRE_DATA_BYTES, job->geometry.data_bytes);

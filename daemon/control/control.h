@@ -447,6 +447,14 @@ struct comparison {
 	bool stopped; /* a changed shard stopped a session: restore it, or reload */
 };
 
+/*
+ * Fills @out[cursor->datasets] with what is known of each; nothing of those that the config no
+ * longer has. Returns a number that is equal on nodes that know the same of tokens, documents,
+ * masks and vocab.
+ */
+uint64_t attach_shards(
+	const struct stream *stream, const struct cursor *cursor, struct wire_shards *out);
+
 /* ---- warn.c ---- */
 
 void warn_log(const struct catalog *catalog); /* the remarks about all streams */

@@ -92,34 +92,20 @@ static void reload_work(uv_work_t *work)
 
 /* ---- on the loop ---- */
 
-/* A contents of 0 is not known; those that are known by other means cannot be compared. */
-static bool same_contents(const struct dataset *a, const struct dataset *b, bool notes)
-{
-	if (a->contents == 0 || b->contents == 0 || a->known_by != b->known_by)
-		return true;
-	return a->contents == b->contents &&
-	       (!notes || (a->annotated == b->annotated && a->masks == b->masks &&
-				  a->bounds == b->bounds));
-}
-
-static bool same_tokens(const struct session *s, const struct stream *now, struct fault *why)
+static bool same_shards(const struct session *s, const struct stream *now, struct fault *why)
 {
 	const struct cursor *cursor = feed_cursor(s->feed);
-	const struct config_stream *a = s->stream->config, *b = now->config;
-	const struct dataset *was[LIMIT_DATASETS], *is[LIMIT_DATASETS];
-	bool notes = a->documents == b->documents && a->loss_mask == b->loss_mask;
+	struct wire_shards was[LIMIT_DATASETS], is[LIMIT_DATASETS];
 
-	if (a->documents && (a->has_eos != b->has_eos || a->eos != b->eos))
-		return fault_set(why, FAULT_CURSOR, "eos", "was another one");
-	stream_map(s->stream, cursor, was);
-	stream_map(now, cursor, is);
-	for (uint32_t d = 0; d < cursor->datasets; d++)
-		if (was[d] && is[d] && !same_contents(was[d], is[d], notes))
-			return fault_set(why, FAULT_CURSOR, "shards",
-				"names and lengths of dataset %s are as before, but not its "
-				"tokens, documents or masks",
-				cursor->dataset[d].name);
-	return true;
+	attach_shards(s->stream, cursor, was);
+	attach_shards(now, cursor, is);
+
+	uint32_t n = cursor->datasets, d = wire_shards_differ(was, n, is, n);
+
+	return d == n || fault_set(why, FAULT_CURSOR, "shards",
+				 "dataset %s: names and lengths are as before, but tokens, "
+				 "documents or masks are not, or a file was written again",
+				 cursor->dataset[d].name);
 }
 
 /* Whether the run of @s goes on at its cursor. */
@@ -133,10 +119,11 @@ static bool fits_session(struct reload *r, const struct session *s)
 		fault_set(&why, FAULT_CURSOR, "", "the stream is removed");
 	else if (s->stream->config->documents && !now->config->documents)
 		fault_set(&why, FAULT_CURSOR, "documents", "is no longer true");
-	else if (s->stream->config->loss_mask && !now->config->loss_mask)
-		fault_set(&why, FAULT_CURSOR, "loss_mask", "is no longer true");
+	else if (s->stream->config->loss_mask != now->config->loss_mask)
+		fault_set(&why, FAULT_CURSOR, "loss_mask", "is no longer %s",
+			now->config->loss_mask ? "false" : "true");
 	else if (cursor_belongs(feed_cursor(s->feed), &now->begin, &why) &&
-		 same_tokens(s, now, &why))
+		 same_shards(s, now, &why))
 		return true;
 	return fault_set(&r->fault, FAULT_CURSOR, "",
 		"%s: pid %d reads stream %s (run %s), and could not go on: %.600s%s%.600s; end it, "

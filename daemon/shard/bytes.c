@@ -125,7 +125,9 @@ static struct bytes *open_file(int fd, const char *path, struct fault *fault)
 			.plain = true,
 			.fd = fd,
 			.owns_fd = owns_fd,
-			.id = bytes_id(&st)};
+			.id = bytes_id(&st),
+			.mtime_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000 +
+				    (uint64_t)st.st_mtim.tv_nsec};
 		return b;
 	}
 	if (owns_fd && fd >= 0)

@@ -45,6 +45,7 @@ struct bytes {
 	int fd;		      /* -1: an object */
 	bool owns_fd;
 	uint64_t id;	     /* bytes_id(), or of an object a hash of its size and ETag */
+	uint64_t mtime_ns;   /* of a file */
 	const uint8_t *head; /* [BYTES_HEAD], with zeros after its end; while a shard is opened */
 	const struct objects *objects; /* it and its side files are there; NULL: files */
 	struct object *object;	       /* NULL: a file */

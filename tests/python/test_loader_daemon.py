@@ -76,16 +76,22 @@ def test_a_daemon_that_comes_back_with_another_config_is_refused(daemon):
         assert tokend.Cursor(loader.state_dict()["cursor"]).position == loader.position
 
 
-def test_a_daemon_that_comes_back_with_other_tokens_is_refused(daemon):
-    with make(daemon, slots=4) as loader:
+@pytest.mark.parametrize("go_on", ["next", "seek", "reset"])
+@pytest.mark.parametrize("mix", [False, True])
+@pytest.mark.parametrize("written", [numpy.flip, numpy.copy])
+def test_a_daemon_that_comes_back_with_other_tokens_is_refused(daemon, go_on, mix, written):
+    with make(daemon, micro=64, slots=4) as loader:
         next(loader)
+        begins = loader.set_mix({"web": 1}) if mix else 0
+        while loader.position <= begins:
+            next(loader)
         daemon.stop()
         path = daemon.directory / "web" / "b.bin"
-        numpy.fromfile(path, "<u2")[::-1].tofile(path)
+        written(numpy.fromfile(path, "<u2")).tofile(path)
         daemon.start()
-        with pytest.raises(tokend.RefusedError, match="shards: .* serves other tokens"):
+        with pytest.raises(tokend.RefusedError, match="shards: dataset web: .* other tokens"):
             for _ in range(10):
-                next(loader)
+                getattr(loader, go_on, loader.__next__)()
         loader.seek()  # the trainer takes the new tokens on purpose
         next(loader)
 

@@ -68,7 +68,7 @@ def test_a_restarted_daemon_without_masks_is_refused(place, written):
         daemon.kill()
         place.config(streams={"s": {**stream.config(root, False), "documents": True}})
         daemon.start()
-        with pytest.raises(tokend.RefusedError, match="no longer has .* for stream s"):
+        with pytest.raises(tokend.RefusedError, match="loss_mask: is no longer true .* stream s"):
             for _ in range(BATCHES):
                 next(loader)
     assert daemon.stop() == 0

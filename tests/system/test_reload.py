@@ -124,12 +124,14 @@ def test_annotations_of_a_live_session_stay(scene):
     for lost in "documents", "loss_mask":
         scene.write(train={**train, lost: False})
         assert f"could not go on: {lost}: is no longer" in scene.reload("keeps the config that")
-    scene.write(train={**train, "eos": 2})
-    assert "could not go on: eos: was another one" in scene.reload("keeps the config that")
-    scene.place.shard("code/a.bin", 60_000, seed=9)  # a manifest of another dataset hides nothing
     assert run(TOKCTL, "manifest", scene.place.file("web"), scene.place.file("m"))[0] == 0
-    scene.write(train={**train, "datasets": [*datasets("web", manifest="m"), *datasets("code")]})
-    assert "names and lengths of dataset code are as" in scene.reload("keeps the config that")
+    listed = {**train, "datasets": [*datasets("web", manifest="m"), *datasets("code")]}
+    for other in {**train, "eos": 2}, {**listed, "eos": 2}:
+        scene.write(train=other)
+        assert "go on: shards: dataset web: names and" in scene.reload("keeps the config that")
+    scene.place.shard("code/a.bin", 60_000, seed=9)  # a manifest of another dataset hides nothing
+    scene.write(train=listed)
+    assert "go on: shards: dataset code: names and" in scene.reload("keeps the config that")
     client.close()
 
 

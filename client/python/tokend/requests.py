@@ -263,14 +263,16 @@ class Control:
         """Carries it out on all or on none. Returns (acts_from, error)."""
         client, group = self.client, self.group
         acts_from, error = self._obey(kind, args)
-        table = group.gather([error, client.fingerprint, acts_from])
+        shards = 0 if kind in SAVES else client.contents
+        table = group.gather([error, client.fingerprint, shards, acts_from])
         wrong = [i for i, row in enumerate(table) if row[0] is not None or row != table[0]]
         if not wrong:
             return acts_from, None
         if error is None and kind not in SAVES:
             client.undo()
         why = table[wrong[0]][0] or (
-            "its edited cursor differs from that of process 0; compare the configs of the daemons"
+            "its edited cursor, or the shards that it serves, are not those of process 0; compare "
+            "the configs and shards of the daemons"
         )
         return None, f"process {wrong[0]} of {group.size}: {why}"
 
