@@ -101,8 +101,8 @@ struct config {
 	int cache_line;
 };
 
-/* Size of the caches of decoded frames, of all streams together; also the largest decoded size of a
- * frame. */
+/* Size of the cache of decoded frames, for all datasets together; also the largest decoded size of
+ * a frame. */
 static inline uint64_t config_frames_budget(const struct config *config)
 {
 	return config->memory_bytes / 4;

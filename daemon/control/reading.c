@@ -51,10 +51,10 @@ static uint64_t window_bytes(const struct stream *s)
 
 /* Properties of all datasets together. */
 struct traits {
-	bool indexed, masked;	      /* some shards are, or keep such files open */
-	uint64_t largest;	      /* window, in bytes */
-	const struct stream *stored;  /* that in a store with the largest window, or NULL */
-	unsigned compressed, buckets; /* streams with compressed shards; of stores */
+	bool compressed, indexed, masked; /* some shards are, or keep such files open */
+	uint64_t largest;		  /* window, in bytes */
+	const struct stream *stored;	  /* that in a store with the largest window, or NULL */
+	unsigned buckets;		  /* of stores */
 };
 
 static struct traits traits_of(const struct catalog *catalog)
@@ -63,13 +63,12 @@ static struct traits traits_of(const struct catalog *catalog)
 
 	for (uint32_t i = 0; i < catalog->config->streams; i++) {
 		const struct stream *s = &catalog->stream[i];
-		bool compressed = false;
 
 		t.largest = window_bytes(s) > t.largest ? window_bytes(s) : t.largest;
 		for (uint32_t n = 0; n < s->config->datasets; n++) {
 			const struct dataset *d = &s->dataset[n];
 
-			compressed |= d->frame_bytes > 0;
+			t.compressed |= d->frame_bytes > 0;
 			t.indexed |= !d->plain || d->marked;
 			t.masked |= d->masks;
 			if (!d->bucket)
@@ -79,7 +78,6 @@ static struct traits traits_of(const struct catalog *catalog)
 			if (t.buckets <= store_number(d->bucket))
 				t.buckets = store_number(d->bucket) + 1;
 		}
-		t.compressed += compressed;
 	}
 	return t;
 }
@@ -160,7 +158,7 @@ bool reading_open(const struct catalog *catalog, struct stores *stores, struct r
 		.stores = t.stored ? stores : NULL,
 		.files = (unsigned)files,
 		.streams = config->streams,
-		.frames_bytes = t.compressed ? config_frames_budget(config) / t.compressed : 0,
+		.frames_bytes = t.compressed ? config_frames_budget(config) : 0,
 		.indexes_bytes = t.indexed ? config->memory_bytes / INDEXES_SHARE : 0,
 		.largest_window_bytes = t.largest,
 		.log = log_warning,
@@ -169,7 +167,7 @@ bool reading_open(const struct catalog *catalog, struct stores *stores, struct r
 	r->sessions = (unsigned)within(
 		limit.rlim_cur > taken ? (limit.rlim_cur - taken) / DESCRIPTORS_A_SESSION : 0,
 		LIMIT_SESSIONS);
-	r->memory_bytes += reader_memory(&options) + t.compressed * options.frames_bytes;
+	r->memory_bytes += reader_memory(&options);
 	r->reader = reader_open(&options, r->note, sizeof(r->note), fault);
 	return r->reader || fault_prefix(fault, "%s: ", config->path);
 }

@@ -314,11 +314,13 @@ static bool look_at_side(
 static bool open_shard(
 	struct reader *reader, const struct read *read, struct file *file, struct fault *fault)
 {
+	struct frames *frames = reader->share ? reader->share[read->window.stream] : NULL;
+
 	/* Room for the index that is read now. */
 	close_excess(&reader->files, reader->files.indexes_most / 4 * 3);
 	do
-		file->shard = dataset_open_shard(file->dataset, file->number, file->path, file->fd,
-			reader->frames[read->window.stream], fault);
+		file->shard = dataset_open_shard(
+			file->dataset, file->number, file->path, file->fd, frames, fault);
 	while (!file->shard && fault->code == FAULT_DESCRIPTORS && spare_descriptor(reader));
 	if (!file->shard)
 		return false;

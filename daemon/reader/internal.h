@@ -125,7 +125,8 @@ struct reader {
 	_Atomic bool closing;
 	struct files files;
 	unsigned streams;
-	struct frames **frames;	  /* [streams] their caches of decoded frames, or NULL */
+	struct frames *frames,
+		**share;	  /* the cache of frames and [streams] shares of it, or NULL */
 	struct reader_hang *hang; /* [streams] as of the last tick */
 	char *staging;
 	uint64_t staging_each, staging_bytes;

@@ -30,7 +30,8 @@ uint64_t reader_memory(const struct reader_options *options)
 	return sizeof(struct reader) +
 	       options->depth * staging_of(options->direct, options->largest_window_bytes) +
 	       (options->depth + options->store_depth) * sizeof(struct read) +
-	       options->files * sizeof(struct file) + options->indexes_bytes;
+	       options->files * sizeof(struct file) + options->frames_bytes +
+	       options->indexes_bytes;
 }
 
 /* ---- opening and closing ---- */
@@ -53,11 +54,16 @@ static bool allocate_staging(struct reader *reader)
 
 static bool allocate_frames(struct reader *reader, uint64_t bytes)
 {
-	bool fine = (reader->frames = calloc(reader->streams, sizeof(*reader->frames)));
-
-	for (unsigned i = 0; bytes > 0 && fine && i < reader->streams; i++)
-		fine = (reader->frames[i] = frames_new(bytes));
-	return fine;
+	if (bytes == 0)
+		return true;
+	reader->frames = frames_new(bytes);
+	reader->share = calloc(reader->streams, sizeof(*reader->share));
+	if (!reader->frames || !reader->share)
+		return false;
+	for (unsigned i = 0; i < reader->streams; i++)
+		if (!(reader->share[i] = frames_share(reader->frames)))
+			return false;
+	return true;
 }
 
 static bool allocate(struct reader *reader, const struct reader_options *options)
@@ -85,9 +91,10 @@ static void release(struct reader *reader)
 	if (reader->staging)
 		munmap(reader->staging, reader->staging_bytes);
 	files_free(&reader->files);
-	for (unsigned i = 0; reader->frames && i < reader->streams; i++)
-		frames_free(reader->frames[i]);
-	free(reader->frames);
+	for (unsigned i = 0; reader->share && i < reader->streams; i++)
+		frames_free(reader->share[i]);
+	frames_free(reader->frames);
+	free(reader->share);
 	free(reader->hang);
 	free(reader->read);
 	free(reader);

@@ -62,7 +62,7 @@ struct reader_options {
 	unsigned store_depth;  /* the same of reads from stores; 0: there are none */
 	struct stores *stores; /* NULL: there are none. They outlive the reader */
 	unsigned files;	       /* open shards, ≥ 1; beyond them only those in use are kept */
-	uint64_t frames_bytes; /* cache of decoded frames of each stream; 0: none */
+	uint64_t frames_bytes; /* cache of decoded frames; 0: no shard is compressed */
 	/* Memory for the indexes of open shards. Beyond it only those in use are kept. */
 	uint64_t indexes_bytes;
 	unsigned streams;	       /* that share the reader; 0: one */
@@ -81,8 +81,7 @@ struct reader *reader_open(
  * cancelled, or the stores stopped. */
 void reader_close(struct reader *reader);
 const char *reader_name(const struct reader *reader); /* "uring" or "pread" */
-/* Bytes that a reader with these options allocates when it is opened, without decoded frames. They
- * count in `memory:`. */
+/* Bytes that a reader with these options allocates when it is opened. They count in `memory:`. */
 uint64_t reader_memory(const struct reader_options *options);
 
 /* Queues a copy of @read. At most depth local reads may be queued and not yet reaped, and at most

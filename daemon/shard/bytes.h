@@ -96,14 +96,17 @@ struct bytes *zstd_open(
 	struct bytes *file, struct frames *frames, uint64_t budget_bytes, struct fault *fault);
 
 /*
- * A cache of decoded frames: each stream has its own, so storage that hangs stops no other. A frame
- * is decoded once, however many threads wait for it. The least recently used ones make room for a
- * new one; those of a file go when it is closed. The budget covers also compressed bytes and
- * decoders, but one frame may be decoded at any time. NULL: out of memory.
+ * A daemon's one cache of decoded frames. A frame is decoded once, however many threads wait for
+ * it. The least recently used ones make room for a new one; those of a file go when it is closed.
+ * The budget covers also compressed bytes and decoders. NULL: out of memory.
  */
 struct frames *frames_new(uint64_t budget_bytes);
-void frames_free(struct frames *cache); /* after every source that uses it; NULL: does nothing */
-uint64_t frames_bytes(struct frames *cache); /* in use now */
+void frames_free(struct frames *frames); /* after every source that uses it; NULL: does nothing */
+uint64_t frames_bytes(struct frames *frames); /* in use now */
+/* A stream's share of the cache, which its sources get instead. It may decode one frame at any
+ * time, even beyond the budget, and others in half of what the other shares leave of it. So storage
+ * that hangs stops no other stream. Free shares before the cache. NULL: out of memory. */
+struct frames *frames_share(struct frames *frames);
 
 /* A damaged frame is read again once, from the disk: a bit may have flipped on the way. If it is
  * good then, this is called, in any thread, unless it is NULL. Set it before starting threads. */

@@ -1,7 +1,7 @@
 /*
  * zstd-compressed files: those with a seek table at their end (zstd's contrib/seekable_format), or
  * of one frame whose header states its size. A read decodes the frames that it touches, each as a
- * whole, into a cache that sources may share.
+ * whole, into a cache that all sources may share.
  *
  * Files are untrusted. The frames of a seek table must fill the file, and no frame may be larger
  * than the budget. The decoded bytes must have the recorded length and checksum.
@@ -57,7 +57,7 @@ struct frame {
 struct source {
 	struct bytes bytes;
 	struct bytes *file;
-	struct frames *frames; /* the cache */
+	struct frames *frames; /* the cache, or a share of it */
 	bool own;	       /* the cache is the source's */
 	uint64_t budget;
 	uint64_t count;
@@ -151,10 +151,12 @@ static bool decode_twice(
 /* ---- the cache ---- */
 
 struct frames {
+	struct frames *cache;  /* itself, or of a share its cache; the rest is the cache's */
+	uint64_t decoding;     /* of a share, too: memory for the frames that it is decoding */
+	uint64_t decoding_all; /* sum over the cache and its shares */
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* a frame was decoded, or failed to be */
 	uint64_t budget, used;
-	uint64_t decoding;	  /* of these, for frames that are being decoded */
 	TAILQ_HEAD(, slot) ready; /* least recently used first */
 };
 
@@ -164,6 +166,7 @@ struct frames *frames_new(uint64_t budget_bytes)
 
 	if (!cache)
 		return NULL;
+	cache->cache = cache;
 	cache->budget = budget_bytes;
 	TAILQ_INIT(&cache->ready);
 	pthread_mutex_init(&cache->lock, NULL);
@@ -171,18 +174,29 @@ struct frames *frames_new(uint64_t budget_bytes)
 	return cache;
 }
 
-void frames_free(struct frames *cache)
+struct frames *frames_share(struct frames *frames)
 {
-	if (!cache)
-		return;
-	assert(cache->used == 0);
-	pthread_mutex_destroy(&cache->lock);
-	pthread_cond_destroy(&cache->changed);
-	free(cache);
+	struct frames *share = calloc(1, sizeof(*share));
+
+	if (share)
+		share->cache = frames;
+	return share;
 }
 
-uint64_t frames_bytes(struct frames *cache)
+void frames_free(struct frames *frames)
 {
+	if (frames && frames->cache == frames) {
+		assert(frames->used == 0);
+		pthread_mutex_destroy(&frames->lock);
+		pthread_cond_destroy(&frames->changed);
+	}
+	free(frames);
+}
+
+uint64_t frames_bytes(struct frames *frames)
+{
+	struct frames *cache = frames->cache;
+
 	pthread_mutex_lock(&cache->lock);
 	uint64_t used = cache->used;
 
@@ -207,15 +221,25 @@ static void make_room(struct frames *cache, uint64_t bytes)
 		drop(cache, TAILQ_FIRST(&cache->ready));
 }
 
-/* Whether a frame may be decoded now, which needs @bytes. */
-static bool may_decode(struct frames *cache, uint64_t bytes)
+/* Whether the share may decode a frame now, for which it needs @bytes. */
+static bool may_decode(struct frames *share, uint64_t bytes)
 {
-	bool alone = cache->decoding == 0;
+	struct frames *cache = share->cache;
+	uint64_t others = cache->decoding_all - share->decoding;
+	bool own = share->decoding == 0;
 
-	if (!alone && cache->decoding + bytes > cache->budget / 2)
+	if (!own &&
+		(others > cache->budget || share->decoding + bytes > (cache->budget - others) / 2))
 		return false;
 	make_room(cache, bytes);
-	return alone || cache->used + bytes <= cache->budget;
+	return own || cache->used + bytes <= cache->budget;
+}
+
+static void count(struct frames *share, uint64_t kept, uint64_t bytes)
+{
+	share->cache->used += kept;
+	share->cache->decoding_all += bytes;
+	share->decoding += bytes;
 }
 
 /*
@@ -224,7 +248,7 @@ static bool may_decode(struct frames *cache, uint64_t bytes)
  */
 static bool fill(const struct source *s, struct frame *f, uint64_t more, struct fault *fault)
 {
-	struct frames *cache = s->frames;
+	struct frames *cache = s->frames->cache;
 	uint64_t bytes = sizeof(struct slot) + size_of(f);
 	struct slot *slot = malloc(bytes);
 
@@ -232,14 +256,12 @@ static bool fill(const struct source *s, struct frame *f, uint64_t more, struct 
 		return fault_memory(fault);
 	*slot = (struct slot){.frame = f, .bytes = bytes};
 	f->slot = slot;
-	cache->used += bytes + more;
-	cache->decoding += bytes + more;
+	count(s->frames, bytes + more, bytes + more);
 	pthread_mutex_unlock(&cache->lock);
 	bool fine = decode_twice(s, f, slot->data, fault);
 
 	pthread_mutex_lock(&cache->lock);
-	cache->used -= more;
-	cache->decoding -= bytes + more;
+	count(s->frames, -more, -(bytes + more));
 	if (fine)
 		TAILQ_INSERT_TAIL(&cache->ready, slot, next);
 	slot->ready = fine;
@@ -252,7 +274,7 @@ static bool fill(const struct source *s, struct frame *f, uint64_t more, struct 
 /* Decodes a frame unless it is in the cache. Called with the lock. False: @fault. */
 static bool have(const struct source *s, struct frame *f, struct fault *fault)
 {
-	struct frames *cache = s->frames;
+	struct frames *cache = s->frames->cache;
 	uint64_t more = length_of(f) + DECODER_BYTES;
 	bool fine = true;
 
@@ -260,7 +282,7 @@ static bool have(const struct source *s, struct frame *f, struct fault *fault)
 		if (!fault)
 			return false;
 		/* If another thread fails to decode it, this one tries, too. */
-		if (!f->slot && may_decode(cache, sizeof(struct slot) + size_of(f) + more))
+		if (!f->slot && may_decode(s->frames, sizeof(struct slot) + size_of(f) + more))
 			fine = fill(s, f, more, fault);
 		else
 			pthread_cond_wait(&cache->changed, &cache->lock);
@@ -275,7 +297,7 @@ static bool have(const struct source *s, struct frame *f, struct fault *fault)
 static bool frames_read(const struct source *s, struct frame *f, uint64_t from, void *to, size_t n,
 	struct fault *fault)
 {
-	struct frames *cache = s->frames;
+	struct frames *cache = s->frames->cache;
 
 	if (!fault && pthread_mutex_trylock(&cache->lock) != 0)
 		return false;
@@ -435,11 +457,11 @@ void zstd_close(struct bytes *b)
 	struct source *s = (struct source *)b;
 
 	if (s->frames) {
-		pthread_mutex_lock(&s->frames->lock);
+		pthread_mutex_lock(&s->frames->cache->lock);
 		for (uint64_t i = 0; i < s->count; i++)
 			if (s->frame[i].slot)
-				drop(s->frames, s->frame[i].slot);
-		pthread_mutex_unlock(&s->frames->lock);
+				drop(s->frames->cache, s->frame[i].slot);
+		pthread_mutex_unlock(&s->frames->cache->lock);
 	}
 	if (s->own)
 		frames_free(s->frames);

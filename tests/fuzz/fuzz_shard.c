@@ -215,7 +215,8 @@ static void set_hint(struct shard_hint *hint, uint8_t one, uint8_t two)
 		hint->label_mask = masks;
 		hint->root_bytes = strlen(scratch) + 1;
 	}
-	hint->frames = frames = one & 64 ? frames_new(hint->budget_bytes) : NULL;
+	frames = one & 64 ? frames_new(hint->budget_bytes) : NULL;
+	hint->frames = frames && (two & 32) ? frames_share(frames) : frames;
 	hint->indexes = two & 8 ? mds_indexes_new() : NULL;
 }
 
@@ -273,6 +274,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	mds_indexes_free(hint.indexes);
 	if (frames)
 		frames_bytes(frames);
+	if (hint.frames != frames)
+		frames_free(hint.frames);
 	frames_free(frames);
 	close(fd);
 	if (!target->shard)
