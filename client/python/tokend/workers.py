@@ -145,7 +145,7 @@ class Workers:
                 f"workers: a worker is at position {position} instead of {int(fields[0][0])}; "
                 "report this, and seek to continue"
             )
-        torch.as_tensor(tokens)[:] = made
+        torch.as_tensor(tokens, device="cpu")[:] = made  # whatever the default device
         return found
 
     def _next(self, results: Iterator[Any]) -> tuple[Any, Any]:
