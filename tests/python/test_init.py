@@ -170,6 +170,11 @@ BAD = {  # files, arguments, words of the message
         [f"{D}/"],
         "val.bin: is for validation by its name; add it to tokend.yaml",
     ),
+    "validation in a directory of that name": (
+        {f"eval/{D}/{name}.bin": flat(9000) for name in ("train_0", "eval_0")},
+        [f"eval/{D}/*.bin"],
+        "eval_0.bin: is for validation by its name; add it to tokend.yaml",
+    ),
     "a mask among shards": (
         {f"{D}/{name}.bin": flat(9000) for name in ("train_0", "x_mask")},
         [f"{D}/*.bin"],
@@ -237,6 +242,7 @@ def test_shards_of_tokenize_keep_their_eos(here, more):
     notes.write_text(text.replace('"finished": true', '"finished": false'))
     assert "made: tokenize has not ended; continue with --resume" in refused("made")
     notes.write_text(text)
+    assert "--eos: 7: the shards were made with 10" in refused("made", "--eos", "7", *more)
     assert begin("made", *more)[0]["train"][0]["eos"] == 10
 
 

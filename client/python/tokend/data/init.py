@@ -13,6 +13,7 @@ validation has a part of each dataset, which the other stream does not have.
 import itertools
 import os
 import pathlib
+import re
 import shutil
 import time
 import typing
@@ -123,11 +124,15 @@ def _why_not(path, shard, again):
     """Why init takes no path with this shard; None: it does. @again: with another dtype."""
     words = documents.words_of(os.path.relpath(shard["path"], path))
     if documents.is_pattern(path):
-        words -= documents.words_of(path)
+        literal = re.match(r"[^*?[]*", path)[0].rpartition("/")[0]
+        words -= documents.words_of(path.removeprefix(literal))
     if problems := shard["problems"] + (shard["notes"] if again else []):
         return problems[0]
     if words & SIDES:
-        return f"its name ({min(words & SIDES)}) is not a shard's"
+        return (
+            f"its name ({min(words & SIDES)}) is not a shard's; name it itself if it has tokens to "
+            "train on"
+        )
     if words & documents.VALIDATION and not _is_held_out(path):
         return f"is for validation by its name; add it to {CONFIG} as a stream of its own"
     return None
@@ -148,9 +153,11 @@ def _inspect(path):
         if not bad:
             return shards
         first = first or bad[0]
+    kinds = [os.path.splitext(s["path"])[1] for s in shards if s["format"]]
+    also = kinds and os.path.splitext(first.partition(": ")[0])[1] in kinds
+    pattern = os.path.join(_directory(path), f"{'train' * bool(also)}*{kinds[0]}")
     raise Error(
-        f"{first}. To leave files out, name the others, or a pattern in quotes like "
-        f"{os.path.join(_directory(path), 'train*.bin')!r}"
+        f"{first}. To leave files out, name the others, or a pattern in quotes like {pattern!r}"
     )
 
 
@@ -188,6 +195,9 @@ def _vocabulary(datasets, given):
     (file, _, eos), *others = {tuple(map(run.get, ("file", "tokenizer", "eos"))) for run in runs}
     encoder = tokenizer.load(given.tokenizer)
     if file and not others and encoder.file in (None, file):
+        its = tokenizer.load(file)
+        if given.eos is not None and tokenize.token("--eos", given.eos, its) != eos:
+            raise Error(f"--eos: {given.eos}: the shards were made with {eos}; leave it out")
         return max(run["vocab"] for run in runs), f"tokenizer: {file}", f"eos: {eos}"
     largest, left = 0, SCANNED_BYTES
     for dataset in datasets:

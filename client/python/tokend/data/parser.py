@@ -23,9 +23,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **keys)
 
     def parse_args(self, args, namespace=None):
-        # in any order; but then "--" does not end the options
-        parse = self.parse_known_args if "--" in args else self.parse_known_intermixed_args
-        given, more = parse(args, namespace)
+        # in any order, but then argparse does not let "--" end the options
+        end = args.index("--") if "--" in args else len(args)
+        names = [f"./{name}" if name[:1] == "-" else name for name in args[end + 1 :]]
+        given, more = self.parse_known_intermixed_args([*args[:end], *names], namespace)
         if more:
             name = more[0].partition("=")[0]
             what = "unknown option" if name[:1] == "-" else "unexpected argument"
