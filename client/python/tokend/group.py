@@ -50,12 +50,14 @@ def torch_distributed() -> Any:
 
 def everyone() -> Any:
     """The group of all processes of torch.distributed, or the number of jax.distributed's; None
-    without them. It is another one once they are initialised anew.
+    without them. It is another one once they are initialised anew. Called for each batch.
     """
-    group = getattr(sys.modules.get("torch.distributed"), "group", None)
-    world = getattr(group, "WORLD", None)
-    if world is None:
-        state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    try:
+        world = sys.modules["torch.distributed"].group.WORLD
+    except (KeyError, AttributeError):  # not imported, or not in this build
+        world = None
+    if world is None and "jax._src.distributed" in sys.modules:
+        state = getattr(sys.modules["jax._src.distributed"], "global_state", None)
         return getattr(state, "num_processes", None)
     return world
 

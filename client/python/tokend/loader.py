@@ -190,6 +190,7 @@ class Loader:
             raise
         self._control = Control(self._client, together)
         self._pass_begin = self.taken  # where the last pass began, or the last seek went
+        self._everyone: Callable[[], Any] = lambda: self  # at the last check; there was none
         given, of_mesh = rank is not None, mesh is not None
         self._made = parallel.Made(given, of_mesh, stream, self.run, self.rank, self.world)
 
@@ -225,7 +226,9 @@ class Loader:
                 groups.compare(together, self._place)  # the others may be making their loaders
             if together is not former:
                 self._control.begin(together)
-        self._made.checked()
+        now = groups.everyone()
+        # the loader does not keep a group alive
+        self._everyone = (lambda: now) if isinstance(now, int | None) else weakref.ref(now)
 
     # ---- batches ----
 
@@ -254,7 +257,7 @@ class Loader:
     def _look(self) -> tuple[Any, int]:
         """The next batch, not yet taken, and the position after it."""
         begin = time.perf_counter()
-        if not self._made.is_checked():
+        if groups.everyone() is not self._everyone():
             self._check_made()
         gradients = self._gradients()
         self._doubts.look(self._stream, gradients)
@@ -277,14 +280,11 @@ class Loader:
         return self._batches.end is not None and self._doubts.is_left(self._gradients())
 
     def _gradients(self) -> bool | None:
-        """Whether torch records gradients. None: unknown, because NumPy's batches may train another
-        framework, and threads have modes of their own. A thread that calls no_grad() means it.
+        """Whether torch records gradients. None: unknown, also because a thread that takes batches
+        for the one that made the loader has a mode of its own. If it calls no_grad(), it means it.
         """
-        records = getattr(sys.modules.get("torch"), "is_grad_enabled", None)  # if it is imported
-        if records is not None and not records():
-            return False
-        known = self._batches.wanted.make.name == "torch" and threading.get_ident() == self._thread
-        return True if known else None
+        records = self._batches.wanted.make.gradients()
+        return records if not records or threading.get_ident() == self._thread else None
 
     def _begin_again(self) -> None:
         """Begins another pass, for its first batch. No other process is asked, because all of them

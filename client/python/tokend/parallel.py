@@ -26,8 +26,6 @@ import itertools
 import os
 import re
 import sys
-import weakref
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import group as groups
@@ -182,18 +180,8 @@ class Made:
         self._given, self._mesh, self._place = given, mesh, (rank, world)
         found = launched()
         self._processes = found.world if found else 1
-        self._everyone: Callable[[], Any] = lambda: self  # of the last check; no check yet
         self._ranks = _ranks_here.setdefault((stream, run, world), set())
         self._ranks.add(rank)
-
-    def is_checked(self) -> bool:
-        """Called for each batch, so it is short."""
-        return groups.everyone() is self._everyone()
-
-    def checked(self) -> None:
-        now = groups.everyone()
-        # it must not live longer for our sake
-        self._everyone = (lambda: now) if isinstance(now, int | None) else weakref.ref(now)
 
     def check(self, rank: int, world: int) -> bool:
         """Returns whether the loader has yet to be compared with a group that was initialised
