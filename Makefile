@@ -304,7 +304,7 @@ format: ## format C with clang-format, Python with ruff
 
 lint: deps-test ## check style, words, the layers of the code, pictures and shell scripts
 	$(Q)$(PYTHON) tests/run --lint
-	$(Q)shellcheck .ci/run $(wildcard tests/*.sh tests/system/*.sh tests/objects/*.sh)
+	$(Q)shellcheck -x .ci/run $(wildcard tests/*.sh tests/system/*.sh tests/objects/*.sh)
 
 tidy: deps-test ## run clang-tidy over the product, which takes 20 minutes of CPU time
 	$(Q)printf '%s\n' $(proto) daemon/tokend.c $(daemon) $(client) $(call room,client/ctl client/ctl/*) bench/micro.c | \

@@ -5,6 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
+# shellcheck source=tests/lib/boot.sh
 . tests/lib/boot.sh
 
 # ---- on the host: install, certificates, shards ----

@@ -38,6 +38,7 @@ def alone(monkeypatch):
         (BATCH, (0, 1)),
         ({**SRUN, **TORCHRUN}, (3, 8)),  # torchrun in each task of srun
         ({**SRUN, **MPI}, (5, 6)),  # mpirun, with daemons started by srun
+        ({**BATCH, **MPI}, (5, 6)),  # mpirun in a batch script
         ({**SRUN, **PMI}, (2, 4)),  # mpiexec.hydra, with proxies started by srun
     ],
 )  # fmt: skip

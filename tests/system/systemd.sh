@@ -9,6 +9,7 @@ cd "$(dirname "$0")/../.."
 # Of 100, as systemd-analyze counts.
 declare -A exposure_most=([tokend.service]=8 [tokend-web.service]=15 [tokend@.service]=15)
 
+# shellcheck source=tests/lib/boot.sh
 . tests/lib/boot.sh
 
 # ---- on the host: install, boot, check the verdict ----
