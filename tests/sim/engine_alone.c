@@ -55,7 +55,7 @@ static struct cursor cursor_make(const struct stream *s)
 	return c;
 }
 
-static void *map(uint64_t bytes)
+void *engine_map(uint64_t bytes)
 {
 	void *at = __real_mmap(
 		NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -80,8 +80,8 @@ static void attach(struct client *c)
 	c->user = (uint32_t)draw(USERS);
 	CHECK(ring_geometry(
 		&g, slots, rows, s->begin.seq_len + s->begin.extra, s->token_bytes, 0, &fault));
-	c->meta = map(g.meta_bytes);
-	c->data = map(g.data_bytes);
+	c->meta = engine_map(g.meta_bytes);
+	c->data = engine_map(g.data_bytes);
 	ring_format(&c->ring, &g, c->meta, c->data);
 	uint64_t end = cursor_end(&c->cursor), all = c->world * rows;
 

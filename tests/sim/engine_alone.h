@@ -80,6 +80,7 @@ void engine_fill(
 	const struct dataset *d, uint64_t shard, uint64_t token, uint64_t tokens, uint8_t *to);
 uint64_t engine_slot_hash(const struct client *c, uint64_t s);
 void engine_check_slot(const struct client *c, uint64_t s);
+void *engine_map(uint64_t bytes);
 
 /* engine_share.c */
 unsigned place_of(const struct read *r);

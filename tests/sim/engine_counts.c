@@ -40,15 +40,6 @@ static void step(struct engine_event event)
 	} while (out.more);
 }
 
-static void *map(uint64_t bytes)
-{
-	void *at = __real_mmap(
-		NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	CHECK(at != MAP_FAILED);
-	return at;
-}
-
 static void attach(uint32_t id, uint32_t stream, unsigned place, unsigned rows)
 {
 	struct counted *c = &counted[id];
@@ -64,8 +55,8 @@ static void attach(uint32_t id, uint32_t stream, unsigned place, unsigned rows)
 	CHECK(ring_geometry(
 		&g, 2, rows, s->begin.seq_len + s->begin.extra, s->token_bytes, 0, &fault));
 	*c = (struct counted){0};
-	c->meta = map(g.meta_bytes);
-	c->data = map(g.data_bytes);
+	c->meta = engine_map(g.meta_bytes);
+	c->data = engine_map(g.data_bytes);
 	ring_format(&c->ring, &g, c->meta, c->data);
 	c->feed = feed_new(&s->begin,
 		&(struct feed_options){

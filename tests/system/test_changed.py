@@ -164,9 +164,6 @@ class Node:
         windows = [t[i * SEQ_LEN :][:WINDOW] for t in self.tokens[name] for i in range(WINDOWS)]
         return numpy.stack(windows * 2)
 
-    def has_open(self, path):
-        return path in self.daemon.opened()
-
     def reload(self):
         self.daemon.reload()
         self.attach_calm()
@@ -238,7 +235,7 @@ def test_no_token_of_a_changed_shard_is_served(node, name):
     ranks = [Rank(node, name, rank, rows) for rank in range(WORLD)]
     for rank in ranks:
         rank.step(BEFORE)
-    assert node.has_open(victim) == (number == OPEN)
+    assert (victim in node.daemon.opened()) == (number == OPEN)
     kept, before = shutil.copy2(victim, node.place.file("kept")), os.stat(victim)
     fault(victim, node.place.file("others", name))
     injected(10 if fault is cut else 12)
