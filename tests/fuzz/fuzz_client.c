@@ -75,6 +75,7 @@ static bool make_ring(struct input *in, uint8_t how, struct ring_geometry *g, in
 /* A packet of the input. With a feed goes a ring, and sizes of 0 in it stand for the ring's. */
 static void send_packet(int to, struct input *in)
 {
+	static const struct wire_shards nothing; /* is known of the only dataset */
 	static char encoded[LIMIT_PACKET_BYTES];
 	struct input packet;
 	struct wire w;
@@ -96,6 +97,8 @@ static void send_packet(int to, struct input *in)
 		wire_set(&w, WIRE_META_BYTES, g.meta_bytes);
 	if (w.op == WIRE_FEED && wire_number(&w, WIRE_DATA_BYTES) == 0)
 		wire_set(&w, WIRE_DATA_BYTES, g.data_bytes);
+	if (w.op == WIRE_FEED && !wire_has(&w, WIRE_SHARDS))
+		wire_set_bytes(&w, WIRE_SHARDS, &nothing, sizeof(nothing));
 	size_t n = wire_encode(&w, encoded);
 
 	if (n > 0)

@@ -178,7 +178,7 @@ def clients():
     limits = [{}, *({key: 4096} for key in ("end", "meta_bytes", "data_bytes"))]
     for how in range(0, 256, 3):
         for more in (*limits, {"cursor": b"\0\7\1"}, {"cursor": b"1234"}, {"serial": 1, "id": 7},
-                     {"run": "other"}, {"run": "a/b"}):  # fmt: skip
+                     {"run": "other"}, {"run": "a/b"}, {"shards": bytes([8] * 24)}):  # fmt: skip
             first = sized(hello + feed(how, how, how % 8, **more) + b"\xff")
             yield PLAIN + first + first + sized(hello) + bytes([how, how // 3]) + calls
             yield bytes([how % 40, 0]) + first + first + sized(hello) + b"\0\0" + calls
