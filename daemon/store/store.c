@@ -102,10 +102,10 @@ void readings_hasten(struct store_bucket *bucket, enum hasty cause, uint32_t wit
 
 	TAILQ_FOREACH(r, &bucket->stores->readings, link)
 	{
-		int64_t due_ms = stores_now_ms() + stores_random() % within_ms;
-
 		if (r->bucket != bucket)
 			continue;
+		int64_t due_ms = stores_now_ms() + stores_random() % within_ms;
+
 		if (cause == HASTY_STORE) /* also of those that wait for their turn */
 			r->paced = 0;
 		if (r->hasty != cause || r->due_ms <= due_ms)
