@@ -8,7 +8,6 @@
 #include <nettle/base16.h>
 #include <nettle/sha2.h>
 #include <pthread.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +21,6 @@
 #include <xxhash.h>
 
 enum {
-	TAIL_BYTES = CACHE_BLOCK,
 	HASH_BYTES = 16,
 	FILE_BYTES = sizeof("0123456789abcdef0123456789abcdef.4294967295"),
 	TOUCH_S = 60,	      /* the time at which a piece was read is not written more often */
@@ -30,20 +28,10 @@ enum {
 	SPARE_SHARE = 32,     /* of the cache, that is freed at once */
 };
 
-/* The end of a piece's file, after its bytes. */
-struct tail {
-	/* URL, ETag, server, sizes of the object and of a piece, each with a zero */
-	char name[TAIL_BYTES - 2 * sizeof(uint64_t)];
-	uint64_t sum;	 /* XXH64 of the bytes; the seed is the piece's number */
-	uint64_t daemon; /* the last one that compared them */
-};
-_Static_assert(sizeof(struct tail) == TAIL_BYTES, "tokctl finds the name");
-
 static const char NEW[] = "new"; /* the file of a piece until it is whole */
 
 struct store_cache {
 	int dir; /* locked */
-	uint64_t daemon;
 	const struct store_options *options;
 
 	char path[256];
@@ -130,26 +118,28 @@ bool store_cache_suits(const char *dir, uint64_t size, struct fault *fault)
 
 /* ---- names and sizes ---- */
 
-/* Names an object, and the file of one of its pieces. False: its name is too long. */
+/* Names an object, and the file of one of its pieces. False: its name is too long. @name: URL,
+ * ETag, server, sizes of the object and of a piece, each with a zero. */
 static bool name_piece(
-	const struct object *object, uint64_t number, struct tail *tail, char file[FILE_BYTES])
+	const struct object *object, uint64_t number, char name[CACHE_BLOCK], char file[FILE_BYTES])
 {
 	const struct url_place *place = &object->bucket->place;
 	uint8_t digest[SHA256_DIGEST_SIZE];
 	struct sha256_ctx sha;
 
-	memset(tail, 0, sizeof(*tail));
-	int n = snprintf(tail->name, sizeof(tail->name),
-		"%s/%s%c%s%c%s%s%c%" PRIu64 "%c%" PRIu32 "%c", place->name, object->key, 0,
-		object->etag ? object->etag : "", 0, place->host, place->base, 0, object->size, 0,
-		object->piece, 0);
+	memset(name, 0, CACHE_BLOCK);
+	int n = snprintf(name, CACHE_BLOCK, "%s/%s%c%s%c%s%s%c%" PRIu64 "%c%" PRIu32 "%c",
+		place->name, object->key, 0, object->etag ? object->etag : "", 0, place->host,
+		place->base, 0, object->size, 0, object->piece, 0);
 
+	if (n >= CACHE_BLOCK)
+		return false;
 	sha256_init(&sha);
-	sha256_update(&sha, sizeof(tail->name), (const uint8_t *)tail->name);
+	sha256_update(&sha, (size_t)n, (const uint8_t *)name);
 	sha256_digest(&sha, sizeof(digest), digest);
 	base16_encode_update(file, HASH_BYTES, digest);
 	snprintf(file + 2 * HASH_BYTES, FILE_BYTES - 2 * HASH_BYTES, ".%" PRIu32, (uint32_t)number);
-	return n > 0 && (size_t)n < sizeof(tail->name);
+	return true;
 }
 
 /* Whether a file is a piece. Somebody may have others in the directory. */
@@ -163,6 +153,12 @@ static bool is_piece(const char *file)
 static uint64_t blocks(uint64_t bytes)
 {
 	return (bytes + CACHE_BLOCK - 1) / CACHE_BLOCK * CACHE_BLOCK;
+}
+
+/* The sums of @n bytes. */
+static size_t sums_bytes(uint64_t n)
+{
+	return blocks(n) / CACHE_BLOCK * sizeof(uint64_t);
 }
 
 static int64_t ns(const struct timespec *time)
@@ -216,28 +212,15 @@ static int read_at(int fd, uint64_t at, void *to, size_t n)
 	return got == (ssize_t)n ? 0 : got < 0 ? errno : EBADMSG;
 }
 
-/* Compares a piece with its sum, unless this daemon has done that. 0 or an errno; EBADMSG: it
- * differs. */
-static int compare(const struct store_cache *cache, int fd, uint64_t bytes, uint32_t number)
+/* Makes the XXH3 of each block of @n bytes, which begin with block @first of a piece. The seed is
+ * the block's place in the object. */
+static void make_sums(
+	const uint8_t *bytes, uint64_t n, uint32_t number, uint64_t first, uint64_t *sums)
 {
-	uint64_t at = bytes + offsetof(struct tail, sum), seal[2]; /* the tail's sum and daemon */
-	int error = read_at(fd, at, seal, sizeof(seal));
-
-	if (error || seal[1] == cache->daemon)
-		return error;
-	char *body = malloc(bytes);
-
-	error = body ? read_at(fd, 0, body, bytes) : ENOMEM;
-	if (!error && XXH64(body, bytes, number) != seal[0])
-		error = EBADMSG;
-	free(body);
-	if (error)
-		return error;
-	seal[1] = cache->daemon;
-	ssize_t put = pwrite(fd, seal, sizeof(seal), (off_t)at);
-
-	(void)put; /* otherwise it is compared again */
-	return 0;
+	for (uint64_t at = 0; at < n; at += CACHE_BLOCK)
+		*sums++ = XXH3_64bits_withSeed(bytes + at,
+			n - at < CACHE_BLOCK ? n - at : CACHE_BLOCK,
+			(uint64_t)number << 32 | (first + at / CACHE_BLOCK));
 }
 
 /* Notes that a piece is read: not every file system is mounted so that it does this. */
@@ -249,22 +232,37 @@ static void touch(int fd, const struct stat *st)
 		futimens(fd, times);
 }
 
-/* Reads from the file of a piece of @bytes. 0 or an errno; EBADMSG: it is damaged. */
-static int read_file(const struct store_cache *cache, int fd, uint64_t bytes, uint32_t number,
-	uint64_t at, void *to, size_t n)
+/* Reads from the file of a piece of @bytes, and compares the blocks with their sums. 0 or an
+ * errno; EBADMSG: it is damaged. */
+static int read_file(int fd, uint64_t bytes, uint32_t number, uint64_t at, void *to, size_t n)
 {
+	uint64_t first = at / CACHE_BLOCK, from = first * CACHE_BLOCK, end = blocks(at + n);
 	struct stat st;
-	int error;
 
 	if (fstat(fd, &st) != 0)
 		return errno;
-	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != bytes + sizeof(struct tail))
+	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != bytes + sums_bytes(bytes) + CACHE_BLOCK)
 		return EBADMSG;
-	error = compare(cache, fd, bytes, number);
+	end = end < bytes ? end : bytes;
+	size_t some = sums_bytes(end - from);
+	uint8_t *sums = malloc(2 * some + end - from);
+
+	if (!sums)
+		return ENOMEM;
+	uint8_t *right = sums + some, *body = right + some;
+	int error = read_at(fd, bytes + sums_bytes(from), right, some);
+
 	if (!error)
-		error = read_at(fd, at, to, n);
-	if (!error)
+		error = read_at(fd, from, body, end - from);
+	if (!error) {
+		make_sums(body, end - from, number, first, (uint64_t *)sums);
+		error = memcmp(sums, right, some) == 0 ? 0 : EBADMSG;
+	}
+	if (!error) {
+		memcpy(to, body + (at - from), n);
 		touch(fd, &st);
+	}
+	free(sums);
 	return error;
 }
 
@@ -273,19 +271,18 @@ bool store_cache_read(
 {
 	uint32_t number = (uint32_t)(at / object->piece);
 	uint64_t bytes = cache_piece_bytes(object->size, object->piece, number);
-	char file[FILE_BYTES];
-	struct tail tail;
+	char file[FILE_BYTES], name[CACHE_BLOCK];
 	struct stat st;
 
 	assert(n > 0 && at % object->piece + n <= bytes);
-	if (!name_piece(object, number, &tail, file))
+	if (!name_piece(object, number, name, file))
 		return false;
-	int fd = openat(cache->dir, file, O_RDWR | O_CLOEXEC | O_NOFOLLOW), error = 0;
+	int fd = openat(cache->dir, file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW), error = 0;
 
 	if (fd < 0)
 		error = errno;
 	else
-		error = read_file(cache, fd, bytes, number, at % object->piece, to, n);
+		error = read_file(fd, bytes, number, at % object->piece, to, n);
 	if (!error)
 		cache->hits++;
 	if (error == EBADMSG) {
@@ -400,15 +397,15 @@ static void make_room(struct store_cache *cache, uint64_t bytes)
 /* ---- writing ---- */
 
 /* 0 or an errno. */
-static int write_file(int dir, const void *bytes, size_t n, const struct tail *tail)
+static int write_file(int dir, const struct iovec parts[3])
 {
-	const struct iovec parts[] = {{(void *)bytes, n}, {(void *)tail, sizeof(*tail)}};
 	int fd = openat(dir, NEW, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
 
 	if (fd < 0)
 		return errno;
-	ssize_t put = writev(fd, parts, 2);
-	int error = put == (ssize_t)(n + sizeof(*tail)) ? 0 : put < 0 ? errno : ENOSPC;
+	ssize_t put = writev(fd, parts, 3);
+	size_t whole = parts[0].iov_len + parts[1].iov_len + parts[2].iov_len;
+	int error = put == (ssize_t)whole ? 0 : put < 0 ? errno : ENOSPC;
 
 	if (close(fd) != 0 && !error)
 		error = errno;
@@ -416,10 +413,9 @@ static int write_file(int dir, const void *bytes, size_t n, const struct tail *t
 }
 
 /* 0 or an errno. In the turn. */
-static int write_piece(struct store_cache *cache, const char *file, const struct tail *tail,
-	const void *bytes, size_t n)
+static int write_piece(struct store_cache *cache, const char *file, const struct iovec parts[3])
 {
-	uint64_t more = blocks(n + sizeof(*tail));
+	uint64_t more = blocks(parts[0].iov_len + parts[1].iov_len + parts[2].iov_len);
 
 	if (faccessat(cache->dir, file, F_OK, 0) == 0)
 		return 0;
@@ -428,7 +424,7 @@ static int write_piece(struct store_cache *cache, const char *file, const struct
 		make_room(cache, more);
 	if (!fits(cache, more))
 		return 0;
-	int error = write_file(cache->dir, bytes, n, tail);
+	int error = write_file(cache->dir, parts);
 
 	if (!error && renameat(cache->dir, NEW, cache->dir, file) != 0)
 		error = errno;
@@ -443,17 +439,22 @@ void store_cache_put(
 	struct store_cache *cache, const struct object *object, uint64_t piece, const void *bytes)
 {
 	uint64_t n = cache_piece_bytes(object->size, object->piece, piece);
-	char file[FILE_BYTES];
-	struct tail tail;
+	char file[FILE_BYTES], name[CACHE_BLOCK];
 
-	if (!store_cache_takes(cache) || !name_piece(object, piece, &tail, file))
+	if (!store_cache_takes(cache) || !name_piece(object, piece, name, file))
 		return;
-	tail.sum = XXH64(bytes, n, piece);
-	tail.daemon = cache->daemon;
-	pthread_mutex_lock(&cache->turn);
-	int error = write_piece(cache, file, &tail, bytes, n);
+	uint64_t *sums = malloc(sums_bytes(n));
+	const struct iovec parts[] = {
+		{(void *)bytes, n}, {sums, sums_bytes(n)}, {name, CACHE_BLOCK}};
+	int error = ENOMEM;
 
-	pthread_mutex_unlock(&cache->turn);
+	if (sums) {
+		make_sums(bytes, n, (uint32_t)piece, 0, sums);
+		pthread_mutex_lock(&cache->turn);
+		error = write_piece(cache, file, parts);
+		pthread_mutex_unlock(&cache->turn);
+	}
+	free(sums);
 	if (error)
 		failed(cache, error, "cannot write a piece");
 }
@@ -469,7 +470,6 @@ struct store_cache *store_cache_open(
 		fault_memory(fault);
 		return NULL;
 	}
-	cache->daemon = (uint64_t)stores_random() << 32 | stores_random();
 	snprintf(cache->path, sizeof(cache->path), "%s", dir);
 	cache->size_bytes = size;
 	cache->options = options;

@@ -171,7 +171,7 @@ static inline const char *variable(const char *name)
 /*
  * ---- cache.c: pieces of objects on a local disk, each in a file of its own
  *
- *   dir/HASH.NUMBER  a piece; the last 4 KiB name its object, and have the piece's XXH64
+ *   dir/HASH.NUMBER  a piece, then the XXH3 of each 4 KiB of it; the last 4 KiB name its object
  *   dir/new          a piece that is being written
  *
  * HASH is the beginning of the SHA-256 of the object's name, which contains its ETag: a replaced
@@ -179,8 +179,8 @@ static inline const char *variable(const char *name)
  * reads the names.
  *
  * A piece is renamed when it is whole. So a daemon that is killed leaves whole pieces or none.
- * Nothing is synced: after a power cut a piece may have other bytes. So each piece is compared with
- * its sum before a daemon first reads it. When there is no space left, the pieces that were not
+ * Nothing is synced: after a power cut a piece may have other bytes, and disks flip bits. So all
+ * that is read is compared with its sums. When there is no space left, the pieces that were not
  * read for the longest time are removed, by their files' times; who reads one reads on.
  *
  * Functions may be called in any thread. Those that do not say so may wait for the disk.
@@ -190,7 +190,7 @@ struct store_cache;
 
 enum {
 	CACHE_LEAST_PIECES = 64,
-	CACHE_BLOCK = 4096, /* of the disk, for counting */
+	CACHE_BLOCK = 4096, /* of the disk; has a sum */
 };
 
 /* Creates, judges and locks the directory, for @size bytes, and adds up the pieces of earlier
