@@ -77,7 +77,7 @@ struct dataset {
 	unsigned known_by;	   /* 0: samples; 1, 2, 4: lines with a digest, an ETag, neither */
 	_Atomic uint64_t *samples; /* the daemon's counter of those that were read, or NULL */
 	bool listed;		   /* by a manifest */
-	uint64_t padding;	   /* of its rows; of files only, as is the column */
+	uint64_t padding;	   /* of its rows; of files only */
 	char column[sizeof(((struct shard_facts *)0)->column)]; /* that holds the tokens, or "" */
 	uint64_t manifest; /* dataset_manifest_id() before it was read; 0: none */
 

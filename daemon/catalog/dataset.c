@@ -386,6 +386,8 @@ bool dataset_agrees(const struct dataset *d, uint64_t shard, const struct shard_
 		{"format", {d->format->name, format->name}, 0, d->format != format},
 		{"dtype", {shard_type_name((enum shard_type)e->type), shard_type_name(f->type)},
 			e->type, f->type},
+		{"column", {d->column[0] ? d->column : "not", f->column[0] ? f->column : "not"}, 0,
+			strcmp(d->column, f->column) != 0},
 		{"tokens", {NULL}, d->table.tokens[shard], f->tokens},
 		{"sample_tokens", {NULL}, d->sample_tokens, joined ? 0 : f->sample_tokens},
 		{"the largest frame_bytes", {NULL}, d->frame_bytes,

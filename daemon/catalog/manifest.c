@@ -7,8 +7,8 @@
  *
  * path is relative to the dataset's directory; lines are sorted by it, byte by byte. digest is a
  * hash of all tokens (client/ctl/offline/shards.h), which only tools that read the whole shard
- * compare. sample_tokens, row_tokens and frame_bytes follow if they are not 0; they are as in
- * struct shard_facts.
+ * compare. sample_tokens, row_tokens and frame_bytes follow if they are not 0, and the column of a
+ * format that has some; they are as in struct shard_facts.
  *
  * For shards in a store, three more members follow. For local shards they are ignored, so that one
  * manifest serves both.
@@ -55,7 +55,7 @@ struct reading {
 /* ---- a line's members ---- */
 
 struct line {
-	const char *path, *format, *dtype, *digest, *etag; /* borrowed; NULL: absent */
+	const char *path, *format, *dtype, *digest, *column, *etag; /* borrowed; NULL: absent */
 	struct shard_facts facts;
 	uint64_t size;
 	bool has_data_at;
@@ -70,17 +70,17 @@ static bool take_members(const struct reading *r, json_t *object, struct line *l
 
 	errno = 0;
 	if (json_unpack_ex(object, &error, 0,
-		    "{s:s, s:s, s:s, s:I, s:I, s?s, s?s, s?I, s?I, s?I, s?I, s?o!}", "path",
+		    "{s:s, s:s, s:s, s:I, s:I, s?s, s?s, s?s, s?I, s?I, s?I, s?I, s?o!}", "path",
 		    &l->path, "format", &l->format, "dtype", &l->dtype, "tokens", &tokens, "size",
-		    &size, "digest", &l->digest, "etag", &l->etag, "sample_tokens", &sample,
-		    "row_tokens", &row, "frame_bytes", &frame, "data_at", &data_at, "side",
-		    &l->side) != 0)
+		    &size, "digest", &l->digest, "column", &l->column, "etag", &l->etag,
+		    "sample_tokens", &sample, "row_tokens", &row, "frame_bytes", &frame, "data_at",
+		    &data_at, "side", &l->side) != 0)
 		return errno == ENOMEM
 			       ? fault_memory(r->fault)
 			       : WRONG(r,
 					 "%s; must have path, format, dtype, tokens and size, and "
-					 "may have digest, sample_tokens, row_tokens, frame_bytes, "
-					 "etag, data_at and side",
+					 "may have digest, column, sample_tokens, row_tokens, "
+					 "frame_bytes, etag, data_at and side",
 					 error.text);
 	if ((uint64_t)(tokens | size | sample | row | frame | data_at) >> NUMBER_BITS)
 		return WRONG(
@@ -90,6 +90,7 @@ static bool take_members(const struct reading *r, json_t *object, struct line *l
 		.row_tokens = (uint64_t)row,
 		.frame_bytes = (uint64_t)frame,
 		.data_at = (uint64_t)data_at};
+	snprintf(l->facts.column, sizeof(l->facts.column), "%s", l->column ? l->column : "");
 	l->size = (uint64_t)size;
 	l->has_data_at = json_object_get(object, "data_at");
 	/* The ETag is the identity of an object; without it, the digest is. */

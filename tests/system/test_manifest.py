@@ -237,6 +237,7 @@ MANIFESTS = [  # the manifest, words after its name
     (A + A, [":2: path 'a.bin' does not come after that of the line before; paths"]),
     (B + A, [":2: path 'a.bin' does not come after", "unique, and lines sorted"]),
     (A + line("b", format="npy"), [":2: format is npy, but that of the first shard, a.bin,"]),
+    (line(column="ids") + line("b", column="x"), [":2: column is x, but that of the first shard"]),
     ("", [".manifest: ", "m.jsonl: is empty; must list at least one shard; must be a file writ"]),
     ("".join(line(f"{i:02}", tokens=2**60 - 1) for i in range(17)), ["more than 2^64 tokens in"]),
 ]  # fmt: skip
@@ -260,6 +261,7 @@ def test_broken_manifests_are_refused(place):
 DIFFER = [
     (line(tokens=19), {}, 8, "tokens is 19 in the manifest and 20 in the file"),
     (line(sample_tokens=10), {}, 9, "sample_tokens is 10 in the manifest and 0 in the file"),
+    (line(column="ids"), {}, 8, "column is ids in the manifest and not in the file"),
 ]
 
 

@@ -475,10 +475,11 @@ static bool manifest_add(struct inspect *in, const struct inspected *f, struct f
 		return fault_set(fault, FAULT_ARGUMENT, "path",
 			"its name is not UTF-8, so a manifest cannot list it; rename it");
 	snprintf(digest, sizeof(digest), "%016" PRIx64, f->scan.digest);
-	json_t *line = json_pack("{so,ss,ss,sI,sI,ss*,so*,so*,so*,so*}", "path", name, "format",
+	json_t *line = json_pack("{so,ss,ss,sI,sI,ss*,ss*,so*,so*,so*,so*}", "path", name, "format",
 		f->format->name, "dtype", shard_type_name(facts->type), "tokens",
 		(json_int_t)facts->tokens, "size", (json_int_t)f->size, "digest",
-		f->scanned ? digest : NULL, "sample_tokens",
+		f->scanned ? digest : NULL, "column", facts->column[0] ? facts->column : NULL,
+		"sample_tokens",
 		optional(facts->sample_tokens, facts->sample_tokens && !facts->row_tokens),
 		"row_tokens", optional(facts->row_tokens, facts->row_tokens), "frame_bytes",
 		optional(facts->frame_bytes, facts->frame_bytes), "data_at",
