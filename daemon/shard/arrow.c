@@ -76,7 +76,9 @@ struct arrow {
 	char what[120];		  /* "Arrow batch 17, column 'tokens'" */
 	struct column column;	  /* with the tokens */
 	uint32_t fields, buffers; /* of all columns */
-	const char *unused;	  /* a column that tells what is not to be trained on; or NULL */
+	struct map *map;
+	uint64_t documents; /* that were read */
+	const char *unused; /* a column that tells what is not to be trained on; or NULL */
 };
 
 /* A message; the members after the body are those of a batch. */
@@ -85,9 +87,7 @@ struct message {
 	uint64_t header; /* a table */
 	uint64_t body, bytes;
 	struct vector nodes, buffers;
-	uint64_t rows, items;	  /* items: of our column, or of its lists */
-	uint64_t offsets, values; /* where these buffers of our column are */
-	uint64_t first, tokens;	  /* first: item */
+	uint64_t rows;
 };
 
 /* Both put before a fault in the message that is read what it is. */
@@ -282,8 +282,7 @@ static const char *excludes(const struct arrow *a, const struct column *c)
 static bool read_schema(struct arrow *a, uint64_t schema, const char *wanted)
 {
 	const char *const called[] = {wanted ? wanted : "tokens", wanted ? wanted : "input_ids"};
-	struct column found[3] = {0}; /* called so; the third: otherwise */
-	unsigned times[3] = {0}, rank;
+	unsigned best = 3, times = 0; /* 0 and 1: it is called so, 2: otherwise */
 	bool text = false;
 	char all[120] = "";
 	const struct vector fields = fb_vector(a, schema, SCHEMA_FIELDS, 4);
@@ -297,21 +296,24 @@ static bool read_schema(struct arrow *a, uint64_t schema, const char *wanted)
 
 		if (!read_column(a, &fields, i, 1, &c))
 			return false;
-		rank = is_called(a, &c, called[0]) ? 0 : is_called(a, &c, called[1]) ? 1 : 2;
-		found[rank] = c;
-		times[rank]++;
+		unsigned rank = is_called(a, &c, called[0])   ? 0
+				: is_called(a, &c, called[1]) ? 1
+							      : 2;
+
+		times = rank < best ? 1 : times + (rank == best);
+		if (rank < best)
+			a->column = c;
+		best = rank < best ? rank : best;
 		a->unused = a->unused ? a->unused : excludes(a, &c);
 		text |= c.of == TYPE_STRING || c.of == TYPE_LARGE_STRING;
 		snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", c.shown);
 	}
-	rank = times[0] > 0 ? 0 : times[1] > 0 ? 1 : 2;
-	a->column = found[rank];
-	if (rank == 2 && (wanted || fields.count != 1 || !a->column.fits))
+	if (best >= 2 && (wanted || fields.count != 1 || !a->column.fits))
 		return refuse(a,
 			"no column is called '%.64s'; set `column` to the one with the tokens, of: "
 			"%s",
 			wanted ? wanted : "tokens' or 'input_ids", all);
-	if (times[rank] > 1)
+	if (best < 2 && times > 1)
 		return refuse(
 			a, "two columns are called '%s'; must be exactly one", a->column.shown);
 	return check_column(a, wanted, text, all);
@@ -432,34 +434,41 @@ static bool find_buffer(struct arrow *a, const struct message *m, unsigned i, co
 		       what, (int64_t)bytes, (int64_t)from, items, width, m->bytes);
 }
 
-static int64_t offset_at(const struct arrow *a, const uint8_t *p)
-{
-	return a->column.offset_bytes == 4 ? (int32_t)bytes_u32(p) : (int64_t)bytes_u64(p);
-}
-
-/* Finds the items of the batch's lists: those between the first and the last offset. */
-static bool find_lists(struct arrow *a, struct message *m)
+/*
+ * Adds a span for each of a batch's lists. Each offset is compared with the one before as that was
+ * read, because the file may be changing. @items: number of tokens at @values.
+ */
+static bool add_lists(struct arrow *a, const struct message *m, uint64_t items, uint64_t values)
 {
 	uint32_t width = a->column.offset_bytes;
-	uint8_t first[8], last[8];
+	struct bytes_array offsets = {.b = a->b, .count = m->rows + 1, .width = width};
+	uint64_t last = 0;
 
 	if (m->rows == 0)
 		return true;
-	if (!find_buffer(a, m, 1, "offsets", m->rows + 1, width, &m->offsets) ||
-		!bytes_read(a->b, m->offsets, first, width, a->fault) ||
-		!bytes_read(a->b, m->offsets + m->rows * width, last, width, a->fault))
+	if (!find_buffer(a, m, 1, "offsets", offsets.count, width, &offsets.at))
 		return false;
-	m->first = offset_at(a, first);
-	m->tokens = offset_at(a, last) - m->first;
-	return check(a, m->first, 0, m->items, "first offset") &&
-	       check(a, offset_at(a, last), m->first, m->items, "last offset");
+	for (uint64_t i = 0; i < offsets.count; i++) {
+		const uint8_t *item = bytes_item(&offsets, i, a->fault);
+
+		if (!item)
+			return false;
+		int64_t at = width == 4 ? (int32_t)bytes_u32(item) : (int64_t)bytes_u64(item);
+
+		if (!check(a, at, last, items, "offset %" PRIu64, i))
+			return false;
+		if (i > 0)
+			map_add(a->map, values + last * a->map->width, (uint64_t)at - last, false);
+		last = (uint64_t)at;
+	}
+	return true;
 }
 
-/* Finds the tokens of a batch. */
+/* Adds the documents of a batch: its rows, or all of it. */
 static bool read_batch(struct arrow *a, struct message *m)
 {
 	const struct column *c = &a->column;
-	uint64_t compression = fb_table(a, m->header, BATCH_COMPRESSION), length;
+	uint64_t compression = fb_table(a, m->header, BATCH_COMPRESSION), length, items, values;
 	bool flat = c->of == TYPE_INT;
 
 	m->rows = fb_integer(a, m->header, BATCH_LENGTH, 8);
@@ -474,65 +483,28 @@ static bool read_batch(struct arrow *a, struct message *m)
 		!check(a, m->buffers.count, a->buffers, a->buffers, "number of buffers") ||
 		!read_node(a, m, 0, &length) || !check(a, length, m->rows, m->rows, "length"))
 		return false;
-	m->items = m->tokens = length;
-	if ((!flat && !read_node(a, m, 1, &m->items)) ||
-		!find_buffer(
-			a, m, c->values, "values", m->items, shard_type_bytes(c->type), &m->values))
+	items = length;
+	if ((!flat && !read_node(a, m, 1, &items)) ||
+		!find_buffer(a, m, c->values, "values", items, a->map->width, &values))
 		return false;
+	a->documents += flat ? 1 : m->rows;
 	if (c->offset_bytes)
-		return find_lists(a, m);
-	return flat ||
-	       (!__builtin_mul_overflow(m->rows, (uint64_t)c->list_size, &m->tokens) &&
-		       m->tokens <= m->items) ||
-	       refuse(a, "%" PRIu64 " lists of %" PRId64 " tokens have only %" PRIu64 " items",
-		       m->rows, c->list_size, m->items);
-}
+		return add_lists(a, m, items, values);
+	uint64_t lists = flat ? 1 : m->rows, size = flat ? items : (uint64_t)c->list_size;
 
-/*
- * Reads and checks all offsets of the batch, and adds a span for each list. Each offset is compared
- * with the one before as that was read, because the file may be changing.
- */
-static bool add_lists(struct arrow *a, const struct message *m, struct map *map)
-{
-	uint64_t at = m->first, most = m->first + m->tokens;
-	uint32_t width = a->column.offset_bytes;
-	struct bytes_array offsets = {
-		.b = a->b, .at = m->offsets + width, .count = m->rows, .width = width};
-
-	for (uint64_t i = 0; i < m->rows; i++) {
-		const uint8_t *item = bytes_item(&offsets, i, a->fault);
-
-		if (!item)
-			return false;
-		int64_t until = offset_at(a, item);
-
-		if (!check(a, until, at, most, "offset %" PRIu64, i + 1))
-			return false;
-		if (!map_add(map, m->values + at * map->width, (uint64_t)until - at, false))
-			return fault_memory(a->fault);
-		at = (uint64_t)until;
-	}
+	if (size > 0 && lists > items / size)
+		return refuse(a,
+			"%" PRIu64 " lists of %" PRIu64 " tokens have only %" PRIu64 " items",
+			lists, size, items);
+	for (uint64_t i = 0; i < lists; i++)
+		map_add(a->map, values + i * size * a->map->width, size, false);
 	return true;
 }
 
-/* Adds the documents of a batch with tokens. */
-static bool add_batch(struct arrow *a, const struct message *m, struct map *map)
-{
-	uint64_t size = (uint64_t)a->column.list_size, each = size > 0 ? size : m->tokens;
-
-	if (a->column.offset_bytes)
-		return add_lists(a, m, map);
-	for (uint64_t done = 0; done < m->tokens; done += each)
-		if (!map_add(map, m->values + done * map->width, each, false))
-			return fault_memory(a->fault);
-	return true;
-}
-
-static bool scan_batches(struct arrow *a, struct shard_facts *facts, struct map *map)
+static bool scan_batches(struct arrow *a)
 {
 	struct message m;
 
-	facts->documents = 0;
 	for (;;) {
 		snprintf(a->what, sizeof(a->what), "Arrow batch %" PRIu32 ", column '%s'",
 			a->batches, a->column.shown);
@@ -546,10 +518,6 @@ static bool scan_batches(struct arrow *a, struct shard_facts *facts, struct map 
 			!read_batch(a, &m))
 			return false;
 		a->batches++;
-		facts->documents += a->column.of == TYPE_INT ? 1 : m.rows;
-		facts->tokens += m.tokens;
-		if (map && m.tokens > 0 && !add_batch(a, &m, map))
-			return false;
 	}
 }
 
@@ -579,8 +547,7 @@ static bool check_not_cache(const struct bytes *b, struct fault *fault)
 		directory, b->path);
 }
 
-static bool scan(
-	struct arrow *a, const struct shard_hint *hint, struct shard_facts *facts, struct map *map)
+static bool scan(struct arrow *a, const struct shard_hint *hint)
 {
 	struct message m;
 	uint32_t batches = 0;
@@ -593,9 +560,8 @@ static bool scan(
 		!check(a, m.type, HEADER_SCHEMA, HEADER_SCHEMA, "header_type") ||
 		!read_schema(a, m.header, hint->column))
 		return false;
-	if (map)
-		map->width = shard_type_bytes(a->column.type);
-	if (!scan_batches(a, facts, map))
+	a->map->width = shard_type_bytes(a->column.type);
+	if (!scan_batches(a))
 		return false;
 	return a->stream || a->batches == batches ||
 	       fault_data(a->fault,
@@ -611,8 +577,9 @@ static bool arrow_scan(const struct shard_scan *s)
 	struct arrow a = {.b = b,
 		.fault = s->fault,
 		.stream = bytes_u32(b->head) == CONTINUED,
-		.end = b->size};
-	bool fine = (!a.stream || check_not_cache(b, s->fault)) && scan(&a, s->hint, facts, s->map);
+		.end = b->size,
+		.map = s->map};
+	bool fine = (!a.stream || check_not_cache(b, s->fault)) && scan(&a, s->hint);
 
 	free(a.metadata);
 	if (!fine)
@@ -625,8 +592,8 @@ static bool arrow_scan(const struct shard_scan *s)
 			"column %s is not used: if there is padding or a prompt, it is trained on; "
 			"remove it, or set label_mask",
 			a.unused);
-	facts->plain = false;
 	facts->type = a.column.type;
+	facts->documents = a.documents;
 	memcpy(facts->column, a.column.shown, sizeof(a.column.shown));
 	facts->row_tokens = (uint64_t)a.column.list_size;
 	return true;

@@ -33,7 +33,7 @@ static bool last_end(const struct shard_scan *s, uint64_t *last)
 static bool read_ends(const struct shard_scan *s)
 {
 	struct bytes_array ends = {.b = s->index, .count = s->index->size / 8, .width = 8};
-	uint64_t last = 0, tokens = s->facts->tokens;
+	uint64_t last = 0, tokens = s->b->size / s->map->width;
 
 	for (uint64_t i = 0; i < ends.count; i++) {
 		const uint8_t *item = bytes_item(&ends, i, s->fault);
@@ -45,8 +45,7 @@ static bool read_ends(const struct shard_scan *s)
 		if (!bytes_check(s->fault, end, last, tokens,
 			    ".ds.index: the end of document %" PRIu64, i))
 			return false;
-		if (!map_add(s->map, last * s->map->width, end - last, false))
-			return fault_memory(s->fault);
+		map_add(s->map, last * s->map->width, end - last, false);
 		last = end;
 	}
 	return true;
@@ -104,20 +103,23 @@ static bool datatrove_scan(const struct shard_scan *s)
 		return refuse(s,
 			"is truncated, or dtype is wrong: its size is not a multiple of %" PRIu64,
 			width);
+	uint64_t tokens = b->size / width;
+
 	facts->type = width == 2 ? SHARD_U16 : SHARD_U32;
-	facts->tokens = b->size / width;
-	if (count != SHARD_UNKNOWN && !bytes_check(s->fault, count, facts->tokens, facts->tokens,
-					      ".ds.metadata: token count"))
+	s->map->width = (uint32_t)width;
+	if (count != SHARD_UNKNOWN &&
+		!bytes_check(s->fault, count, tokens, tokens, ".ds.metadata: token count"))
 		return false;
-	if (s->map)
-		s->map->width = (uint32_t)width;
-	if (!s->index)
-		return !s->map || map_add(s->map, 0, facts->tokens, false) ||
-		       fault_memory(s->fault);
-	facts->documents = s->index->size / 8;
-	return bytes_check(s->fault, last, facts->tokens, facts->tokens,
-		       ".ds.index: the end of the last document") &&
-	       (!s->map || read_ends(s));
+	if (s->index) {
+		facts->documents = s->index->size / 8;
+		if (!bytes_check(s->fault, last, tokens, tokens,
+			    ".ds.index: the end of the last document"))
+			return false;
+		if (!s->map->counts)
+			return read_ends(s);
+	}
+	map_add(s->map, 0, tokens, false);
+	return true;
 }
 
 /* A merged .ds.metadata sums up all shards of a directory; no shard has its name. */

@@ -89,8 +89,8 @@ struct shard_facts {
 	uint64_t sample_tokens; /* > 0: length of each sample; a window is a sample */
 	uint64_t row_tokens; /* > 0: length of each row; rows are samples if a window is as long */
 	uint64_t padding; /* of samples that `tokctl pack --fit` made: tokens outside documents */
-	/* Token t is at byte data_at + t·token_bytes of the file, as u16, u32 or i32. Known of
-	 * indexed formats when they are opened. */
+	/* Token t is at byte data_at + t·token_bytes of the file, as u16, u32 or i32. Of Megatron,
+	 * it is known when the shard is opened. */
 	bool plain;
 	uint64_t data_at;     /* of plain shards */
 	uint64_t frame_bytes; /* > 0: compressed; the most bytes to decode for one token */
@@ -124,7 +124,7 @@ struct shard_scan {
 	const struct bytes *b, *index; /* index: the open side file, or NULL */
 	const struct shard_hint *hint;
 	struct shard_facts *facts;
-	struct map *map; /* NULL: it is only described */
+	struct map *map; /* counts: it is only described */
 	struct fault *fault;
 };
 
@@ -136,9 +136,10 @@ struct shard_format {
 	bool raw; /* a shard has only tokens, so its content must be checked */
 	/*
 	 * Fills the facts. On entry documents is SHARD_UNKNOWN, plain is true, and the rest is 0.
-	 * Without a map it must take a few reads. With one, an indexed format reads and checks all
-	 * that tells where tokens are, and adds a span for each document. False: s->fault gives
-	 * field, value and limit; FAULT_DATA: the file is wrong.
+	 * An indexed format adds a span for each document to the map, which tells how many tokens
+	 * there are, and whether they are plain. If the map only counts, few reads are better than
+	 * all spans; otherwise all that tells where tokens are is read and checked. False: s->fault
+	 * gives field, value and limit; FAULT_DATA: the file is wrong.
 	 */
 	bool (*scan)(const struct shard_scan *s);
 	/* Its shards say where tokens and documents are, and a .csv.gz is ignored. Tokens of other
@@ -180,22 +181,25 @@ struct map_anchor;
 struct map {
 	uint32_t width;	   /* of a token in the file, in bytes; set it before the first span */
 	bool joins;	   /* documents are not requested: spans that follow one another are one */
+	bool counts;	   /* spans are not stored, so there are no searches */
+	bool failed;	   /* out of memory */
 	uint64_t tokens;   /* of all spans */
-	uint64_t byte;	   /* offset in the file of the end of the last span */
+	uint64_t byte;	   /* offset in the file of the end of the last stored span */
 	uint64_t data_at;  /* offset of the first token */
 	uint64_t outside;  /* tokens of all gaps */
 	bool scattered;	   /* the spans are not contiguous */
 	unsigned presumed; /* not 0: spans have headers, which were not read; see mds_header() */
 
-	uint64_t last_at, last; /* joins: the last span, which is not encoded yet, and its tokens */
-	uint8_t *code;		/* the encoded spans */
+	uint64_t last_at, last; /* the last span, which is not stored yet, and its tokens */
+	bool last_gap;
+	uint8_t *code; /* the encoded spans */
 	uint64_t bytes, bytes_room;
 	struct map_anchor *anchor;
 	uint64_t spans, anchors_room;
 };
 
-/* Appends a span; ignores an empty one. @at: offset of its first token. False: out of memory. */
-bool map_add(struct map *map, uint64_t at, uint64_t tokens, bool gap);
+/* Appends a span; ignores an empty one. @at: offset of its first token. */
+void map_add(struct map *map, uint64_t at, uint64_t tokens, bool gap);
 /* Call it after the last span and before any search. False: out of memory. */
 bool map_done(struct map *map);
 void map_free(struct map *map);

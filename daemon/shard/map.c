@@ -51,54 +51,58 @@ static inline uint64_t take(const uint8_t **code)
 	return value;
 }
 
-static bool encode(struct map *m, uint64_t at, uint64_t tokens, bool gap)
+/* Makes room for one more span. */
+static bool grow(struct map *m)
 {
-	uint64_t skipped = at - m->byte, anchor = m->spans / STRIDE;
-
-	if ((m->bytes_room - m->bytes < CODE_MOST || anchor >= m->anchors_room) &&
-		!resize(m, m->bytes_room + m->bytes_room / 2 + 64,
-			m->anchors_room + m->anchors_room / 2 + 1))
-		return false;
-	if (m->spans == 0)
-		m->data_at = at;
-	m->scattered |= m->spans > 0 && skipped != 0;
-	if (m->spans++ % STRIDE == 0)
-		m->anchor[anchor] = (struct map_anchor){m->tokens, m->byte, m->bytes};
-	put(m, tokens << 2 | (uint64_t)gap << 1 | (skipped != 0));
-	if (skipped != 0)
-		put(m, skipped >> 63 ? ~skipped << 1 | 1 : skipped << 1);
-	m->tokens += tokens;
-	m->outside += gap ? tokens : 0;
-	m->byte = at + tokens * m->width;
-	return true;
+	return (m->bytes_room - m->bytes >= CODE_MOST && m->spans / STRIDE < m->anchors_room) ||
+	       resize(m, m->bytes_room + m->bytes_room / 2 + 64,
+		       m->anchors_room + m->anchors_room / 2 + 1);
 }
 
-bool map_add(struct map *m, uint64_t at, uint64_t tokens, bool gap)
+static void store_last(struct map *m)
 {
+	uint64_t skipped = m->last_at - m->byte;
+
+	if (m->spans == 0)
+		m->data_at = m->last_at;
+	m->scattered |= m->spans > 0 && skipped != 0;
+	m->failed |= !m->counts && !grow(m);
+	if (!m->counts && !m->failed) {
+		if (m->spans % STRIDE == 0)
+			m->anchor[m->spans / STRIDE] =
+				(struct map_anchor){m->tokens - m->last, m->byte, m->bytes};
+		put(m, m->last << 2 | (uint64_t)m->last_gap << 1 | (skipped != 0));
+		if (skipped != 0)
+			put(m, skipped >> 63 ? ~skipped << 1 | 1 : skipped << 1);
+	}
+	m->spans++;
+	m->outside += m->last_gap ? m->last : 0;
+	m->byte = m->last_at + m->last * m->width;
+}
+
+void map_add(struct map *m, uint64_t at, uint64_t tokens, bool gap)
+{
+	bool joins = m->joins && m->last > 0 && at == m->last_at + m->last * m->width;
+
 	assert(m->width > 0 && tokens < UINT64_C(1) << 61);
 	if (tokens == 0)
-		return true;
-	if (!m->joins)
-		return encode(m, at, tokens, gap);
-	if (m->last > 0 && at == m->last_at + m->last * m->width) {
-		m->last += tokens;
-		return true;
-	}
-	if (m->last > 0 && !encode(m, m->last_at, m->last, false))
-		return false;
-	m->last_at = at;
-	m->last = tokens;
-	return true;
+		return;
+	if (m->last > 0 && !joins)
+		store_last(m);
+	m->last_at = joins ? m->last_at : at;
+	m->last = joins ? m->last + tokens : tokens;
+	m->last_gap = gap;
+	m->tokens += tokens;
 }
 
 bool map_done(struct map *m)
 {
-	if (m->last > 0 && !encode(m, m->last_at, m->last, false))
-		return false;
+	if (m->last > 0)
+		store_last(m);
 	m->last = 0;
-	if (m->spans > 0)
+	if (m->spans > 0 && !m->counts && !m->failed)
 		(void)resize(m, m->bytes, (m->spans - 1) / STRIDE + 1);
-	return true;
+	return !m->failed;
 }
 
 void map_free(struct map *m)

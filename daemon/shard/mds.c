@@ -509,7 +509,6 @@ static bool scan_samples(
 	uint64_t first = 0;
 	uint32_t windows = 0, odd = m->samples;
 
-	facts->tokens = 0;
 	for (uint32_t i = 0; i < m->samples; i++) {
 		struct sample s = {.number = i, .begin = offset(m, i), .end = offset(m, i + 1)};
 		bool sized = presume && i > 0;
@@ -517,10 +516,8 @@ static bool scan_samples(
 		if (!find_column(m, &s, !sized))
 			return false;
 		if (sized && !look_by_size(m, &s)) { /* they are not alike */
-			if (map) {
-				map_free(map);
-				*map = (struct map){.joins = map->joins};
-			}
+			map_free(map);
+			*map = (struct map){.joins = map->joins, .counts = map->counts};
 			return scan_samples(m, facts, map, false, window);
 		}
 		if (!sized && !look(m, &s))
@@ -531,9 +528,8 @@ static bool scan_samples(
 			presume = presume && s.flat && look_by_size(m, &by_size) &&
 				  by_size.at == s.at;
 			first = s.tokens;
-			if (map)
-				map->width = shard_type_bytes(m->type);
-			if (map && presume && !m->raw) {
+			map->width = shard_type_bytes(m->type);
+			if (presume && !m->raw) {
 				map->presumed = 2 - m->has_type;
 				map->scattered = true;
 			}
@@ -542,9 +538,7 @@ static bool scan_samples(
 		windows += s.tokens == window;
 		if (s.tokens != window && odd == m->samples)
 			odd = i;
-		facts->tokens += s.tokens;
-		if (map && !map_add(map, s.at, s.tokens, false))
-			return fault_memory(m->fault);
+		map_add(map, s.at, s.tokens, false);
 	}
 	facts->type = m->type;
 	facts->row_tokens = alike ? first : 0;
@@ -584,7 +578,6 @@ static bool mds_scan(const struct shard_scan *s)
 	if (!fine)
 		return false;
 	snprintf(facts->column, sizeof(facts->column), "%s", m.name);
-	facts->plain = false;
 	judge_rows(s->hint, facts, m.samples);
 	return true;
 }

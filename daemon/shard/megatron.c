@@ -26,10 +26,9 @@ struct megatron {
 	uint32_t width;
 	uint64_t sequences, documents; /* lengths of the arrays */
 	bool modes;
-	uint64_t tokens;     /* of the sequences so far */
+	struct map *map;     /* of the sequences so far */
 	uint64_t begin, end; /* byte range of the last sequence that is not empty */
-	uint64_t data_at;    /* offset of the first sequence */
-	uint32_t widths; /* in bytes, ORed: with tokens of that width they would be contiguous */
+	uint64_t first;	     /* offset of the first sequence */
 };
 
 static const char magic[9] = "MMIDIDX\0"; /* and the 0 that ends the string */
@@ -89,9 +88,8 @@ static bool read_header(struct megatron *m)
 
 /* ---- sequences ---- */
 
-/* Adds a sequence that begins at byte @pointer, as the index says. */
-static bool add_sequence(
-	struct megatron *m, uint64_t i, int32_t length, uint64_t pointer, struct map *map)
+/* Checks a sequence that begins at byte @pointer, as the index says. */
+static bool check_sequence(struct megatron *m, uint64_t i, int32_t length, uint64_t pointer)
 {
 	uint64_t width = m->width, bytes = (uint64_t)length * width, size = m->bin->size;
 
@@ -109,25 +107,23 @@ static bool add_sequence(
 		m->end = pointer + bytes;
 	}
 	if (i == 0)
-		m->data_at = pointer;
-	for (uint32_t other = 1; other <= 8; other *= 2)
-		if (pointer != m->data_at + m->tokens * other)
-			m->widths &= ~other;
-	return map_add(map, pointer, (uint64_t)length, false) || fault_memory(m->fault);
+		m->first = pointer;
+	return true;
 }
 
 /*
- * Counts the tokens of all sequences, and adds these to @map unless it is NULL. Checking only the
- * first and the last sequence would miss gaps between them. Sequences may leave bytes out, but not
- * have more tokens than the .bin: the index would be that of another .bin.
+ * Adds all sequences; if the shard is only described, without reading where they are. Checking only
+ * the first and the last sequence would miss gaps between them. Sequences may leave bytes out, but
+ * not have more tokens than the .bin: the index would be that of another .bin.
  */
-static bool walk_sequences(struct megatron *m, struct map *map)
+static bool walk_sequences(struct megatron *m)
 {
+	struct map *map = m->map;
 	uint64_t at = HEADER_BYTES, n = m->sequences, most = m->bin->size / m->width;
 	struct bytes_array lengths = {.b = m->idx, .at = at, .count = n, .width = 4};
 	struct bytes_array pointers = {.b = m->idx, .at = at + 4 * n, .count = n, .width = 8};
 
-	for (uint64_t i = 0; i < n && m->tokens <= most; i++) {
+	for (uint64_t i = 0; i < n && map->tokens <= most; i++) {
 		const uint8_t *item = bytes_item(&lengths, i, m->fault);
 
 		if (!item)
@@ -136,12 +132,13 @@ static bool walk_sequences(struct megatron *m, struct map *map)
 
 		if (!check(m, length, 0, INT32_MAX, "length of sequence %" PRIu64, i))
 			return false;
-		if (map && (!(item = bytes_item(&pointers, i, m->fault)) ||
-				   !add_sequence(m, i, length, bytes_u64(item), map)))
+		if (!map->counts && (!(item = bytes_item(&pointers, i, m->fault)) ||
+					    !check_sequence(m, i, length, bytes_u64(item))))
 			return false;
-		m->tokens += (uint64_t)length;
+		map_add(map, map->counts ? 0 : bytes_u64(item), (uint64_t)length, false);
 	}
-	return m->tokens <= most ||
+	map->scattered |= map->counts;
+	return map->tokens <= most ||
 	       refuse(m,
 		       "its sequences have over %" PRIu64
 		       " tokens, which the .bin holds at most: it is truncated, or they overlap",
@@ -154,8 +151,11 @@ static bool walk_sequences(struct megatron *m, struct map *map)
  */
 static bool check_width(const struct megatron *m)
 {
-	for (uint32_t other = 1; other <= 8 && !(m->widths & m->width); other *= 2)
-		if (m->widths & other && m->data_at + m->tokens * other == m->bin->size)
+	uint64_t last = (m->end - m->begin) / m->width, before = m->map->tokens - last;
+
+	for (uint32_t other = 1; other <= 8 && m->begin != m->first + before * m->width; other *= 2)
+		if (m->begin == m->first + before * other &&
+			m->begin + last * other == m->bin->size)
 			return refuse(m,
 				"dtype is %s, of %" PRIu32
 				" bytes; its pointers and the .bin's %" PRIu64
@@ -181,7 +181,7 @@ static bool megatron_scan(const struct shard_scan *s)
 {
 	const struct bytes *b = s->b;
 	struct shard_facts *facts = s->facts;
-	struct megatron m = {.bin = b, .idx = s->index, .fault = s->fault, .widths = ~0u};
+	struct megatron m = {.bin = b, .idx = s->index, .fault = s->fault, .map = s->map};
 
 	if (!s->index)
 		return fault_data(s->fault,
@@ -189,15 +189,12 @@ static bool megatron_scan(const struct shard_scan *s)
 			"tokens");
 	if (!read_header(&m))
 		return false;
-	if (s->map)
-		s->map->width = m.width;
-	if (!walk_sequences(&m, s->map) || (s->map && !check_width(&m)))
+	s->map->width = m.width;
+	if (!walk_sequences(&m) || (!s->map->counts && !check_width(&m)))
 		return false;
 	facts->type = m.type;
-	facts->tokens = m.tokens;
 	facts->documents = m.sequences;
-	facts->plain = false;
-	uint64_t spare = b->size - m.tokens * m.width;
+	uint64_t spare = b->size - s->map->tokens * m.width;
 
 	if (m.modes)
 		snprintf(facts->note, sizeof(facts->note),

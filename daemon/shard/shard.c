@@ -1,7 +1,5 @@
 #include "daemon/shard/shard.h"
 
-#include "proto/phrases.h"
-
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -63,7 +61,7 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 
 /* ---- opening ---- */
 
-/* The whole index was read: what it says about where tokens are. */
+/* The index was read: what it says about where tokens are. */
 static bool take_map(struct shard *shard, struct fault *fault)
 {
 	struct shard_facts *facts = &shard->facts;
@@ -71,10 +69,7 @@ static bool take_map(struct shard *shard, struct fault *fault)
 
 	if (!map_done(map))
 		return fault_memory(fault);
-	if (map->tokens != facts->tokens)
-		return fault_data(fault,
-			"%s" PHRASE_CHANGED_OPENING ": it has %" PRIu64 " tokens, and had %" PRIu64,
-			shard->index ? "its index " : "", map->tokens, facts->tokens);
+	facts->tokens = map->tokens;
 	facts->plain = !map->scattered;
 	facts->data_at = map->scattered ? 0 : map->data_at;
 	return !shard->index || bytes_settled(shard->index, fault);
@@ -87,14 +82,12 @@ static bool scan(
 	const struct shard_format *format = shard->format;
 	const struct bytes *index = shard->index;
 	struct shard_facts *facts = &shard->facts;
-	const struct shard_scan s = {
-		shard->bytes, index, hint, facts, whole ? &shard->map : NULL, fault};
+	const struct shard_scan s = {shard->bytes, index, hint, facts, &shard->map, fault};
 
-	shard->map.joins = !hint->documents;
+	shard->map = (struct map){.joins = !hint->documents, .counts = !whole};
 	*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = true};
 	facts->index = index ? index->id : 0;
-	return format->scan(&s) &&
-	       (format->indexed ? !whole || take_map(shard, fault) : bounds_scan(&s)) &&
+	return format->scan(&s) && (format->indexed ? take_map(shard, fault) : bounds_scan(&s)) &&
 	       (!hint->loss_mask || mask_open(format, &s, &shard->mask));
 }
 

@@ -136,9 +136,10 @@ static bool end_row(struct reading *r)
 		!bytes_check(r->fault, (int64_t)end, start, r->tokens, "row %" PRIu64 ": end", row))
 		return false;
 	/* The gap before an empty document is added with the next one. */
-	if (start < end && (!map_add(map, map->tokens, start - map->tokens, true) ||
-				   !map_add(map, start, end - start, false)))
-		return fault_memory(r->fault);
+	if (start < end) {
+		map_add(map, map->tokens, start - map->tokens, true);
+		map_add(map, start, end - start, false);
+	}
 	r->documents++;
 	r->before = end;
 	r->field = r->digits[0] = r->digits[1] = 0;
@@ -171,9 +172,10 @@ static bool finish(struct reading *r)
 
 	if (r->quoted)
 		return refuse(r, "ends inside quotes: the file is truncated");
-	return end_row(r) &&
-	       ((map_add(map, map->tokens, r->tokens - map->tokens, true) && map_done(map)) ||
-		       fault_memory(r->fault));
+	if (!end_row(r))
+		return false;
+	map_add(map, map->tokens, r->tokens - map->tokens, true);
+	return map_done(map) || fault_memory(r->fault);
 }
 
 /* Decodes and parses all gzip members of the file, which z has as its input. */
@@ -267,7 +269,7 @@ bool bounds_scan(const struct shard_scan *s)
 		return !asked;
 	if (!file)
 		return true;
-	bool fine = find_rows(s, file) && (!asked || !s->map || read_list(s, file));
+	bool fine = find_rows(s, file) && (!asked || s->map->counts || read_list(s, file));
 
 	if (!fine)
 		fault_prefix(s->fault, "%.200s: ", bytes_name(path));

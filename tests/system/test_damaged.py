@@ -219,9 +219,9 @@ TABLES = {
     ],
     ("arrow", "a.arrow"): [
         ("column 'input_ids': offset 2 is 5; must be 6", offsets(0, 6, 5, 6)),
-        ("first offset is -1; must be 0 to 6", offsets(-1, 2, 5, 6)),
+        ("offset 0 is -1; must be 0 to 6", offsets(-1, 2, 5, 6)),
         ("column 'input_ids': null_count is 1; must be 0", sub(NODES, number(3, 1, 6, 0))),
-        ("last offset is 6; must be 0 to 5", sub(NODES, number(3, 0, 5, 0))),
+        ("offset 3 is 6; must be 5", sub(NODES, number(3, 0, 5, 0))),
         ("does not begin and end with ARROW1", at(-6, ord("B"), 1)),
         *((f"footer length is {n}; must be 1 to", at(-10, n)) for n in (0, 0x7FFFFFFF)),
         ("recordBatches has 2 items, but the file has 1 batches before its end", ended),
