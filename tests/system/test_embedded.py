@@ -64,7 +64,7 @@ def test_the_daemon_survives_its_starter_and_ends_after_its_last_session(place):
     starter.stdout.readline()
     other = scene.start(0, 1, 100)
     other.stdout.readline()
-    assert [file[16:] for file in scene.files()] == [".sock", ".sock.lock", ".sock.log"]
+    assert [file[24:] for file in scene.files()] == [".sock", ".sock.lock", ".sock.log"]
     starter.kill()
     scene.finish(other)
     assert len(scene.starts()) == 1
@@ -117,6 +117,20 @@ def test_relative_paths_start_at_the_directory_of_a_linked_config(place):
     other.finish(other.start_c())
     for each in scene, other:
         each.end()
+
+
+def test_other_data_that_are_mounted_have_a_daemon_of_their_own(place):
+    """As in two containers that share the runtime directory. Other mounts change nothing."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    scene, sockets = Scene(place, **state_of(place)), []
+    start = TOKCTL, "start", "-c", scene.config
+    for over in "user", "code":
+        mount = f'mount --bind {place.file("home/web")} {place.file("home", over)} && exec "$@"'
+        sockets.append(scene.run("unshare", "-m", "sh", "-c", mount, "sh", *start))
+    assert sockets[0] == scene.run(*start) != sockets[1]
+    assert [code for code, _, _ in sockets] == [0, 0] and len(scene.starts()) == 2
+    scene.end()
 
 
 def test_a_starting_daemon_can_be_stopped(place):

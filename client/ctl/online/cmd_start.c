@@ -224,7 +224,7 @@ static const struct ctl_option start_options[] = {
 	{CTL_CONFIG_NEEDED},
 	{OPTION_TEXT("socket", "PATH",
 		"start the private daemon there; default: a name made from the file's path and "
-		"text")},
+		"text, and from what is mounted at the paths of its datasets")},
 	{OPTION_FLAG("foreground", "become the private daemon, which then serves until Ctrl-C")},
 	{CTL_JSON_OPTION},
 };
@@ -295,7 +295,7 @@ static int start(const struct ctl_arguments *a)
 				"set TOKEND_BIN to its directory");
 	if (!alone && find_shared(&s))
 		return print(false, s.link.socket, ctl_given(a, "json"));
-	if (!ctl_private_socket(s.config, s.link.socket, &fault))
+	if (!ctl_private_socket(s.config, false, s.link.socket, &fault))
 		return ctl_fail("%s", fault.text);
 	if (ctl_given(a, "socket") && !ctl_choose(&s.link, a, NULL, NULL))
 		return CTL_FAILED;

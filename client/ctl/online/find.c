@@ -11,19 +11,61 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define WHICH "add -c FILE, or the --socket of one that `tokctl status` lists"
 
 /* ---- the name of a private daemon's socket ---- */
 
-bool ctl_private_socket(const char *config, char path[WIRE_SOCKET_BYTES], struct fault *fault)
+/* The mount that has an absolute path, or 0 for others: in another container it may have other
+ * data. It does not depend on the files: those that are replaced must meet the daemon that has read
+ * them.
+ */
+static uint64_t mounted_at(const char *path)
+{
+	char part[PATH_MAX], whole[PATH_MAX];
+	struct statx st = {0};
+
+	if (!path || path[0] != '/')
+		return 0;
+	snprintf(part, sizeof(part), "%s", path);
+	for (bool end = false; !end; *strrchr(part, '/') = 0) {
+		end = !part[0];
+		if (end)
+			strcpy(part, "/");
+		/* It may be a pattern, or not exist. */
+		if (!realpath(part, whole) || statx(0, whole, 0, STATX_INO, &st) != 0)
+			continue;
+		strcpy(part, whole);
+		end |= (st.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+	}
+	return order_derive(st.stx_dev_major, st.stx_dev_minor, st.stx_ino);
+}
+
+/* The same of all that @config names; NULL: the file is wrong. */
+static uint64_t mounted(const struct config *config)
+{
+	uint64_t all = 0;
+
+	for (uint32_t s = 0; config && s < config->streams; s++)
+		for (uint32_t d = 0; d < config->stream[s].datasets; d++) {
+			const struct config_dataset *dataset = &config->stream[s].dataset[d];
+
+			all = order_derive(all, mounted_at(dataset->path),
+				mounted_at(dataset->manifest), mounted_at(dataset->label_mask));
+		}
+	return all;
+}
+
+bool ctl_private_socket(
+	const char *config, bool exists, char path[WIRE_SOCKET_BYTES], struct fault *fault)
 {
 	static char text[1 << 20]; /* of a larger config only the beginning counts */
 	const char *runtime = getenv("XDG_RUNTIME_DIR");
 	int fd = open(config, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	ssize_t n = fd >= 0 ? read(fd, text, sizeof(text)) : -1;
-	char name[32];
+	char name[40], view[16] = "*";
 
 	if (n < 0)
 		fault_errno(fault, errno, "config", "config: %s: %s; pass a config file of tokend",
@@ -32,9 +74,16 @@ bool ctl_private_socket(const char *config, char path[WIRE_SOCKET_BYTES], struct
 		close(fd);
 	if (n < 0)
 		return false;
-	snprintf(name, sizeof(name), "%016" PRIx64 ".sock",
+	if (!exists) {
+		struct config *loaded = config_load(config, fault);
+
+		snprintf(view, sizeof(view), "%08" PRIx32, (uint32_t)mounted(loaded));
+		config_free(loaded);
+	}
+	snprintf(name, sizeof(name), "%016" PRIx64 "%s.sock",
 		order_derive(
-			order_name_hash(config, strlen(config)), order_checksum(text, (size_t)n)));
+			order_name_hash(config, strlen(config)), order_checksum(text, (size_t)n)),
+		view);
 	if (!runtime || access(runtime, W_OK | X_OK) < 0 ||
 		!place_own(runtime, getuid(), name, path))
 		place_own(NULL, getuid(), name, path);
@@ -105,8 +154,8 @@ void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struc
 	found->shared = found->n;
 	if (!whole && found->named.place[0].from == PLACE_ENVIRONMENT)
 		return;
-	if (whole && ctl_private_socket(whole, path, &fault))
-		add(found, PLACE_PRIVATE, path);
+	if (whole && ctl_private_socket(whole, true, path, &fault))
+		add_all(found, PLACE_PRIVATE, path);
 	for (unsigned i = 0; i < places.n; i++) {
 		snprintf(pattern, sizeof(pattern), "%.*s/*.sock",
 			(int)(strrchr(places.place[i].path, '/') - places.place[i].path),
