@@ -168,9 +168,12 @@ int tokend_set_mix(struct tokend *t, const char *const *names, const double *wei
 
 	if (r < 0)
 		return r;
-	undo_forget(t);
-	r = edit_session(t, &edit, &at);
-	if (r == 0 && acts_from)
+	r = undo_prepare(t);
+	if (r == 0)
+		r = edit_session(t, &edit, &at);
+	if (r < 0)
+		undo_forget(t);
+	else if (acts_from)
 		*acts_from = at;
 	return r;
 }

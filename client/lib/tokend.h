@@ -412,9 +412,9 @@ TOKEND_API int tokend_request(struct tokend *t, struct tokend_request *request);
  */
 TOKEND_API int tokend_obey(
 	struct tokend *t, const char *kind, const char *args, uint64_t *acts_from);
-/* Reverts the last mix or skip of tokend_obey(), for jobs where another rank failed to carry it
- * out. Possible until tokend_answer() with DONE or FAILED, the next call that looks for a batch, or
- * a seek. Needs neither memory nor the daemon. Returns 1, or 0 if there is nothing to revert.
+/* Reverts the last tokend_set_mix() or tokend_obey(), for jobs where another rank failed to carry
+ * it out. Possible until tokend_answer() with DONE or FAILED, the next call that looks for a batch,
+ * or a seek. Needs neither memory nor the daemon. Returns 1, or 0 if there is nothing to revert.
  * Errors: EFORKED, EPROTOCOL. */
 TOKEND_API int tokend_undo(struct tokend *t);
 /*

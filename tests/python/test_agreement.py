@@ -8,7 +8,7 @@ import pytest
 from lib import TOKCTL, run
 from lib.forks import run_together
 from lib.injected import injected
-from lib.stock import another_daemon
+from lib.stock import KINDS, another_daemon
 from job import Job
 
 import tokend
@@ -142,31 +142,54 @@ def test_the_others_do_not_wait_for_a_process_that_cannot_attach(daemon):
     assert re.search(pattern, told[0][1]), told[0][1]
 
 
+def answers(daemon, sockets, call, start="begin"):
+    """For each process what a call raises, the positions of the next batch, and code's weight."""
+    program = f"""
+import sys, torch.distributed as dist, tokend
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+with tokend.Loader("train", 2, socket=sys.argv[3], start={start!r}) as loader:
+    next(loader)
+    try:
+        {call}
+    except (tokend.Error, TypeError) as error:
+        print(type(error).__name__, next(loader)["position"].tolist(), loader.mix.get("code"))
+dist.barrier()
+"""
+    meet = daemon.directory / "meet"
+    return run_together(program, [[i, meet, each] for i, each in enumerate(sockets)], seconds=30)
+
+
 @pytest.mark.parametrize(
     "call",
     [
         "loader.load_state_dict({} if rank else loader.state_dict())",
         "loader.seek(3 if rank else None)",
+        "loader.set_mix({'web': -1 if rank else 1})",
         "tokend.Loader('train', 2, socket=sys.argv[3], mesh=5 if rank else None)",
     ],
 )
 def test_the_others_do_not_wait_for_a_process_with_an_invalid_argument(daemon, call):
-    program = f"""
-import sys, torch.distributed as dist, tokend
-rank = int(sys.argv[1])
-dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
-with tokend.Loader("train", 2, socket=sys.argv[3]) as loader:
-    next(loader)
-    try:
-        {call}
-    except (tokend.Error, TypeError) as error:
-        print(type(error).__name__, next(loader)["position"].tolist())
-dist.barrier()
-"""
-    meet = daemon.directory / "meet"
-    said = run_together(program, [[rank, meet, daemon.socket] for rank in range(2)], seconds=30)
-    assert said[0] == "DisagreementError [4, 5]\n"
-    assert said[1].endswith("Error [6, 7]\n")
+    said = answers(daemon, [daemon.socket] * 2, call)
+    assert said[0] == "DisagreementError [4, 5] 0.3\n"
+    assert said[1].endswith("Error [6, 7] 0.3\n")
+
+
+def test_a_dataset_without_weight_that_differs_is_refused(daemon):
+    """At attach; and by the mix that adds it to a cursor, after which the former mix goes on."""
+    text, cursor = daemon.config.read_text(), daemon.directory / "cursor"
+    daemon.config.write_text(text.replace(f"      - {KINDS['train'][3]}\n", ""))
+    assert run(TOKCTL, "cursor", "new", "-c", daemon.config, "train", "-o", cursor)[0] == 0
+    daemon.config.write_text(text)
+    with another_daemon() as other:
+        other.shards["code.bin"][::-1].tofile(other.directory / "code.bin")
+        for node in daemon, other:
+            node.config.write_text(node.config.read_text().replace("0.3, shuffle", "0, shuffle"))
+            node.stop(), node.start()
+        sockets, mix = [daemon.socket, other.socket], "loader.set_mix({'web': 1, 'code': 1})"
+        all_were_told(refusals(daemon.directory, sockets), "shards: names and lengths are those")
+        said = answers(daemon, sockets, mix, cursor.read_bytes())
+    assert said == [f"DisagreementError {rows} None\n" for rows in ([4, 5], [6, 7])]
 
 
 def test_without_a_group_nothing_is_compared(daemon):

@@ -23,7 +23,7 @@ PATIENCE_S = 1800.0  # gloo's default
 WARN_S = 5.0
 LONGEST_PAUSE_S = 0.25  # between two looks at the store
 REMEDY = (
-    "make loaders, seek and load states in all processes together; "
+    "make loaders, seek, load states and set mixes in all processes together; "
     "for a loader of this process alone pass group=False, rank=0, world=1"
 )
 

@@ -422,10 +422,16 @@ class Loader:
     def set_mix(self, weights: Mapping[str, float]) -> int:
         """Sets new weights by dataset name, otherwise 0; returns the position from which they act,
         the next multiple of 1024. All ranks make the same call at the same step. Raises
-        ArgumentError: an unknown dataset, an impossible weight, or a stream with epochs.
+        ArgumentError: an unknown dataset, an impossible weight, or a stream with epochs;
+        DisagreementError: another process could not, or its shards differ. The mix then stays.
         """
         self._batches.stale = True
-        return self._client.set_mix(named_weights(weights))  # type: ignore[no-any-return]
+        try:
+            with self._agreed(self._control.group):
+                return self._client.set_mix(named_weights(weights))  # type: ignore[no-any-return]
+        except groups.DisagreementError:
+            self._client.undo()
+            raise
 
     # ---- where it is ----
 
