@@ -221,6 +221,15 @@ def test_requests_on_two_nodes_are_carried_out_on_both_or_on_none(daemon):
         one, two = ask(daemon, "skip", "--samples", 100), ask(other, "skip", "--samples", 1000)
         answer(one), answer(two)
         assert "wiki" in answer(ask(daemon, "mix", "wiki=1", "web=1"), status=1)
+        for node, step in (daemon, 1), (other, -1):
+            node.shards["code.bin"][::step].tofile(node.directory / "wiki.bin")
+            wiki = "      - {name: wiki, path: wiki.bin, weight: 0}\n      - {name: web,"
+            text = node.config.read_text().replace("      - {name: web,", wiki, 1)
+            node.config.write_text(text)
+            node.signal(signal.SIGHUP)
+            assert node.said("was read again")
+            wait_until(lambda node=node: sessions(node), "the session after the reload")
+        assert "shards" in answer(ask(daemon, "mix", "wiki=1", "web=1"), status=1)
         other.freeze()  # it refuses the request: its session cannot get another ring
         tokctl = ask(daemon, "skip", "--samples", 30)
         wait_until(lambda: stands_still(job), "the wait for the daemon that is stopped")
@@ -230,7 +239,7 @@ def test_requests_on_two_nodes_are_carried_out_on_both_or_on_none(daemon):
         answer(ask(other, "drain"))
         job.wait()
         failed = [bool(note["request"]["error"]) for note in same_on_all(job)]
-        assert failed == [False, False, True, False, False]
+        assert failed == [False, False, True, True, False, False]
         assert len(gap(job.positions())) == 1130
         injected(35, 4)
 

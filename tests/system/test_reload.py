@@ -114,7 +114,10 @@ def test_what_is_new_is_served_and_a_live_session_must_fit(scene):
 
 
 def test_annotations_of_a_live_session_stay(scene):
-    train = {**scene.train, "documents": True, "eos": 1, "loss_mask": True}
+    client, train = scene.attach(), {**scene.train, "documents": True, "eos": 1, "loss_mask": True}
+    scene.write(train={**scene.train, "loss_mask": True})
+    assert "loss_mask: is no longer false" in scene.reload("keeps the config that")
+    client.close()
     scene.write(train=train)
     scene.reload()
     client = scene.attach(stream="train")
