@@ -188,7 +188,8 @@ struct map {
 	uint64_t data_at;  /* offset of the first token */
 	uint64_t outside;  /* tokens of all gaps */
 	bool scattered;	   /* the spans are not contiguous */
-	unsigned presumed; /* not 0: spans have headers, which were not read; see mds_header() */
+	unsigned presumed; /* not 0: spans have headers, which were not read: mds_header()'s @before
+			    */
 
 	uint64_t last_at, last; /* the last span, which is not stored yet, and its tokens */
 	bool last_gap;
@@ -265,13 +266,14 @@ struct mds_indexes *mds_indexes_new(void);
 void mds_indexes_free(struct mds_indexes *indexes); /* NULL: does nothing */
 
 /*
- * Large shards are opened without reading the headers of their samples: the size of a sample tells
- * which one it has if it is an array of one dimension. Writes that to @to, and returns its length.
- * It must be compared when tokens are read, otherwise bytes of another header would be tokens.
- * @presumed: what comes before its number of tokens: 2 bytes if it states their type, otherwise 1.
+ * Large shards are opened without reading the headers of their samples, which are arrays of one
+ * dimension, so that the size of a sample tells which one it has. Writes that to @to, and returns
+ * its length. It must be compared when tokens are read, otherwise bytes of another header would be
+ * tokens. @before: what comes before its number of tokens: 2 bytes if it states their type,
+ * otherwise 1; 0: the tokens have no header.
  */
 enum { SHARD_HEADER_MOST = 6 };
 unsigned mds_header(
-	unsigned presumed, enum shard_type type, uint64_t tokens, uint8_t to[SHARD_HEADER_MOST]);
+	unsigned before, enum shard_type type, uint64_t tokens, uint8_t to[SHARD_HEADER_MOST]);
 
 #endif

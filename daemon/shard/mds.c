@@ -6,9 +6,9 @@
  * Samples are rows, as in npy.c: if all of a dataset have the length of a window, each is one;
  * otherwise they are documents, which are joined. An empty sample is a document without tokens.
  *
- * Where the lengths tell how many tokens a sample has, as with what llm-foundry writes, only the
- * first sample of a large shard is looked at. If that is an array of one dimension, the others must
- * be, too, which is checked when they are read.
+ * A sample is raw, or an array of one dimension. So its size tells how many tokens it has, and what
+ * its type and shape must be. Of a large shard, those of the first sample only are looked at, and
+ * the others when they are read.
  *
  * index.json, in a shard's directory or its parent, lists the shards. The index and the files must
  * agree, so that a lost, a stray or a rewritten file does not silently change a run.
@@ -25,7 +25,6 @@
 
 enum {
 	COLUMNS_MOST = 256,
-	SHAPE_MOST = 2 + 8 * 63, /* bytes of a type and a shape */
 	CONFIG_MOST = 1 << 20,
 	INDEX_MOST = 64 << 20, /* bytes of an index.json: a hundred thousand shards */
 	SMALL = 1 << 20,       /* bytes; all samples of smaller shards are looked at */
@@ -45,9 +44,8 @@ struct mds {
 	uint64_t fixed, fixed_before;	  /* bytes of the other columns; the same */
 	uint32_t size;			  /* of our column; 0: variable */
 	char name[SHOWN];		  /* of the column, printable */
-	bool has_type;			  /* otherwise its values begin with their type */
-	bool raw;			  /* otherwise a shape comes next */
-	enum shard_type type;		  /* unless it has_type: since sample 0 */
+	unsigned before; /* its values begin with 0: nothing, 1: a shape, 2: a type and a shape */
+	enum shard_type type; /* before is 2: that of sample 0 */
 };
 
 struct sample {
@@ -55,7 +53,6 @@ struct sample {
 	uint64_t begin, end;   /* in the file */
 	uint64_t value, bytes; /* of our column */
 	uint64_t at, tokens;
-	bool flat; /* raw, or an array of one dimension */
 };
 
 #define refuse(m, ...) fault_data((m)->fault, __VA_ARGS__)
@@ -111,28 +108,21 @@ static bool is_there(const struct bytes *index, const char *name)
 /* Adds all shards of an index, which must exist, to @to. */
 static bool take_shards(const struct bytes *index, json_t *whole, json_t *to, struct fault *fault)
 {
-	const json_t *shards = json_object_get(whole, "shards");
+	json_t *shards;
 	json_int_t samples, bytes, version;
 	json_error_t error;
-	const char *name, *format;
+	const char *name;
 
-	if (json_unpack_ex(whole, &error, 0, "{s:I}", "version", &version) != 0)
+	if (json_unpack_ex(
+		    whole, &error, 0, "{s:I, s:o}", "version", &version, "shards", &shards) != 0)
 		return fault_data(fault, "%s", error.text);
 	if (!bytes_check(fault, version, 2, 2, "version"))
 		return false;
-	if (!json_is_array(shards))
-		return fault_data(fault, "shards is %s; must be an array", json_kind(shards));
 	for (size_t i = 0; i < json_array_size(shards); i++) {
-		if (json_unpack_ex(json_array_get(shards, i), &error, 0,
-			    "{s:I, s:s, s:I, s:{s:s, s:I}}", "version", &version, "format", &format,
+		if (json_unpack_ex(json_array_get(shards, i), &error, 0, "{s:I, s:{s:s, s:I}}",
 			    "samples", &samples, "raw_data", "basename", &name, "bytes",
 			    &bytes) != 0)
 			return fault_data(fault, "shards[%zu]: %s", i, error.text);
-		if (!bytes_check(fault, version, 2, 2, "shards[%zu].version", i))
-			return false;
-		if (strcmp(format, "mds") != 0)
-			return fault_data(
-				fault, "shards[%zu].format is '%.15s'; must be mds", i, format);
 		if (!is_there(index, name))
 			return fault_data(fault,
 				"shards[%zu] is '%.79s', but there is no such file; add it, or "
@@ -235,18 +225,18 @@ static bool encoding(const char *text, const struct shard_hint *hint, struct mds
 {
 	char name[24];
 
-	m->has_type = m->raw = strcmp(text, "bytes") == 0;
+	m->before = strcmp(text, "bytes") == 0 ? 0 : 2;
 	m->type = hint->has_type ? hint->type : SHARD_I64;
-	if (m->raw || strcmp(text, "ndarray") == 0)
+	if (m->before == 0 || strcmp(text, "ndarray") == 0)
 		return true;
-	m->has_type = true;
 	for (m->type = SHARD_U8; m->type <= SHARD_I64; m->type++) {
 		int n = snprintf(name, sizeof(name), "ndarray:%sint%u",
 			shard_type_signed(m->type) ? "" : "u", 8 * shard_type_bytes(m->type));
 
-		m->raw = strncmp(text, name, (size_t)n) == 0 && text[n] == ':';
-		if (m->raw || strcmp(text, name) == 0)
+		if (strncmp(text, name, (size_t)n) == 0 && (text[n] == 0 || text[n] == ':')) {
+			m->before = text[n] == 0;
 			return true;
+		}
 	}
 	return false;
 }
@@ -376,14 +366,14 @@ static bool get(const struct mds *m, uint64_t at, void *to, size_t n)
 }
 
 /*
- * Finds our column in a sample, whose lengths must add up to its size. @look: otherwise our length,
+ * Finds our column in a sample, whose lengths must add up to its size. @read: otherwise our length,
  * if it is the only one, is not read.
  */
-static bool find_column(const struct mds *m, struct sample *s, bool look)
+static bool find_column(const struct mds *m, struct sample *s, bool read)
 {
 	uint8_t lengths[4 * COLUMNS_MOST];
 	uint64_t bytes = s->end - s->begin, head = 4 * (uint64_t)m->lengths, sum = head + m->fixed;
-	bool known = !look && m->lengths == 1 && m->size == 0 && sum <= bytes;
+	bool known = !read && m->lengths == 1 && m->size == 0 && sum <= bytes;
 
 	s->value = s->begin + head + m->fixed_before;
 	s->bytes = m->size;
@@ -410,129 +400,86 @@ static uint8_t number_of(enum shard_type type)
 	return (uint8_t)(8 * shard_type_bytes(type) + shard_type_signed(type));
 }
 
-/* That of sample 0 becomes m->type. */
-static bool take_type(struct mds *m, const struct sample *s, uint8_t number)
+/* Reads the type of all samples from sample 0. */
+static bool read_type(struct mds *m, const struct sample *s)
 {
-	enum shard_type type = SHARD_U8;
+	uint8_t number = 0;
 
-	while (type <= SHARD_I64 && number != number_of(type))
-		type++;
-	if (type > SHARD_I64 || (s->number > 0 && type != m->type))
-		return refuse(m,
-			"sample %" PRIu32
-			": type is %u; must be 8, 9, 16, 17, 32, 33, 64 or 65, as "
-			"of sample 0; others are floating-point",
-			s->number, number);
-	m->type = type;
-	return true;
-}
-
-/* Takes the value as tokens after @head bytes. Whether they fill it. */
-static bool take_tokens(const struct mds *m, struct sample *s, uint64_t head)
-{
-	uint64_t width = shard_type_bytes(m->type), left = s->bytes - head;
-
-	s->at = s->value + head;
-	s->tokens = left / width;
-	return head <= s->bytes && left % width == 0;
-}
-
-/* Reads the type and the shape of a value that is not raw, and finds its tokens. */
-static bool look(struct mds *m, struct sample *s)
-{
-	uint8_t value[SHAPE_MOST] = {0};
-	uint64_t count = 1;
-	size_t n = 0;
-
-	s->flat = m->raw;
-	if (!m->raw) {
-		if (!get(m, s->value, value, s->bytes < SHAPE_MOST ? s->bytes : SHAPE_MOST) ||
-			(!m->has_type && !take_type(m, s, value[n++])))
-			return false;
-		unsigned dimensions = value[n] >> 2, width = 1u << (value[n] & 3);
-
-		s->flat = dimensions == 1;
-		count = dimensions > 0; /* a number alone is not a list of tokens */
-		for (n++; dimensions > 0; dimensions--, n += width) {
-			uint64_t dimension = bytes_u64(value + n) & UINT64_MAX >> (64 - 8 * width);
-
-			/* No column has so many tokens, so it is refused. */
-			if (__builtin_mul_overflow(count, dimension, &count))
-				count = UINT64_MAX;
-		}
-	}
-	bool fits = take_tokens(m, s, n);
-
-	if (m->raw)
-		count = s->tokens;
-	return (fits && count == s->tokens) ||
-	       refuse(m,
-		       "sample %" PRIu32 ": its shape makes %" PRIu64
-		       " tokens of %s; column `%s` has %" PRIu64
-		       " bytes, %zu of them for its shape: it is truncated, or dtype is wrong",
-		       s->number, count, shard_type_name(m->type), m->name, s->bytes, n);
+	if (!get(m, s->value, &number, s->bytes > 0))
+		return false;
+	for (m->type = SHARD_U8; m->type <= SHARD_I64; m->type++)
+		if (number == number_of(m->type))
+			return true;
+	return refuse(m,
+		"sample 0: type is %u; must be 8, 9, 16, 17, 32, 33, 64 or 65; others are "
+		"floating-point",
+		number);
 }
 
 unsigned mds_header(
-	unsigned presumed, enum shard_type type, uint64_t tokens, uint8_t to[SHARD_HEADER_MOST])
+	unsigned before, enum shard_type type, uint64_t tokens, uint8_t to[SHARD_HEADER_MOST])
 {
 	unsigned width = tokens >> 16 ? 2 : tokens >> 8 ? 1 : 0, bytes = 1u << width;
 
+	if (before == 0)
+		return 0;
 	to[0] = number_of(type);
-	to[presumed - 1] = (uint8_t)(1 << 2 | width);
+	to[before - 1] = (uint8_t)(1 << 2 | width);
 	for (unsigned i = 0; i < bytes; i++)
-		to[presumed + i] = (uint8_t)(tokens >> 8 * i);
-	return presumed + bytes;
+		to[before + i] = (uint8_t)(tokens >> 8 * i);
+	return before + bytes;
 }
 
-/* The same by its size: it is raw, or an array of one dimension. */
-static bool look_by_size(const struct mds *m, struct sample *s)
+/* Finds the tokens of a sample by its size. @read: what is before them must be as that tells. */
+static bool find_tokens(const struct mds *m, struct sample *s, bool read)
 {
-	unsigned presumed = 2 - m->has_type;
-	uint8_t header[SHARD_HEADER_MOST];
+	uint8_t header[SHARD_HEADER_MOST], found[SHARD_HEADER_MOST];
+	uint64_t width = shard_type_bytes(m->type);
+	bool fits = false;
 
-	for (unsigned bytes = 1; bytes <= 4 && !m->raw; bytes *= 2)
-		if (take_tokens(m, s, presumed + bytes) &&
-			mds_header(presumed, m->type, s->tokens, header) == presumed + bytes)
-			return true;
-	return m->raw && take_tokens(m, s, 0);
+	for (unsigned bytes = 1; bytes <= 4 && !fits; bytes *= 2) { /* of its number of tokens */
+		unsigned n = m->before > 0 ? m->before + bytes : 0;
+
+		s->at = s->value + n;
+		s->tokens = (s->bytes - n) / width;
+		fits = n <= s->bytes && (s->bytes - n) % width == 0 &&
+		       mds_header(m->before, m->type, s->tokens, header) == n;
+	}
+	if (fits && read) {
+		if (!get(m, s->value, found, s->at - s->value))
+			return false;
+		fits = memcmp(found, header, s->at - s->value) == 0;
+	}
+	return fits ||
+	       refuse(m,
+		       "sample %" PRIu32 ": the %" PRIu64
+		       " bytes of column `%s` must be an array of one dimension of %s: it is "
+		       "damaged, dtype is wrong, or the samples have other dimensions or types; "
+		       "write the shard again, all samples alike",
+		       s->number, s->bytes, m->name, shard_type_name(m->type));
 }
 
 /* ---- the shard ---- */
 
-/* @presume: if sample 0 is as its size tells, so are all. @window: if most samples are as long, a
- * remark names the first that is not. */
-static bool scan_samples(
-	struct mds *m, struct shard_facts *facts, struct map *map, bool presume, uint64_t window)
+/* @window: if most samples are as long, a remark names the first that is not. */
+static bool scan_samples(struct mds *m, struct shard_facts *facts, struct map *map, uint64_t window)
 {
-	bool alike = true;
+	bool alike = true, large = m->b->size > SMALL;
 	uint64_t first = 0;
 	uint32_t windows = 0, odd = m->samples;
 
 	for (uint32_t i = 0; i < m->samples; i++) {
 		struct sample s = {.number = i, .begin = offset(m, i), .end = offset(m, i + 1)};
-		bool sized = presume && i > 0;
+		bool read = i == 0 || !large;
 
-		if (!find_column(m, &s, !sized))
-			return false;
-		if (sized && !look_by_size(m, &s)) { /* they are not alike */
-			map_free(map);
-			*map = (struct map){.joins = map->joins, .counts = map->counts};
-			return scan_samples(m, facts, map, false, window);
-		}
-		if (!sized && !look(m, &s))
+		if (!find_column(m, &s, read) || (i == 0 && m->before == 2 && !read_type(m, &s)) ||
+			!find_tokens(m, &s, read))
 			return false;
 		if (i == 0) {
-			struct sample by_size = s;
-
-			presume = presume && s.flat && look_by_size(m, &by_size) &&
-				  by_size.at == s.at;
 			first = s.tokens;
 			map->width = shard_type_bytes(m->type);
-			if (presume && !m->raw) {
-				map->presumed = 2 - m->has_type;
-				map->scattered = true;
-			}
+			map->presumed = large ? m->before : 0;
+			map->scattered = map->presumed > 0;
 		}
 		alike = alike && s.tokens == first;
 		windows += s.tokens == window;
@@ -556,11 +503,10 @@ static void judge_rows(const struct shard_hint *hint, struct shard_facts *facts,
 	uint64_t row = hint->joined ? 0 : facts->row_tokens, window = hint->window_tokens;
 
 	facts->row_tokens = row;
-	if (row > 0 && (window == 0 || window == row)) {
+	if (row > 0 && (window == 0 || window == row))
 		facts->sample_tokens = row;
-		return;
-	}
-	facts->documents = samples;
+	else
+		facts->documents = samples;
 }
 
 static bool mds_scan(const struct shard_scan *s)
@@ -571,8 +517,7 @@ static bool mds_scan(const struct shard_scan *s)
 	struct mds_indexes *indexes = s->hint->indexes;
 	bool fine = read_front(&m) && read_config(&m, s->hint) &&
 		    (!indexes || check_listed(&m, indexes)) &&
-		    scan_samples(&m, facts, s->map, b->size > SMALL && m.samples > 1,
-			    s->hint->window_tokens);
+		    scan_samples(&m, facts, s->map, s->hint->window_tokens);
 
 	free(m.front);
 	if (!fine)

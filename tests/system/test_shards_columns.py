@@ -239,7 +239,7 @@ def alike(path, rows, *options):
 
 FORMS = {  # name: (encoding, value of a row)
     "shape": ("ndarray:{}:96", lambda row: row),
-    "type": ("ndarray:{}", lambda row: row.reshape(2, 48)),
+    "type": ("ndarray:{}", lambda row: row),
     "none": ("ndarray", lambda row: row),
     "bytes": ("bytes", lambda row: row.tobytes()),
 }
@@ -304,14 +304,12 @@ def test_columns_of_mds(directory, compression):
 def test_samples_of_different_lengths_are_documents(
     directory, encoding, kind, options, compression
 ):
-    """Also where shapes need more bytes, or have two dimensions, and a text follows. The first
-    shape is as long as one of one dimension.
-    """
+    """Also where shapes need more bytes, and a text follows."""
     lengths = [400, 2, 256, 258, 300, *[65534] * 9, 65536, 2, 2, 98, *range(2, 200, 2)]
     samples = [RANDOM.integers(0, 1000, n).astype(kind) for n in lengths]
     rows = []
     for k, tokens in enumerate(samples):
-        value = tokens.tobytes() if encoding == "bytes" else tokens.reshape(2, -1)
+        value = tokens.tobytes() if encoding == "bytes" else tokens
         rows.append({"tokens": value, "zz": "x" * (k % 7)})
     columns = {"tokens": encoding, "zz": "str"}
     path = mds(directory / "d", columns, rows, compression=compression)
@@ -331,11 +329,13 @@ def test_samples_of_different_lengths_are_documents(
 def test_headers_of_large_shards_of_mds_are_checked_when_they_are_read(
     directory, encoding, first, others, shape
 ):
-    """If the size of a sample is not that of an array of one dimension, all are looked at."""
+    """If the size of a sample is not that of an array of one dimension, it is refused at once."""
     rows = [RANDOM.integers(0, 1000, 600).astype(first) for _ in range(1000)]
     samples = [{"tokens": row} for row in rows]
+    alike(mds(directory / "alike", {"tokens": encoding}, samples), rows)
     samples[500]["tokens"] = rows[500].reshape(2, 2, 150)
-    alike(mds(directory / "shown", {"tokens": encoding}, samples), rows)
+    path = mds(directory / "shown", {"tokens": encoding}, samples)
+    assert "sample 500: " in facts(path, refused=True)
     samples[500]["tokens"] = rows[500].astype(others).reshape(shape)
     path = mds(directory / "hidden", {"tokens": encoding}, samples)
     words = "must be that of one dimension and "
