@@ -46,15 +46,11 @@ static bool begin(struct stream *stream, struct fault *fault)
 		source->steps, fault);
 }
 
-/*
- * Whether documents end in @d, by an index or by the eos, which must fit its tokens. Whether a
- * manifest's shards have an index is not known yet.
- */
+/* Whether documents end in @d, by an index or by the eos, which must fit its tokens. */
 static bool check_ends(const struct stream *stream, const struct dataset *d, struct fault *fault)
 {
 	const struct config_stream *source = stream->config;
-	bool indexed = d->unindexed == d->table.shards;
-	uint32_t width = indexed ? stream->token_bytes : d->token_bytes;
+	uint32_t width = d->indexed ? stream->token_bytes : d->token_bytes;
 	char field[sizeof(fault->field)];
 
 	if (!source->documents)
@@ -67,11 +63,11 @@ static bool check_ends(const struct stream *stream, const struct dataset *d, str
 			       "%" PRIu64 " does not fit u16, so no document of dataset %s would "
 			       "end; must be at most %d",
 			       source->eos, d->config->name, UINT16_MAX);
-	return indexed ||
+	return d->indexed ||
 	       config_refuse(fault, stream->file, source->documents_line, field,
 		       "the ends of documents in dataset %s are unknown: shard %s, of format %s, "
 		       "has no index; set eos, the token that ends a document",
-		       d->config->name, shard_list_name(&d->list, d->unindexed), d->format->name);
+		       d->config->name, shard_list_name(&d->list, 0), d->format->name);
 }
 
 /* A stream serves all datasets in one width, that of the widest. Shards of the others are converted

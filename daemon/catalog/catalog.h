@@ -38,7 +38,7 @@ struct remark {
 		REMARK_DOUBT, /* trainers are warned: these may not be the tokens that are meant */
 		REMARK_WRONG, /* `tokend --check` fails, too */
 	} kind;
-	char text[640]; /* "NAME: …" */
+	char text[640]; /* "NAME: …", if the dataset has a config */
 };
 
 struct dataset {
@@ -94,11 +94,10 @@ struct dataset {
 
 	/* ---- annotations ---- */
 
-	bool marked;	    /* side files may have them, so plain shards are opened too */
-	uint64_t unindexed; /* the first shard that is known to have no starts of documents;
-			       table.shards: none. Samples count as documents. */
-	bool masks, bounds; /* the first shard has a loss mask; has a list of document bounds. With
-			       loss_mask: true all shards agree. */
+	bool marked; /* side files may have them, so plain shards are opened too */
+	/* The first shard says where documents start, has a loss mask, has a list of document
+	 * bounds. All shards agree, if the stream asks for it. */
+	bool indexed, masks, bounds;
 
 	struct remark *remark; /* [remarks] */
 	uint32_t remarks;
@@ -138,6 +137,8 @@ bool dataset_resize(struct dataset *d, uint64_t n, struct fault *fault);
  */
 bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *format,
 	const struct shard_facts *facts, struct fault *fault);
+/* Adds remarks on shards whose names say that they, or others, do not belong in its list. */
+void dataset_doubt_names(struct dataset *d);
 /* Frees the members, and clears the struct. */
 void dataset_close(struct dataset *dataset);
 

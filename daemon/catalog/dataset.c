@@ -325,17 +325,31 @@ bool dataset_current(const struct dataset *d, struct fault *fault)
 
 /* ---- annotations ---- */
 
-/* With loss_mask: true, either all shards of a dataset have a mask, or a list of document bounds,
- * or none has. */
-static bool has_alike(const struct dataset *d, const struct shard_facts *facts, struct fault *fault)
+/* Does it say where documents start? Samples count as documents. */
+static bool is_indexed(const struct shard_facts *f)
 {
-	bool mask = facts->mask, bounds = facts->bounds;
+	return f->documents != SHARD_UNKNOWN || f->bounds || f->sample_tokens > 0;
+}
 
-	return !d->hint.loss_mask || (d->masks == mask && d->bounds == bounds) ||
-	       fault_set(fault, FAULT_CHANGED, "",
-		       "has %s loss mask and %s list of document bounds, unlike the first shard, "
-		       "%s; " PHRASE_ALL_OR_NONE,
-		       mask ? "a" : "no", bounds ? "a" : "no", shard_list_name(&d->list, 0));
+/* Annotations that are requested come from the same kind of side file in all shards. */
+static bool has_alike(const struct dataset *d, const struct shard_facts *f, struct fault *fault)
+{
+	const struct {
+		bool asked, is, first;
+		const char *what;
+	} sides[] = {
+		{d->hint.loss_mask, f->mask, d->masks, "loss mask"},
+		{d->hint.loss_mask, f->bounds, d->bounds, "list of document bounds"},
+		{d->hint.documents, is_indexed(f), d->indexed, "index of documents"},
+	};
+
+	for (size_t i = 0; i < sizeof(sides) / sizeof(sides[0]); i++)
+		if (sides[i].asked && sides[i].is != sides[i].first)
+			return fault_set(fault, FAULT_CHANGED, "",
+				"has %s %s, unlike the first shard, %s; " PHRASE_ALL_OR_NONE,
+				sides[i].is ? "a" : "no", sides[i].what,
+				shard_list_name(&d->list, 0));
+	return true;
 }
 
 /* ---- facts ---- */
@@ -344,14 +358,12 @@ bool dataset_keep_file(
 	struct dataset *d, uint64_t s, const struct shard *shard, struct fault *fault)
 {
 	const struct shard_facts *facts = &shard->facts;
-	/* Are the starts of documents known? Samples count as documents. */
-	bool indexed =
-		facts->documents != SHARD_UNKNOWN || facts->bounds || facts->sample_tokens > 0;
 
 	if (!d->format) {
 		d->plain = true;
 		d->masks = facts->mask;
 		d->bounds = facts->bounds;
+		d->indexed = is_indexed(facts);
 	}
 	if (!dataset_keep(d, s, shard->format, facts, fault) || !has_alike(d, facts, fault))
 		return false;
@@ -360,10 +372,8 @@ bool dataset_keep_file(
 	d->entry[s].sides = hash_sides(facts);
 	d->files += order_derive(s, d->entry[s].bytes, shard->bytes->mtime_ns, facts->index);
 	d->side_files += order_derive(s, facts->bounds, facts->mask);
-	d->marked |= (d->hint.documents && indexed) ||
+	d->marked |= (d->hint.documents && is_indexed(facts)) ||
 		     (d->hint.loss_mask && (facts->mask || facts->bounds));
-	if (!indexed && s < d->unindexed)
-		d->unindexed = s;
 	d->plain &= dataset_is_plain(d, s);
 	d->padding += facts->padding;
 	if (facts->note[0] && d->remarks == 0)

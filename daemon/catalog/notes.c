@@ -24,7 +24,7 @@ void dataset_remark(struct dataset *d, int kind, const char *text, ...)
 	d->remark = all;
 	all += d->remarks++;
 	*all = (struct remark){.kind = kind};
-	int n = snprintf(all->text, sizeof(all->text), "%s: ", d->config->name);
+	int n = d->config ? snprintf(all->text, sizeof(all->text), "%s: ", d->config->name) : 0;
 
 	va_start(args, text);
 	vsnprintf(all->text + n, sizeof(all->text) - (size_t)n, text, args);
@@ -66,9 +66,9 @@ static unsigned kind_of(const char *name)
 	return strstr(bytes_name(name), ".part.") ? 1 : KINDS;
 }
 
-static void doubt_names(struct dataset *d)
+static void doubt_kinds(struct dataset *d)
 {
-	uint64_t shards = d->table.shards, of[KINDS + 1] = {0}, first[KINDS + 1];
+	uint64_t shards = d->list.count, of[KINDS + 1] = {0}, first[KINDS + 1];
 
 	for (uint64_t s = 0; s < shards; s++) {
 		unsigned k = kind_of(shard_list_name(&d->list, s));
@@ -89,11 +89,11 @@ static void doubt_parts(struct dataset *d)
 {
 	size_t shared, other;
 
-	for (uint64_t s = 0, n; s < d->table.shards; s += n) {
+	for (uint64_t s = 0, n; s < d->list.count; s += n) {
 		const char *name = shard_list_name(&d->list, s);
 		uint64_t parts = shard_parts(name, &shared, NULL);
 
-		for (n = 1; parts > 0 && s + n < d->table.shards; n++) {
+		for (n = 1; parts > 0 && s + n < d->list.count; n++) {
 			const char *next = shard_list_name(&d->list, s + n);
 
 			if (shard_parts(next, &other, NULL) != parts || other != shared ||
@@ -108,6 +108,12 @@ static void doubt_parts(struct dataset *d)
 			return;
 		}
 	}
+}
+
+void dataset_doubt_names(struct dataset *d)
+{
+	doubt_kinds(d);
+	doubt_parts(d);
 }
 
 /* ---- a dataset ---- */
@@ -170,8 +176,7 @@ void dataset_remarks(struct dataset *d)
 	bool tails = !d->config->slide && w->stride <= w->window_tokens;
 	uint64_t lost = w->short_tokens + (tails ? w->tail_tokens : 0);
 
-	doubt_names(d);
-	doubt_parts(d);
+	dataset_doubt_names(d);
 	doubt_copies(d);
 	if (w->windows > 0 && d->config->weight > 0 && lost > w->total_tokens / UNSERVED_PART)
 		dataset_remark(d, REMARK_DOUBT,

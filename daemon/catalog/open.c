@@ -158,9 +158,9 @@ static bool find_sides(struct dataset *d, struct fault *fault)
 }
 
 /*
- * Whether a manifest's shards have masks and lists of bounds is taken from the first one. In a
- * store, shards have annotations only if the manifest lists side files, or if they have an index
- * themselves; of files, that is found when a shard is opened.
+ * Which side files a manifest's shards have is taken from the first one. In a store, shards have
+ * annotations only if the manifest lists side files, or if they have an index themselves; of files,
+ * that is found when a shard is opened.
  */
 static void presume_annotations(struct dataset *d)
 {
@@ -168,21 +168,22 @@ static void presume_annotations(struct dataset *d)
 
 	d->marked = (d->hint.documents || d->hint.loss_mask) &&
 		    (!d->bucket || json_object_size(d->sides) > 0 || d->format->indexed);
-	if (!d->hint.loss_mask)
-		return;
 	shard_list_path(&d->list, 0, path, sizeof(path));
-	d->bounds = side_id(SIDE_BOUNDS, d->format, &d->hint, path) != 0;
-	d->masks = side_id(SIDE_MASK, d->format, &d->hint, path) != 0;
+	d->bounds = d->marked && side_id(SIDE_BOUNDS, d->format, &d->hint, path);
+	d->masks = d->marked && side_id(SIDE_MASK, d->format, &d->hint, path);
+	d->indexed = (d->format->indexed && !d->format->raw) || d->sample_tokens > 0 || d->bounds ||
+		     side_id(SIDE_INDEX, d->format, &d->hint, path);
 }
 
 /* Finds the dataset's shards, and their facts. */
 static bool find_shards(struct dataset *d, struct fault *fault)
 {
 	bool manifest = d->config->manifest;
+	char path[PATH_MAX + 1];
 
 	if (!(manifest ? dataset_manifest(d, fault) : list_files(d, fault)))
 		return false;
-	d->unindexed = d->table.shards = d->list.count;
+	d->table.shards = d->list.count;
 	d->table.window_tokens = d->hint.window_tokens;
 	d->table.stride = d->stream->stride;
 	d->table.first_window = calloc(d->table.shards + 1, sizeof(*d->table.first_window));
@@ -192,6 +193,11 @@ static bool find_shards(struct dataset *d, struct fault *fault)
 		return false;
 	if (manifest)
 		presume_annotations(d);
+	shard_list_path(&d->list, 0, path, sizeof(path));
+	if (!d->hint.loss_mask && side_id(SIDE_MASK, d->format, &d->hint, path))
+		dataset_remark(d, REMARK_DOUBT,
+			"its shards have loss masks, but the tokens that they mask are trained on; "
+			"set loss_mask: true");
 	/* If the format mixes rows and one shard has others than windows, those of all are joined.
 	 */
 	d->hint.joined = d->format->mixes_rows && d->sample_tokens == 0;

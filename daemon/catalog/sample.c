@@ -137,8 +137,7 @@ bool sample_dataset(struct dataset *d, struct fault *fault)
 		free(s);
 	}
 	/* Documents that end in an index need no eos. */
-	if (stream->documents && stream->has_eos && d->unindexed < shards && !ended &&
-		seen >= SEEN_LEAST)
+	if (stream->documents && stream->has_eos && !d->indexed && !ended && seen >= SEEN_LEAST)
 		dataset_remark(d, REMARK_DOUBT,
 			"none of %" PRIu64 " sampled tokens is eos, %" PRIu64
 			"; unless documents are so long, set eos to the token that ends them",

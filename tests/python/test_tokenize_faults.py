@@ -154,12 +154,14 @@ def test_linked_directories_are_read_and_linked_files_are_read_once(directory):
         (directory / name).mkdir(parents=True)
     write_jsonl(directory / "text/a.jsonl", ["one"])
     write_jsonl(directory / "other/b.jsonl", ["two"])
+    write_jsonl(directory / "other/val-0-of-1.jsonl", ["held out"])
     (directory / "text/latest.jsonl").symlink_to("a.jsonl")
     (directory / "text/sub/above").symlink_to(directory / "text")
     (directory / "text/web").symlink_to(directory / "other")
     said = tokenize(directory / "text", "-o", directory / "out", "--tokenizer", "bytes")[1]
     assert texts(directory / "out") == ["one", "two"]
     assert "latest.jsonl: is the same file as" in said
+    assert "val-0-of-1.jsonl: is for validation by its name" in said
 
 
 def test_names_do_not_control_the_terminal(directory):

@@ -213,11 +213,9 @@ REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
     ("a.bin", ["streams.train.eos: 65536 does not fit u16"], {}, {**DOCUMENTS, "eos": 65536}),
     ("a.bin", ["streams.train.documents: ", "shard a.bin, of format flat, has no index; set eos"],
      {}, DOCUMENTS),
-    ("i", ["shard b.ds, of format datatrove, has no index"], {}, DOCUMENTS),
-    ("i", [PATH, "b.ds: has no loss mask and no list of", "unlike the first shard, a.ds; all"], {},
-     LOSSES),
-    ("k", [PATH, "b.npy: has no loss mask and a list of document bounds, unlike", "a.npy"], {},
-     LOSSES),
+    ("i", [PATH, "b.ds: has no index of documents, unlike the first shard, a.ds; all"], {}, EOS),
+    ("i", [PATH, "b.ds: has no loss mask, unlike the first shard, a.ds; all"], {}, LOSSES),
+    ("k", [PATH, "b.npy: has a list of document bounds, unlike the first", "a.npy"], {}, LOSSES),
     ("x.tokens", [PATH, "has no known format", "move it away, or", "set `format: flat`"]),
     ("a.bin", [".format: 'parquet' is unknown; must be auto or"], {"format": "parquet"}),
     ("pipe.bin", [PATH, "is not a regular file; a shard must be one"]),
@@ -271,8 +269,9 @@ def test_datasets_of_several_widths(files):
         seen, "4 bytes a token", "a: 1 shards, 20 tokens", "b: 1 shards, 10 tokens",
         "c: 3 shards, 15 tokens, 0 windows", "d: 1 shards, 20 tokens",
     )  # fmt: skip
-    for keys, path in ((DOCUMENTS, "i/a.ds"), (EOS, "i"), (LOSSES, "i/a.ds")):
-        opened(files, datasets=one(path), **keys)
+    for keys in (DOCUMENTS, LOSSES):
+        said = opened(files, datasets=one("i/a.ds"), **keys)
+        assert ("have loss masks, but the tokens" in said) == (keys is DOCUMENTS), said
     opened(files, datasets={"k": {"path": "k/a.npy"}, "i": {"path": "i/a.ds"}}, **LOSSES)
 
 

@@ -169,6 +169,10 @@ def test_what_is_lost_is_said(place):
     with open(place.file("m/y.ds.loss"), "wb") as f:
         f.write(bytes(1000))
     assert "y.ds: its loss mask is lost" in notes(place.file("m"), place.file("m.bin"), *MEGATRON)
+    for name in ("n/train.bin", "n/val.bin"):
+        flat(place, name, 1000, 122)
+    said = notes(place.file("n"), place.file("n.bin"), *FLAT)
+    assert "n: val.bin is validation data by its name" in said
 
 
 # ---- rows ----

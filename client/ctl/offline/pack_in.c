@@ -135,6 +135,9 @@ static bool add_place(struct pack *p, const char *path, struct fault *fault)
 	if (!ctl_place_open(place, p->input.stores, path, NULL, NULL, fault))
 		return fail_at(path, fault);
 	p->places++;
+	dataset_doubt_names(&place->set); /* those of the packed files will not tell */
+	for (uint32_t r = 0; r < place->set.remarks; r++)
+		ctl_note("%s: %s", path, place->set.remark[r].text);
 	if (ctl_place_threads(place) > p->threads)
 		p->threads = ctl_place_threads(place);
 	for (uint64_t i = 0; i < place->set.list.count; i++) {

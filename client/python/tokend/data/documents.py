@@ -141,7 +141,7 @@ def sources_of(paths, kinds, any_text, say):
                 source = f"is the same file as {taken[real]}"
             else:
                 source = _source(file, kinds, any_text)
-            if any_text and file != path and is_held_out(os.path.relpath(file, path)):
+            if file != path and is_held_out(os.path.relpath(file, path)):
                 source = "is for validation by its name"
             if isinstance(source, Source):
                 found.append(source)
