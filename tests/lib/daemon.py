@@ -23,6 +23,7 @@ class Daemon:
         self.log_path = f"{self.socket}.log"
         self.keys = keys
         self.process = None
+        place.daemons.append(self)
         self.start(ready)
 
     def start(self, ready=True, **keys):

@@ -10,10 +10,12 @@ import numpy
 
 
 class Place:
-    """A temporary directory. On exit its processes are killed and it is removed."""
+    """A temporary directory. On exit its daemons must end with 0, other processes are killed, and
+    it is removed.
+    """
 
     def __init__(self):
-        self.children = []
+        self.children, self.daemons = [], []
 
     def __enter__(self):
         self.path = tempfile.mkdtemp(prefix="tokend-")
@@ -21,11 +23,15 @@ class Place:
         return self
 
     def __exit__(self, *_):
-        for child in self.children:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
-        shutil.rmtree(self.path, ignore_errors=True)
+        try:
+            for daemon in self.daemons:
+                assert not daemon.alive() or daemon.stop() == 0, daemon.log()
+        finally:
+            for child in self.children:
+                if child.poll() is None:
+                    child.kill()
+                    child.wait()
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def file(self, *parts):
         path = os.path.join(self.path, *parts)

@@ -157,4 +157,3 @@ def test_rings_fit_into_the_cgroup(place, group):
     assert refused["passing"] == 1 and "cgroup" in refused["text"], refused
     assert (group.kills(), daemon.alive()) == (0, True)
     injected(47)
-    assert daemon.stop() == 0

@@ -270,7 +270,6 @@ def test_each_allocation_of_opening_and_decoding_fails_once(place, calls, kind):
     assert (again.next() == witness.batches[witness.checked]).all(), "and then continues"
     again.close()
     witness.close()
-    assert daemon.stop() == 0
 
 
 def test_a_start_without_memory_ends_with_one_line(place, calls):
@@ -315,7 +314,6 @@ def test_a_client_without_memory_ends_with_one_line(place, calls):
             wrong.append((number, code, len(out), err))
     calls.set(fail=0)
     assert not wrong and number > 5, (number, wrong)
-    assert daemon.stop() == 0
 
 
 @pytest.mark.parametrize("memory, fits", [(8 << 20, False), (1 << 30, True)])
@@ -335,4 +333,3 @@ def test_indexes_stay_within_their_memory(place, calls, memory, fits):
     assert witness.step(700)
     assert (calls.get("calls") < shards) == fits
     witness.close()
-    assert daemon.stop() == 0

@@ -94,7 +94,6 @@ def test_rows_are_what_their_writers_got(place, written, manifests, mode, listed
         daemon.reload()
     for name in streams(written):
         check_rows((mode, listed), daemon, config, name, written[1][name.removesuffix("-marked")])
-    assert daemon.stop() == 0
 
 
 def cat(daemon, name, *more, batches=BATCHES):
@@ -118,7 +117,6 @@ def test_a_finite_stream_ends_with_padding(place, written):
     at = lambda: status(daemon.socket)[0][0]["position"]
     assert wait_for(lambda: at() == 10), "a status counts no padding"
     client.close()
-    assert daemon.stop() == 0
 
 
 # ---- shards that are damaged, or do not belong together ----
@@ -182,7 +180,6 @@ def test_damaged_side_files_stop_the_stream(place, written, io):
         assert has(err, words, "dataset d: shard a", f"stream {name} stops here, nothing was"), err
         assert out == b"" and daemon.said(words), name
     assert cat(daemon, "sound")[0] == 0, "another stream continues"
-    assert daemon.stop() == 0
 
 
 @pytest.mark.parametrize("io", ["pread", "auto"])
@@ -203,7 +200,6 @@ def test_another_shape_in_a_large_mds_shard_stops_the_stream(place, io):
     words = "must be that of one dimension and 600 tokens of i32"
     assert has(refused.value.packet["text"], "shard shard.00000.mds at token 420000", words)
     assert 9 < len(seen) < 1000 and 700 not in seen
-    assert daemon.stop() == 0
 
 
 def rows(path, tokens):

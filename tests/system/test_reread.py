@@ -145,4 +145,3 @@ def test_a_bit_that_is_wrong_on_the_disk_stops_the_stream(place, name):
     scene.flip.set(flips=0)
     code, rest, err = scene.cat(start=len(out) // (2 * WINDOW))
     assert code == 0 and out + rest == scene.rows.tobytes(), err
-    assert scene.daemon.stop() == 0

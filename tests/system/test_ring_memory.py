@@ -23,9 +23,7 @@ libc.mmap.restype = ctypes.c_void_p
 def daemon(place):
     place.shard("a.bin", 400_000)
     stream = {"seed": 1, "seq_len": 1023, "datasets": datasets("a.bin")}
-    daemon = Daemon(place, place.config(streams={"train": stream}))
-    yield daemon
-    assert daemon.stop() == 0
+    return Daemon(place, place.config(streams={"train": stream}))
 
 
 def call(function, *arguments):

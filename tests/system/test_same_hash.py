@@ -36,4 +36,3 @@ def test_a_name_with_the_same_hash_is_refused(place):
         injected(43)
     assert witness.step(10)
     witness.close()
-    assert daemon.stop() == 0

@@ -30,8 +30,7 @@ def served(shared):
     stream = {"seed": 3, "seq_len": 64, "datasets": datasets("web")}
     daemon = Daemon(shared, shared.config(streams={"train": stream}))
     daemon.web = Web(shared, daemon.socket, "--host", "a.example", "--host", "node7.example")
-    yield daemon
-    assert daemon.stop() == 0
+    return daemon
 
 
 @pytest.fixture
@@ -213,7 +212,6 @@ def test_a_daemon_that_is_away_is_down(place):
         assert reply.status == 503 and place.path not in text
     daemon.start()
     assert wait_for(lambda: up() == 1) and web.ask("/readyz")[0].status == 200
-    assert daemon.stop() == 0
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to mount a list of users")

