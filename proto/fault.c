@@ -79,6 +79,7 @@ bool(fault_errno)(struct fault *fault, int error, const char *field, const char 
 	va_start(args, format);
 	fill(fault, code_of(error), error, field, format, args);
 	va_end(args);
+	fault->passing = fault->code != FAULT_IO;
 	return false;
 }
 

@@ -50,11 +50,11 @@ __attribute__((format(printf, 4, 5))) bool fault_set(
 __attribute__((format(printf, 4, 5))) bool fault_set_passing(
 	struct fault *fault, enum fault_code code, const char *field, const char *format, ...);
 /* The same for a system call that failed with @error. The code is FAULT_MEMORY for ENOMEM,
- * FAULT_DESCRIPTORS for EMFILE and ENFILE, otherwise FAULT_IO. @format gives the whole text;
- * nothing adds strerror(@error). Always false. */
+ * FAULT_DESCRIPTORS for EMFILE and ENFILE, both passing, otherwise FAULT_IO. @format gives the
+ * whole text; nothing adds strerror(@error). Always false. */
 __attribute__((format(printf, 4, 5))) bool fault_errno(
 	struct fault *fault, int error, const char *field, const char *format, ...);
-/* Out of memory (ENOMEM). Always false. */
+/* Out of memory (ENOMEM, passing). Always false. */
 bool fault_memory(struct fault *fault);
 /* Puts a text before fault->text, for example the name of the file. Always false. */
 __attribute__((format(printf, 2, 3))) bool fault_prefix(

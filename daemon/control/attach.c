@@ -138,7 +138,6 @@ static bool make_cursor(struct attach_job *job)
 		return true;
 	if (job->tag[0])
 		fault_prefix(fault, "snapshot %s: ", job->tag);
-	fault->code = FAULT_CURSOR;
 	return false;
 }
 
@@ -174,8 +173,10 @@ static bool make_memory(struct attach_job *job)
 		    ring_memory_new(&job->session->memory, &job->geometry, &job->fault);
 
 	pthread_mutex_unlock(&making);
-	if (!made)
+	if (!made) {
 		job->fault.code = FAULT_MEMORY;
+		job->fault.passing = true;
+	}
 	return made;
 }
 
@@ -241,10 +242,8 @@ static void attach_work(uv_work_t *work)
 	struct attach_job *job = work->data;
 
 	job->ok = make_cursor(job) && make_memory(job) && make_feed(job);
-	if (!job->ok) {
-		job->fault.passing = job->fault.code == FAULT_MEMORY;
+	if (!job->ok)
 		return;
-	}
 	job->session->next = job->cursor.next;
 	job->cursor_bytes = cursor_encode(&job->cursor, job->bytes, sizeof(job->bytes));
 	assert(job->cursor_bytes > 0);
@@ -432,7 +431,8 @@ static void load_work(struct state_job *work)
 	if (job->cursor_bytes > 0)
 		return;
 	snprintf(fault->field, sizeof(fault->field), "tag");
-	fault->code = FAULT_CURSOR;
+	if (!fault->passing)
+		fault->code = FAULT_CURSOR;
 }
 
 /* Ends an attach whose connection has no job in the pool. */

@@ -155,19 +155,22 @@ def daemon(place, calls):
 
 def visit(daemon, rows, number):
     """A whole session: it attaches, reads, saves, asks for the status. Returns how it ended, or
-    "wrong" if it got a wrong batch.
+    "wrong" if it got a wrong batch, or a refusal after which a trainer would not try again.
     """
     client = None
     try:
         client = Client(daemon.socket)
-        client.attach(micro=MICRO, run=f"run{number}")
+        client.attach(micro=MICRO, run=f"run{number}", **({"tag": "run0/kept"} if number else {}))
         for at in range(0, 12 * MICRO, MICRO):
             if (client.next() != rows[at : at + MICRO]).any():
                 return "wrong"
         client.ask(op="checkpoint", tag="kept", cursor=client.feed["cursor"])
         client.ask(op="status", after=0)
         return "served"
-    except (Refused, Closed, ConnectionError) as end:
+    except Refused as end:
+        refused = (client is None or client.meta is None) and "passing" not in end.packet
+        return "wrong" if refused else "Refused"
+    except (Closed, ConnectionError) as end:
         return type(end).__name__
     finally:
         if client:
