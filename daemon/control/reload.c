@@ -50,13 +50,17 @@ static bool save(struct reload *r)
 	int fd = memfd_create("tokend-reload", MFD_CLOEXEC);
 
 	r->saved = fd < 0 ? NULL : fdopen(fd, "w");
-	if (!r->saved || fseek(r->saved, sizeof(struct reload_past), SEEK_SET) < 0 ||
-		!catalog_save(r->catalog, r->saved))
-		return fault_memory(&r->fault);
-	r->text_at = ftell(r->saved);
-	return (fwrite(config->text, 1, config->text_bytes, r->saved) == config->text_bytes &&
-		       fflush(r->saved) == 0) ||
-	       fault_memory(&r->fault);
+	bool saved = r->saved && fseek(r->saved, sizeof(struct reload_past), SEEK_SET) == 0 &&
+		     catalog_save(r->catalog, r->saved) && (r->text_at = ftell(r->saved)) >= 0 &&
+		     fwrite(config->text, 1, config->text_bytes, r->saved) == config->text_bytes &&
+		     fflush(r->saved) == 0;
+	int error = errno;
+
+	if (fd >= 0 && !r->saved)
+		close(fd);
+	return saved || fault_errno(&r->fault, error, "",
+				"%s: cannot write a memfd for the next process: %s", config->path,
+				strerror(error));
 }
 
 /* All that may make a start with the config fail. Also tries the cache's disk: a thread that it

@@ -192,11 +192,36 @@ def test_a_replaced_program_keeps_running_until_a_restart(place):
     t.close()
 
 
-def test_a_failing_exec_changes_nothing(place):
+UNSAVED = r"""
+#include <errno.h>
+#include <stdio.h>
+
+int memfd_create(const char *name, unsigned flags)
+{
+	NEXT(memfd_create);
+	errno = EMFILE;
+	return words[FAIL] == 1 ? -1 : next(name, flags);
+}
+
+FILE *fdopen(int fd, const char *mode)
+{
+	NEXT(fdopen);
+	errno = ENFILE;
+	return words[FAIL] == 2 ? NULL : next(fd, mode);
+}
+"""
+
+
+def test_a_failing_memfd_or_exec_changes_nothing(place):
     """execve() gets a quarter of the stack limit for arguments and environment, or 128 KiB."""
-    words = {f"WORD{n}": "x" * 100_000 for n in range(3)}
-    scene = Scene(place, env={**os.environ, **words})
-    witness = scene.witness()
+    words, calls = {f"WORD{n}": "x" * 100_000 for n in range(3)}, Preload(place, UNSAVED, ["fail"])
+    scene = Scene(place, env={**os.environ, **words, **calls.env})
+    witness, opened = scene.witness(), scene.daemon.settled_fds()
+    for fail, why in (1, "Too many open files;"), (2, "Too many open files in system;"):
+        calls.set(fail=fail)
+        assert why in scene.reload("keeps the config that it has")
+        assert scene.daemon.settled_fds() == opened
+    calls.set(fail=0)
     limit = resource.prlimit(scene.daemon.pid, resource.RLIMIT_STACK)
     resource.prlimit(scene.daemon.pid, resource.RLIMIT_STACK, (1 << 19, limit[1]))
     log = scene.reload("keeps the config that it has")
