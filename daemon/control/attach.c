@@ -293,13 +293,11 @@ static void attach_job_free(struct attach_job *job)
 	free(job);
 }
 
-/* Back on the loop. */
-static void attach_done(uv_work_t *work, int status)
+/* Ends an attach that has gone on: see proceed(). */
+static void finish(struct attach_job *job)
 {
-	struct attach_job *job = work->data;
 	struct connection *c = job->session->connection;
 
-	(void)status;
 	c->jobs--;
 	if (c->closing)
 		session_end(job->session);
@@ -310,6 +308,13 @@ static void attach_done(uv_work_t *work, int status)
 	attach_job_free(job);
 }
 
+/* Back on the loop. */
+static void attach_done(uv_work_t *work, int status)
+{
+	(void)status;
+	finish(work->data);
+}
+
 static void make(struct attach_job *job)
 {
 	uv_queue_work(job->session->control->loop, &job->work, attach_work, attach_done);
@@ -317,40 +322,35 @@ static void make(struct attach_job *job)
 
 /* ---- the stream's shards, as they are now ---- */
 
-/* Refuses an attach, and reads the config again, unless somebody has to act. @what: has changed. */
-static void refuse_changed(struct attach_job *job, const char *what)
+/* Words why an attach is refused: @what has changed. True: nobody has to act, as the config is read
+ * again. */
+static bool word_change(struct attach_job *job, const char *what)
 {
 	const struct session *s = job->session;
 	/* It reads the former shards. */
 	const struct session *other = session_next(s->control, 0, s->stream, NULL);
-	const char *stream = s->stream->config->name;
-	struct reload *r = &s->control->reload;
+	const char *stream = s->stream->config->name, *refused = s->control->reload.refused;
 
-	if (other) {
-		fault_set(&job->fault, FAULT_ATTACH, "shards",
+	if (other)
+		return fault_set(&job->fault, FAULT_ATTACH, "shards",
 			"%.400s; pid %d still reads the former shards of stream %s (run %s): end "
 			"it, or restore them",
 			what, (int)other->connection->pid, stream, other->run);
-	} else if (s->control->comparison[s->stream->slot].stopped) {
-		fault_set(&job->fault, FAULT_ATTACH, "shards",
+	if (s->control->comparison[s->stream->slot].stopped)
+		return fault_set(&job->fault, FAULT_ATTACH, "shards",
 			"%.400s, which stopped stream %s; restore it (cp -p over it), or have "
 			"tokend read what is there: kill -HUP %d",
 			what, stream, (int)getpid());
-	} else {
-		fault_set_passing(&job->fault, FAULT_ATTACH, "shards",
-			"%.300s; the config is read again before the next attach%s%.500s", what,
-			r->refused[0] ? ", which failed: " : "", r->refused);
-		if (r->running || uv_now(s->control->loop) - r->since_ms < RELOADS_MS)
-			return;
-		log_line(LOG_NOTE, "stream %s: %s: reading the config again before the next attach",
-			stream, what);
-		reload_begin(r);
-	}
+	fault_set_passing(&job->fault, FAULT_ATTACH, "shards",
+		"%.300s; the config is read again before the next attach%s%.500s", what,
+		refused[0] ? ", which failed: " : "", refused);
+	return true;
 }
 
 /* The attaches that wait for it go on, or are refused. */
 static void compared(struct comparison *c, bool same)
 {
+	struct reload *r = NULL;
 	struct attach_job *job;
 
 	while ((job = STAILQ_FIRST(&c->waiting))) {
@@ -359,9 +359,15 @@ static void compared(struct comparison *c, bool same)
 			make(job);
 			continue;
 		}
-		refuse_changed(job, c->fault.text);
-		attach_done(&job->work, 0);
+		if (word_change(job, c->fault.text))
+			r = &job->session->control->reload;
+		finish(job);
 	}
+	if (!r || r->running || uv_now(r->control->loop) - r->since_ms < RELOADS_MS)
+		return;
+	log_line(LOG_NOTE, "stream %s: %s: reading the config again before the next attach",
+		c->stream->config->name, c->fault.text);
+	reload_begin(r);
 }
 
 static void compare_work(uv_work_t *work)
@@ -396,8 +402,9 @@ void compare_clock(struct control *control)
 	}
 }
 
-/* A seek goes on with the shards that its process reads: the reader compares what it opens. */
-static void compare(struct attach_job *job)
+/* The attach goes on: from now on it counts as a job of its connection, and finish() ends it. A
+ * seek keeps the shards that its process reads: the reader compares what it opens. */
+static void proceed(struct attach_job *job)
 {
 	const struct session *s = job->session;
 	struct control *control = s->control;
@@ -454,7 +461,7 @@ static void load_done(struct state_job *work)
 	else if (job->cursor_bytes == 0)
 		refuse(c, job);
 	else
-		compare(job);
+		proceed(job);
 }
 
 /* ---- on the loop, without waiting ---- */
@@ -490,7 +497,7 @@ void session_attach(struct connection *c, const struct wire *w)
 	}
 	job->replaces = s->replaces != NULL;
 	if (!job->tag[0]) {
-		compare(job);
+		proceed(job);
 		return;
 	}
 	job->job.work = load_work;
