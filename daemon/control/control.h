@@ -540,6 +540,13 @@ struct control {
 	uint64_t lonely_since_ms;
 };
 
+/* Has the pool a job that has not returned to the loop? libuv counts requests of all kinds, of
+ * which we make no other. Its pages do not describe the member, so it is used only here. */
+static inline bool pool_busy(const struct control *control)
+{
+	return control->loop->active_reqs.count > 0;
+}
+
 /* Milliseconds, as of the loop's present turn. */
 static inline uint64_t connection_now(const struct connection *c)
 {

@@ -276,7 +276,7 @@ static void on_pause(uv_timer_t *timer)
 {
 	struct reload *r = timer->data;
 	struct reader_hang busy = data_thread_hang(r->control->data_thread, LIMIT_STREAMS);
-	bool idle = busy.ticks == 0 && r->control->loop->active_reqs.count == 0;
+	bool idle = busy.ticks == 0 && !pool_busy(r->control);
 	char path[LIMIT_TEXT_BYTES] = "a job of a client, or state_dir,";
 	sigset_t set;
 

@@ -241,7 +241,7 @@ static bool start(struct control *control, struct fault *fault)
 static bool goes_on(const struct control *control)
 {
 	return !control->stopping || control->connections.n > 0 || control->sessions.n > 0 ||
-	       control->loop->active_reqs.count > 0;
+	       pool_busy(control);
 }
 
 static void close_handle(uv_handle_t *handle, void *none)
