@@ -278,7 +278,7 @@ static void begin(struct attach_job *job)
 	s->stream->counts->attaches++;
 	s->stream->counts->attaches_again += s->again;
 	session_log_attach(s);
-	data_thread_tell(s->control->data_thread, s->id, DATA_THREAD_ATTACH);
+	data_thread_tell(s, DATA_THREAD_ATTACH);
 	request_join(s);
 	/* A send may find that the client is gone. Then the session leaves at once, so it must have
 	 * begun. The reply is last, so that the trainer sees the warnings now. */

@@ -317,7 +317,7 @@ static void wake(struct connection *c)
 {
 	/* A flood of needless wake-ups does not reach the data thread. */
 	if (c->session && c->session->fed && ring_wanted(&c->session->memory.ring))
-		data_thread_tell(c->control->data_thread, c->session->id, DATA_THREAD_KICK);
+		data_thread_tell(c->session, DATA_THREAD_KICK);
 }
 
 /* ---- receiving ---- */

@@ -220,10 +220,12 @@ enum {				 /* its news about a session */
 struct data_thread *data_thread_start(struct control *control, struct fault *fault);
 /* Ends the thread and closes the reader. Every feed must be gone. */
 void data_thread_stop(struct data_thread *data_thread);
-void data_thread_tell(struct data_thread *data_thread, uint32_t id, unsigned what);
+void data_thread_tell(struct session *s, unsigned what);
 /* Begins no more reads, or goes on. */
 void data_thread_pause(struct data_thread *data_thread, bool pause);
-/* As of the last tick: reader_hang(). LIMIT_STREAMS: a local read that has not ended in a pause. */
+/* In a pause: may a local read be in flight? True: *@flying is it, or has no dataset yet. */
+bool data_thread_busy(struct data_thread *data_thread, struct reader_hang *flying);
+/* As of the last tick: reader_hang(). */
 struct reader_hang data_thread_hang(struct data_thread *data_thread, uint32_t stream);
 /* The path of its shard, or the name if that is too long. */
 void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes);
@@ -367,6 +369,7 @@ struct session {
 	struct feed *feed;
 	bool fed;	       /* the data thread has the feed */
 	_Atomic unsigned news; /* flags of the data thread, which were not handled */
+	unsigned order;	       /* and those for it, under its mutex */
 	bool process_ended;
 	bool again;  /* the client was attached before, and lost its connection */
 	bool helper; /* it gets no operators' requests */

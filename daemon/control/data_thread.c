@@ -15,16 +15,17 @@ struct data_thread {
 	pthread_t thread;
 	struct engine *engine;
 	struct reader *reader;
-	struct control *control; /* of which it uses what never changes, and `news` */
+	struct control *control; /* its catalog, options and `news` */
 	_Atomic uint64_t turns;	 /* of the data thread's loop */
 
 	pthread_mutex_t lock; /* of these */
 	bool stop;
-	bool pause;			  /* no read begins */
-	uint32_t orders;		  /* sessions in `ordered` */
-	uint16_t ordered[LIMIT_SESSIONS]; /* those with an order */
-	uint8_t order[LIMIT_SESSIONS];
-	struct reader_hang hang[LIMIT_STREAMS + 1]; /* the last: while paused */
+	bool pause;				 /* no read begins */
+	uint32_t orders;			 /* sessions in `ordered` */
+	struct session *ordered[LIMIT_SESSIONS]; /* those with an order */
+	struct reader_hang hang[LIMIT_STREAMS];
+	bool busy;		   /* a pause has begun, and a local read may be in flight: */
+	struct reader_hang flying; /* this one, once the thread has followed */
 
 	/* ---- the data thread's ---- */
 	bool paused;	    /* as `pause` */
@@ -130,39 +131,39 @@ static void step(struct data_thread *f, const struct engine_event *event)
 		perform(f, &f->actions.action[i]);
 }
 
-/* False: there is none. */
-static bool take_order(struct data_thread *f, uint32_t *id, unsigned *order)
+/* NULL: there is none. */
+static struct session *take_order(struct data_thread *f, unsigned *order)
 {
-	pthread_mutex_lock(&f->lock);
-	bool any = f->orders > 0;
+	struct session *s = NULL;
 
-	if (any) {
-		*id = f->ordered[--f->orders];
-		*order = f->order[*id];
-		f->order[*id] = 0;
+	pthread_mutex_lock(&f->lock);
+	if (f->orders > 0) {
+		s = f->ordered[--f->orders];
+		*order = s->order;
+		s->order = 0;
 	}
 	pthread_mutex_unlock(&f->lock);
-	return any;
+	return s;
 }
 
+/* DATA_THREAD_DETACH is the last order of a session, which is freed after that. */
 static void obey(struct data_thread *f)
 {
-	uint32_t id;
+	struct session *s;
 	unsigned order;
 
-	while (take_order(f, &id, &order)) {
+	while ((s = take_order(f, &order))) {
 		if (order & DATA_THREAD_ATTACH) {
-			f->session[id] = f->control->sessions.of[id];
-			f->session[id]->idle_ns = (uint64_t)io_now_ns();
-			reader_allow(f->reader, id);
-			step(f, &(struct engine_event){.type = ENGINE_ATTACH,
-					.id = id,
-					.feed = f->session[id]->feed});
+			f->session[s->id] = s;
+			s->idle_ns = (uint64_t)io_now_ns();
+			reader_allow(f->reader, s->id);
+			step(f, &(struct engine_event){
+					.type = ENGINE_ATTACH, .id = s->id, .feed = s->feed});
 		}
 		if (order & DATA_THREAD_KICK)
-			step(f, &(struct engine_event){.type = ENGINE_KICK, .id = id});
+			step(f, &(struct engine_event){.type = ENGINE_KICK, .id = s->id});
 		if (order & DATA_THREAD_DETACH)
-			step(f, &(struct engine_event){.type = ENGINE_DETACH, .id = id});
+			step(f, &(struct engine_event){.type = ENGINE_DETACH, .id = s->id});
 	}
 }
 
@@ -250,7 +251,7 @@ static bool follow(struct data_thread *f)
 
 	f->paused = f->pause;
 	if (f->paused)
-		f->hang[LIMIT_STREAMS] = reader_busy(f->reader);
+		f->busy = reader_busy(f->reader, &f->flying);
 	pthread_mutex_unlock(&f->lock);
 	if (f->paused != was)
 		step(f, &(struct engine_event){
@@ -343,14 +344,16 @@ void data_thread_stop(struct data_thread *f)
 	free(f);
 }
 
-void data_thread_tell(struct data_thread *f, uint32_t id, unsigned what)
+void data_thread_tell(struct session *s, unsigned what)
 {
+	struct data_thread *f = s->control->data_thread;
+
 	pthread_mutex_lock(&f->lock);
 	bool first = f->orders == 0;
 
-	if (f->order[id] == 0)
-		f->ordered[f->orders++] = (uint16_t)id;
-	f->order[id] |= (uint8_t)what;
+	if (s->order == 0)
+		f->ordered[f->orders++] = s;
+	s->order |= what;
 	pthread_mutex_unlock(&f->lock);
 	/* Otherwise the thread was kicked before: it takes all orders in one go. */
 	if (first)
@@ -360,8 +363,8 @@ void data_thread_tell(struct data_thread *f, uint32_t id, unsigned what)
 void data_thread_pause(struct data_thread *f, bool pause)
 {
 	pthread_mutex_lock(&f->lock);
-	f->pause = pause;
-	f->hang[LIMIT_STREAMS].ticks = 1;
+	f->pause = f->busy = pause;
+	f->flying.dataset = NULL;
 	pthread_mutex_unlock(&f->lock);
 	reader_kick(f->reader);
 }
@@ -373,6 +376,16 @@ struct reader_hang data_thread_hang(struct data_thread *f, uint32_t stream)
 
 	pthread_mutex_unlock(&f->lock);
 	return hang;
+}
+
+bool data_thread_busy(struct data_thread *f, struct reader_hang *flying)
+{
+	pthread_mutex_lock(&f->lock);
+	bool busy = f->busy;
+
+	*flying = f->flying;
+	pthread_mutex_unlock(&f->lock);
+	return busy;
 }
 
 uint64_t data_thread_turns(struct data_thread *f)

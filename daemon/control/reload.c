@@ -275,8 +275,9 @@ struct catalog *reload_catalog(const struct reload_past *past, const struct conf
 static void on_pause(uv_timer_t *timer)
 {
 	struct reload *r = timer->data;
-	struct reader_hang busy = data_thread_hang(r->control->data_thread, LIMIT_STREAMS);
-	bool idle = busy.ticks == 0 && !pool_busy(r->control);
+	struct reader_hang flying;
+	bool reads = data_thread_busy(r->control->data_thread, &flying);
+	bool idle = !reads && !pool_busy(r->control);
 	char path[LIMIT_TEXT_BYTES] = "a job of a client, or state_dir,";
 	sigset_t set;
 
@@ -292,8 +293,8 @@ static void on_pause(uv_timer_t *timer)
 	} else if (uv_now(r->control->loop) - r->paused_ms < PAUSE_MS) {
 		return;
 	} else {
-		if (busy.ticks > 0 && busy.dataset)
-			hang_shard(&busy, path, sizeof(path));
+		if (reads && flying.dataset)
+			hang_shard(&flying, path, sizeof(path));
 		fault_set(&r->fault, FAULT_IO, "",
 			"%s has not ended for %d s, and a reload waits for all reads; check the "
 			"storage, then reload again",

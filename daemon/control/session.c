@@ -86,7 +86,7 @@ void session_free(struct session *s)
 {
 	struct sessions *all = &s->control->sessions;
 
-	assert(!s->fed && all->of[s->id] == s);
+	assert(!s->fed && !s->order && all->of[s->id] == s);
 	feed_free(s->feed);
 	ring_memory_free(&s->memory);
 	session_release(s);
@@ -149,7 +149,7 @@ void session_leave(struct session *s)
 		s->stream->counts->published += c.published;
 		s->stream->counts->released += c.released;
 		log_detach(s);
-		data_thread_tell(s->control->data_thread, s->id, DATA_THREAD_DETACH);
+		data_thread_tell(s, DATA_THREAD_DETACH);
 	} else if (s->connection->jobs == 0) {
 		session_end(s);
 	} /* otherwise attach_done() ends it */

@@ -317,15 +317,17 @@ static bool is_busy(const struct read *read)
 	return read->state != READ_FREE && read->state != READ_DONE;
 }
 
-struct reader_hang reader_busy(const struct reader *reader)
+bool reader_busy(const struct reader *reader, struct reader_hang *which)
 {
 	for (unsigned i = 0; i < reader->depth; i++) {
 		const struct read *read = &reader->read[i];
 
-		if (is_busy(read))
-			return (struct reader_hang){1, read->window.dataset, read->window.shard};
+		if (is_busy(read)) {
+			*which = (struct reader_hang){0, read->window.dataset, read->window.shard};
+			return true;
+		}
 	}
-	return (struct reader_hang){0};
+	return false;
 }
 
 static void read_check(const struct reader *reader, const struct read *read)

@@ -109,8 +109,8 @@ struct reader_hang {
 	const struct dataset *dataset;
 	uint64_t shard;
 };
-/* Any; its ticks are 1. */
-struct reader_hang reader_busy(const struct reader *reader);
+/* Is there one? Sets *@which to any, without its ticks. */
+bool reader_busy(const struct reader *reader, struct reader_hang *which);
 
 /* Call once a second: finds reads that do not end, and checks the invariants. */
 void reader_tick(struct reader *reader);
