@@ -125,7 +125,6 @@ static void perform(struct data_thread *f, const struct engine_action *a)
 
 static void step(struct data_thread *f, const struct engine_event *event)
 {
-	f->actions.count = 0;
 	engine_step(f->engine, event, &f->actions);
 	for (unsigned i = 0; i < f->actions.count; i++)
 		perform(f, &f->actions.action[i]);
@@ -157,8 +156,7 @@ static void obey(struct data_thread *f)
 			f->session[s->id] = s;
 			s->idle_ns = (uint64_t)io_now_ns();
 			reader_allow(f->reader, s->id);
-			step(f, &(struct engine_event){
-					.type = ENGINE_ATTACH, .id = s->id, .feed = s->feed});
+			step(f, &(struct engine_event){.type = ENGINE_ATTACH, .feed = s->feed});
 		}
 		if (order & DATA_THREAD_KICK)
 			step(f, &(struct engine_event){.type = ENGINE_KICK, .id = s->id});
@@ -176,13 +174,12 @@ static void take_done(struct data_thread *f, const struct reader_done *done)
 		f->fault = *fault;
 	step(f, &(struct engine_event){
 			.type = ENGINE_DONE,
-			.id = UINT32_MAX,
 			.tag = done->tag,
 			.fault = fault ? fault->code : FAULT_NONE,
 		});
 	/* All feeds that this fault stops must fail now: only the last fault is kept. */
 	while (fault && f->actions.more)
-		step(f, &(struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
+		step(f, &(struct engine_event){.type = ENGINE_PUMP});
 }
 
 void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes)
@@ -254,8 +251,7 @@ static bool follow(struct data_thread *f)
 		f->busy = reader_busy(f->reader, &f->flying);
 	pthread_mutex_unlock(&f->lock);
 	if (f->paused != was)
-		step(f, &(struct engine_event){
-				.type = ENGINE_PAUSE, .id = UINT32_MAX, .on = f->paused});
+		step(f, &(struct engine_event){.type = ENGINE_PAUSE, .on = f->paused});
 	return !stop;
 }
 
@@ -292,16 +288,17 @@ static void *run(void *argument)
 			reader_tick(f->reader);
 			pass_hangs(f);
 			show_reasons(f);
-			step(f, &(struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
+			step(f, &(struct engine_event){.type = ENGINE_TICK});
 			tick = now + TICK_MS;
 		}
 		if (now >= look) {
-			step(f, &(struct engine_event){.type = ENGINE_LOOK, .id = UINT32_MAX});
-			look = f->actions.active && now + LOOK_MS < tick ? now + LOOK_MS : tick;
+			step(f, &(struct engine_event){.type = ENGINE_LOOK});
+			look = engine_busy(f->engine) && now + LOOK_MS < tick ? now + LOOK_MS
+									      : tick;
 		}
 		/* One step at a time, so that a busy feed does not keep orders waiting. */
 		if (f->actions.more)
-			step(f, &(struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
+			step(f, &(struct engine_event){.type = ENGINE_PUMP});
 	}
 	return NULL;
 }

@@ -54,6 +54,11 @@ void engine_free(struct engine *engine)
 	free(engine);
 }
 
+bool engine_busy(const struct engine *engine)
+{
+	return engine->feeds > 0;
+}
+
 /* Asserts the invariants of all feeds and places: not at every step, as it walks over them. */
 static void engine_check(const struct engine *engine)
 {
@@ -282,7 +287,7 @@ static void publish(struct feed *feed, struct engine_actions *out)
 
 static void attach(struct engine *engine, struct feed *feed)
 {
-	assert(feed->options.id < LIMIT_SESSIONS && !engine->feed[feed->options.id]);
+	assert(feed && feed->options.id < LIMIT_SESSIONS && !engine->feed[feed->options.id]);
 	assert(feed->state == FEED_RUNNING && feed->planned == 0 && feed->reading == 0);
 	engine->feed[feed->options.id] = feed;
 	engine->feeds++;
@@ -292,8 +297,12 @@ static void attach(struct engine *engine, struct feed *feed)
 	engine_check(engine);
 }
 
-static void detach(struct engine *engine, struct feed *feed, struct engine_actions *out)
+static void detach(struct engine *engine, uint32_t id, struct engine_actions *out)
 {
+	struct feed *feed = engine->feed[id];
+
+	if (!feed)
+		return;
 	assert(feed->state != FEED_LEAVING);
 	feed_stop(feed);
 	feed->state = FEED_LEAVING;
@@ -302,6 +311,14 @@ static void detach(struct engine *engine, struct feed *feed, struct engine_actio
 	if (feed->away > 0)
 		emit_plain(out, ENGINE_CANCEL, feed);
 	leave_if_idle(engine, feed, out);
+}
+
+static void kick(struct engine *engine, uint32_t id)
+{
+	struct feed *feed = engine->feed[id];
+
+	if (feed && feed->state == FEED_RUNNING && feed_awake(feed))
+		feed_ready(engine, feed);
 }
 
 static void done(
@@ -408,22 +425,17 @@ static void pump(struct engine *engine, struct engine_actions *out)
 void engine_step(
 	struct engine *engine, const struct engine_event *event, struct engine_actions *out)
 {
-	assert(out->count <= ENGINE_ACTIONS - ENGINE_RESERVE);
-	assert(event->type != ENGINE_ATTACH || event->feed);
+	out->count = 0;
 	out->more = false;
-	struct feed *feed = event->id < LIMIT_SESSIONS ? engine->feed[event->id] : NULL;
-
 	switch (event->type) {
 	case ENGINE_ATTACH:
 		attach(engine, event->feed);
 		break;
 	case ENGINE_DETACH:
-		if (feed)
-			detach(engine, feed, out);
+		detach(engine, event->id, out);
 		break;
 	case ENGINE_KICK:
-		if (feed && feed->state == FEED_RUNNING && feed_awake(feed))
-			feed_ready(engine, feed);
+		kick(engine, event->id);
 		break;
 	case ENGINE_DONE:
 		done(engine, event, out);
@@ -433,7 +445,6 @@ void engine_step(
 		break;
 	case ENGINE_TICK:
 		engine_check(engine);
-		out->active = engine->feeds > 0;
 		break;
 	case ENGINE_PUMP:
 		break;

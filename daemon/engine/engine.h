@@ -69,7 +69,7 @@ struct engine_event {
 		/* Now and then: fills rings before their clients ask for it, or if the wake-up that
 		 * asked for it was lost. */
 		ENGINE_LOOK,
-		ENGINE_TICK,  /* once a second: checks invariants, and sets `active` */
+		ENGINE_TICK,  /* once a second: checks invariants */
 		ENGINE_PUMP,  /* continues after a full list of actions */
 		ENGINE_PAUSE, /* on: no read begins until further notice */
 	} type;
@@ -103,13 +103,12 @@ struct engine_action {
 
 enum {
 	ENGINE_ACTIONS = 256,
-	ENGINE_RESERVE = 8, /* actions that a step needs room for */
+	ENGINE_RESERVE = 8, /* actions that an event, or a row, needs room for */
 };
 
 struct engine_actions {
 	unsigned count;
-	bool more;   /* call again with ENGINE_PUMP, after any other events */
-	bool active; /* there are feeds, so ENGINE_LOOK is useful; only ENGINE_TICK sets it */
+	bool more; /* call again with ENGINE_PUMP, after any other events */
 	struct engine_action action[ENGINE_ACTIONS];
 };
 
@@ -117,10 +116,12 @@ struct engine_actions {
  * addition to one for each stream. NULL: out of memory. */
 struct engine *engine_new(unsigned depth, unsigned store_depth);
 void engine_free(struct engine *engine); /* no feed may be attached */
-/* Handles @event and appends actions to @out, which must have room for ENGINE_RESERVE more. The
- * caller performs the actions and resets @out->count. */
+/* Handles @event. Sets @out to the actions, which the caller performs. */
 void engine_step(
 	struct engine *engine, const struct engine_event *event, struct engine_actions *out);
+
+/* Is a feed attached? Otherwise ENGINE_LOOK is useless. */
+bool engine_busy(const struct engine *engine);
 
 /* When the wait of the client began that ENGINE_WAKE ends: ring_waits_since(). */
 uint64_t feed_waits_since(const struct feed *feed);

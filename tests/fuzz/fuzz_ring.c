@@ -187,11 +187,10 @@ static void take_action(struct rig *rig, const struct engine_action *a)
 static void step(struct rig *rig, struct engine_event event)
 {
 	do {
-		rig->out.count = 0;
 		engine_step(rig->engine, &event, &rig->out);
 		for (unsigned i = 0; i < rig->out.count; i++)
 			take_action(rig, &rig->out.action[i]);
-		event = (struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX};
+		event = (struct engine_event){.type = ENGINE_PUMP};
 	} while (rig->out.more);
 	for (uint32_t id = 0; id < FEEDS; id++)
 		if (rig->session[id].feed)
@@ -225,8 +224,7 @@ static void done(struct rig *rig, uint8_t which, enum fault_code fault)
 
 	memset(a.to, 'x', a.tokens * rig->session[a.id].ring.geometry.token_bytes);
 	rig->reading[at] = rig->reading[--rig->reads];
-	step(rig, (struct engine_event){
-			  .type = ENGINE_DONE, .id = UINT32_MAX, .tag = a.tag, .fault = fault});
+	step(rig, (struct engine_event){.type = ENGINE_DONE, .tag = a.tag, .fault = fault});
 }
 
 /* An honest client releases what is published; another writes anything. */
@@ -284,12 +282,10 @@ static void event(struct rig *rig, struct input *in)
 		done(rig, input_byte(in), FAULT_IO);
 		return;
 	case 7:
-		step(rig, (struct engine_event){
-				  .type = byte & 64 ? ENGINE_LOOK : ENGINE_TICK, .id = UINT32_MAX});
+		step(rig, (struct engine_event){.type = byte & 64 ? ENGINE_LOOK : ENGINE_TICK});
 		return;
 	case 8:
-		step(rig, (struct engine_event){
-				  .type = ENGINE_PAUSE, .id = UINT32_MAX, .on = byte & 128});
+		step(rig, (struct engine_event){.type = ENGINE_PAUSE, .on = byte & 128});
 		return;
 	case 9:
 	case 10:

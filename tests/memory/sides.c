@@ -175,7 +175,6 @@ static void share(void)
 
 static void step_engine(struct engine_event event)
 {
-	s->out.count = 0;
 	engine_step(s->engine, &event, &s->out);
 	for (unsigned i = 0; i < s->out.count; i++)
 		switch (s->out.action[i].type) {
@@ -216,13 +215,12 @@ static bool go_on(void)
 
 		memmove(s->read, s->read + 1, --s->reads * sizeof(read));
 		fill(&read);
-		step_engine((struct engine_event){
-			.type = ENGINE_DONE, .id = UINT32_MAX, .tag = read.tag});
+		step_engine((struct engine_event){.type = ENGINE_DONE, .tag = read.tag});
 		return true;
 	}
 	if (!s->out.more)
 		return false;
-	step_engine((struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
+	step_engine((struct engine_event){.type = ENGINE_PUMP});
 	return true;
 }
 
@@ -290,7 +288,7 @@ static void serve(bool looks)
 		if (feed->published == feed->batches)
 			return;
 		if (looks)
-			step_engine((struct engine_event){.type = ENGINE_LOOK, .id = UINT32_MAX});
+			step_engine((struct engine_event){.type = ENGINE_LOOK});
 		if (s->reads > 0)
 			continue;
 		channel_wait(&s->mail);

@@ -206,11 +206,10 @@ static void perform(const struct engine_action *a)
 static void step(struct engine_event event)
 {
 	do {
-		rig.out.count = 0;
 		engine_step(rig.engine, &event, &rig.out);
 		for (unsigned i = 0; i < rig.out.count; i++)
 			perform(&rig.out.action[i]);
-		event = (struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX};
+		event = (struct engine_event){.type = ENGINE_PUMP};
 	} while (rig.out.more);
 	share_stepped();
 }
@@ -229,7 +228,7 @@ static void fail_stream(unsigned stream)
 static void finish_read(struct read r, unsigned faults)
 {
 	struct client *c = &rig.client[r.action.id];
-	struct engine_event event = {.type = ENGINE_DONE, .id = UINT32_MAX, .tag = r.action.tag};
+	struct engine_event event = {.type = ENGINE_DONE, .tag = r.action.tag};
 	bool bad = r.cancelled ? chance(2) : chance(faults);
 
 	check_target(c, &r.action);
@@ -353,7 +352,7 @@ static void client_event(struct client *c)
  * feed waits for a kick that was lost. */
 static void look(void)
 {
-	step((struct engine_event){.type = ENGINE_LOOK, .id = UINT32_MAX});
+	step((struct engine_event){.type = ENGINE_LOOK});
 	for (unsigned i = 0; i < CLIENTS; i++) {
 		const struct client *c = &rig.client[i];
 
@@ -377,7 +376,7 @@ static void tick(void)
 	for (unsigned i = 0; i < CLIENTS; i++)
 		if (rig.client[i].state != ABSENT && rig.client[i].kick && rig.client[i].old_kick)
 			kick(&rig.client[i]);
-	step((struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
+	step((struct engine_event){.type = ENGINE_TICK});
 	for (unsigned i = 0; i < CLIENTS; i++)
 		rig.client[i].old_kick = rig.client[i].kick;
 	look();

@@ -24,7 +24,6 @@ static void step(struct engine_event event)
 	static struct engine_actions out;
 
 	do {
-		out.count = 0;
 		engine_step(engine, &event, &out);
 		for (unsigned i = 0; i < out.count; i++) {
 			const struct engine_action *a = &out.action[i];
@@ -36,7 +35,7 @@ static void step(struct engine_event event)
 			else
 				CHECK(a->type == ENGINE_CANCEL || a->type == ENGINE_GONE);
 		}
-		event = (struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX};
+		event = (struct engine_event){.type = ENGINE_PUMP};
 	} while (out.more);
 }
 
@@ -68,7 +67,7 @@ static void attach(uint32_t id, uint32_t stream, unsigned place, unsigned rows)
 /* Ends its first read. */
 static void one_ends(struct counted *c)
 {
-	struct engine_event done = {.type = ENGINE_DONE, .id = UINT32_MAX, .tag = c->read[0].tag};
+	struct engine_event done = {.type = ENGINE_DONE, .tag = c->read[0].tag};
 
 	memmove(c->read, c->read + 1, --c->reads * sizeof(c->read[0]));
 	step(done);
