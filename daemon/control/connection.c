@@ -262,7 +262,7 @@ static void hello(struct connection *c, const struct wire *w)
 
 	if (wire_number(w, WIRE_VERSION_KEY) != WIRE_VERSION) {
 		fault_set(&fault, FAULT_PROTOCOL, "version",
-			"this daemon speaks protocol version 1; " PHRASE_RELEASE);
+			"this daemon speaks protocol version %d; " PHRASE_RELEASE, WIRE_VERSION);
 		connection_refuse(c, wire_number(w, WIRE_SERIAL), &fault);
 		return;
 	}

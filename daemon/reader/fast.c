@@ -1,9 +1,9 @@
 /*
  * The fast path: the data thread, without waiting. A window of an open plain shard is read straight
- * into the slot, at most TRANSFER_MOST at a time; short reads are continued. With O_DIRECT whole
- * blocks go to staging, and the window is copied from there. So do windows that other shards store
- * as they are served, but never with O_DIRECT. Of other windows, those that are in memory are
- * decoded into the slot.
+ * into the slot, at most TRANSFER_MOST at a time; short reads are continued. So are windows that
+ * other shards store as they are served. With O_DIRECT, which only plain shards use, whole blocks
+ * go to staging, and the window is copied from there. Of other windows, those that are in memory
+ * are decoded into the slot.
  *
  * A read that meets anything else is passed to the slow path, which does all of it again, and words
  * the faults.

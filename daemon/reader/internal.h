@@ -75,17 +75,12 @@ struct files {
 	_Atomic bool logged; /* that a file system refuses O_DIRECT */
 };
 
-/*
- * FREE ─┬→ READING ─┬→ ENDED ─┬→ DONE ─→ FREE
- *       ├───────────┼─→       │
- *       └───────────┴─────────┴→ SLOW ─→ DONE
- */
 enum read_state {
-	READ_FREE,
-	READ_READING, /* the io reads its bytes */
-	READ_ENDED,   /* it has its window, and waits for a look at its file */
-	READ_SLOW,    /* a thread of the pool does all of it */
-	READ_DONE,    /* ready for reader_reap() */
+	READ_FREE,    /* → READING, ENDED (what it needs is in memory) or SLOW */
+	READ_READING, /* the io reads its bytes → READING (more of them), ENDED or SLOW */
+	READ_ENDED,   /* it has its window, and waits for a look at its file → DONE or SLOW */
+	READ_SLOW,    /* a thread of the pool does all of it → DONE */
+	READ_DONE,    /* ready for reader_reap() → FREE */
 };
 
 STAILQ_HEAD(reads, read);

@@ -26,7 +26,7 @@ enum {
 	PAUSE_MS = 10, /* between two tries */
 	STARTS = 5,    /* of daemons that end before they answer */
 	LINE_BYTES = 4096,
-	STOP_MS = 20000, /* a daemon gives up on hung storage after 15 s */
+	STOP_MS = 20000, /* a daemon gives up on hung storage after 7 s */
 };
 
 /* The config, its private daemon's socket (of the link), and the daemon that this process started.
