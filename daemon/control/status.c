@@ -25,9 +25,9 @@ enum {
 
 struct page {
 	uint64_t at;	/* number of the item that comes next in the document */
-	uint64_t after; /* that of the first item of this page; later: of the next page, 0: none */
-	bool full;
-	bool public; /* for anyone who reaches a port: without directories, pids and hosts */
+	uint64_t first; /* that of the first item of this page */
+	uint64_t next;	/* and of the next page; 0: none, or this one is not full yet */
+	bool public;	/* for anyone who reaches a port: without directories, pids and hosts */
 	size_t n;
 	char text[LIMIT_PACKET_BYTES - 2 * LIMIT_TEXT_BYTES];
 };
@@ -35,7 +35,7 @@ struct page {
 /* Does the next item of the document belong to the page? */
 static bool wants(struct page *p)
 {
-	return p->at++ >= p->after && !p->full;
+	return p->at++ >= p->first && !p->next;
 }
 
 /* Puts the item that wants() was asked about, which is freed. NULL: there is none. */
@@ -49,9 +49,8 @@ static void put(struct page *p, const char *name, json_t *value)
 		n = json_dumpb(
 			item, p->text + p->n + 1, room, JSON_COMPACT | JSON_REAL_PRECISION(15));
 	json_decref(item);
-	p->full = n > room && p->n > 0;
-	if (p->full)
-		p->after = p->at - 1;
+	if (n > room && p->n > 0)
+		p->next = p->at - 1;
 	if (n == 0 || n > room)
 		return;
 	p->text[p->n] = p->n == 0 ? '[' : ',';
@@ -554,7 +553,7 @@ static void put_document(struct page *p, const struct control *control)
 void status_reply(struct connection *c, const struct wire *w)
 {
 	const struct config *config = c->control->config;
-	struct page p = {.after = wire_number(w, WIRE_AFTER),
+	struct page p = {.first = wire_number(w, WIRE_AFTER),
 		.public = c->uid == c->user->all->web_uid || wire_has(w, WIRE_PUBLIC)};
 	struct wire reply = {.op = WIRE_STATUS};
 	char path[LIMIT_TEXT_BYTES];
@@ -569,7 +568,7 @@ void status_reply(struct connection *c, const struct wire *w)
 	if (p.n == 0)
 		p.text[p.n++] = '[';
 	p.text[p.n++] = ']';
-	wire_set(&reply, WIRE_AFTER, p.full ? p.after : 0);
+	wire_set(&reply, WIRE_AFTER, p.next);
 	wire_set_bytes(&reply, WIRE_ARGS, p.text, p.n);
 	connection_send(c, wire_number(w, WIRE_SERIAL), &reply);
 }
