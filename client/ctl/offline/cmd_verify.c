@@ -317,19 +317,21 @@ static uint64_t whole_to(const struct proof *p)
 
 /* ---- the verdict ---- */
 
-/* Probable causes. False: it is another one. */
+/* Probable causes. Each is written to @why. False: it is another one. */
 
 /* Only clocks tell which of two restarts was first. */
 static bool clock_was_set(const struct proof *p, FILE *why)
 {
 	const struct record_peer *peer = p->peer;
 
-	return peer->rewinding &&
-	       fprintf(why,
-		       "%s begins after %s by its clock, but at an earlier position, so rows of "
-		       "that file are void; if the clock was set back, verify the records before "
-		       "and after that moment separately",
-		       peer->rewinding->path, peer->voided->path);
+	if (!peer->rewinding)
+		return false;
+	fprintf(why,
+		"%s begins after %s by its clock, but at an earlier position, so rows of that file "
+		"are void; if the clock was set back, verify the records before and after that "
+		"moment separately",
+		peer->rewinding->path, peer->voided->path);
+	return true;
 }
 
 static bool rank_is_missing(const struct proof *p, FILE *why)
@@ -337,19 +339,20 @@ static bool rank_is_missing(const struct proof *p, FILE *why)
 	uint64_t first = p->finding[LOST][0].position, whole = whole_to(p);
 	struct taker t = taker_of(p, first);
 
-	if (p->found[LOST] == 0 || !t.generation)
+	if (p->found[LOST] == 0 || !t.generation || (t.recorded && whole <= p->from))
 		return false;
 	if (!t.recorded)
-		return fprintf(why,
+		fprintf(why,
 			"no record of rank %" PRIu64 " of %" PRIu64 " from position %" PRIu64
 			" on was given; give the records of all ranks and nodes",
 			t.rank, t.generation->begin.world, t.generation->begin.position);
-	return whole > p->from &&
-	       fprintf(why,
-		       "rank %" PRIu64 " of %" PRIu64 " recorded nothing from position %" PRIu64
-		       " on; if the run was stopped there, add --to %" PRIu64
-		       " to end the range at the last complete step",
-		       t.rank, t.generation->begin.world, first, whole);
+	else
+		fprintf(why,
+			"rank %" PRIu64 " of %" PRIu64 " recorded nothing from position %" PRIu64
+			" on; if the run was stopped there, add --to %" PRIu64
+			" to end the range at the last complete step",
+			t.rank, t.generation->begin.world, first, whole);
+	return true;
 }
 
 static bool samples_differ(const struct proof *p, FILE *why)
@@ -361,23 +364,28 @@ static bool samples_differ(const struct proof *p, FILE *why)
 		return false;
 	source = source_of(p, first->position);
 	if (!source.shard)
-		return fprintf(why,
+		fprintf(why,
 			"%s has rows past the end of the stream, or of a dataset that left the "
 			"config",
 			first->file->path);
-	return fprintf(why,
-		"%s has other tokens than shard %s of dataset %s, from another mix or another "
-		"shard; restore that shard, and have all ranks load the same checkpoint",
-		first->file->path, source.shard, source.dataset);
+	else
+		fprintf(why,
+			"%s has other tokens than shard %s of dataset %s, from another mix or "
+			"another shard; restore that shard, and have all ranks load the same "
+			"checkpoint",
+			first->file->path, source.shard, source.dataset);
+	return true;
 }
 
 static bool taken_twice(const struct proof *p, FILE *why)
 {
-	return p->found[REPEATED] > 0 &&
-	       fprintf(why,
-		       "%s has rows that were taken before: a job that ran twice, or a restart "
-		       "without its checkpoint",
-		       p->finding[REPEATED][0].file->path);
+	if (p->found[REPEATED] == 0)
+		return false;
+	fprintf(why,
+		"%s has rows that were taken before: a job that ran twice, or a restart without "
+		"its checkpoint",
+		p->finding[REPEATED][0].file->path);
+	return true;
 }
 
 /* Sets @run to the run of a file that a Loader named, RUN.RANK-PEER.PID-TIME.record. Returns the
