@@ -51,8 +51,7 @@ struct vector {
 
 /* A list is a document; without lists, a row is a token, and a batch a document. */
 struct column {
-	struct vector name;
-	char shown[64];		  /* the same, printable */
+	char name[64];
 	unsigned of;		  /* its type */
 	bool fits;		  /* it holds integers or lists of them */
 	enum shard_type type;	  /* of the tokens, if it fits */
@@ -212,15 +211,12 @@ static bool read_column(
 	uint64_t table = fb_follow(a, columns->at + 4 * (uint64_t)i);
 	struct vector children = fb_vector(a, table, FIELD_CHILDREN, 4);
 	unsigned of = (uint8_t)fb_integer(a, table, FIELD_TYPE_TYPE, 1);
+	struct vector name = fb_vector(a, table, FIELD_NAME, 1);
 	struct column child;
 
-	*c = (struct column){.name = fb_vector(a, table, FIELD_NAME, 1),
-		.of = of,
-		.fields = a->fields,
-		.buffers = a->buffers};
-	snprintf(c->shown, sizeof(c->shown), "%.*s", (int)c->name.count,
-		(const char *)a->metadata + c->name.at);
-	fault_line(c->shown);
+	*c = (struct column){.of = of, .fields = a->fields, .buffers = a->buffers};
+	snprintf(c->name, sizeof(c->name), "%.*s", (int)name.count,
+		(const char *)a->metadata + name.at);
 	if (fb_table(a, table, FIELD_DICTIONARY) > 0) {
 		c->of = TYPE_DICTIONARY;
 		children.count = 0;
@@ -229,7 +225,7 @@ static bool read_column(
 					     "column '%s' is of type %u, a union, view or run-end "
 					     "encoded, next to which no tokens can be read; write "
 					     "the file without it",
-					     c->shown, of);
+					     c->name, of);
 	}
 	if (depth > DEPTH_MOST || a->fields == FIELDS_MOST)
 		return refuse(a, "its schema has more than %d levels, or %d columns in all",
@@ -250,33 +246,19 @@ static bool check_column(struct arrow *a, const char *wanted, bool text, const c
 	if (!c->fits)
 		return refuse(a,
 			"column '%s' is of type %s; tokens must be integers or lists of integers",
-			c->shown, types[c->of].name);
+			c->name, types[c->of].name);
 	if (c->of == TYPE_FIXED_LIST && !check(a, c->list_size, 1, INT32_MAX, "a list's listSize"))
 		return false;
 	return wanted || c->of != TYPE_INT || !text ||
 	       refuse(a,
 		       "column '%s' has one number a row, next to text, as a count has; if it does "
 		       "hold tokens, set `column: %s`; columns: %s",
-		       c->shown, c->shown, all);
+		       c->name, c->name, all);
 }
 
-static bool is_called(const struct arrow *a, const struct column *c, const char *name)
-{
-	return strlen(name) == c->name.count &&
-	       memcmp(name, a->metadata + c->name.at, c->name.count) == 0;
-}
-
-/* The name of a column that excludes padding or prompts, which is not read; NULL: it is another. */
-static const char *excludes(const struct arrow *a, const struct column *c)
-{
-	static const char *const names[] = {
-		"attention_mask", "labels", "loss_mask", "completion_mask", "assistant_masks"};
-
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (is_called(a, c, names[i]))
-			return names[i];
-	return NULL;
-}
+/* Columns that exclude padding or prompts, which are not read. */
+static const char *const masks[] = {
+	"attention_mask", "labels", "loss_mask", "completion_mask", "assistant_masks", NULL};
 
 /* Chooses the config's column; otherwise tokens, input_ids or the only one. Counts the others. */
 static bool read_schema(struct arrow *a, uint64_t schema, const char *wanted)
@@ -296,17 +278,19 @@ static bool read_schema(struct arrow *a, uint64_t schema, const char *wanted)
 
 		if (!read_column(a, &fields, i, 1, &c))
 			return false;
-		unsigned rank = is_called(a, &c, called[0])   ? 0
-				: is_called(a, &c, called[1]) ? 1
-							      : 2;
+		unsigned rank = 0;
+
+		while (rank < 2 && strcmp(c.name, called[rank]) != 0)
+			rank++;
 
 		times = rank < best ? 1 : times + (rank == best);
 		if (rank < best)
 			a->column = c;
 		best = rank < best ? rank : best;
-		a->unused = a->unused ? a->unused : excludes(a, &c);
+		for (const char *const *mask = masks; *mask && !a->unused; mask++)
+			a->unused = strcmp(c.name, *mask) == 0 ? *mask : NULL;
 		text |= c.of == TYPE_STRING || c.of == TYPE_LARGE_STRING;
-		snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", c.shown);
+		snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", c.name);
 	}
 	if (best >= 2 && (wanted || fields.count != 1 || !a->column.fits))
 		return refuse(a,
@@ -315,7 +299,7 @@ static bool read_schema(struct arrow *a, uint64_t schema, const char *wanted)
 			wanted ? wanted : "tokens' or 'input_ids", all);
 	if (best < 2 && times > 1)
 		return refuse(
-			a, "two columns are called '%s'; must be exactly one", a->column.shown);
+			a, "two columns are called '%s'; must be exactly one", a->column.name);
 	return check_column(a, wanted, text, all);
 }
 
@@ -478,7 +462,7 @@ static bool read_batch(struct arrow *a, struct message *m)
 		return refuse(a,
 			"its body is compressed (%s), which is not supported; convert it: python "
 			"-m tokend tokenize --column %s -o DIR FILE",
-			fb_integer(a, compression, 0, 1) ? "ZSTD" : "LZ4_FRAME", c->shown);
+			fb_integer(a, compression, 0, 1) ? "ZSTD" : "LZ4_FRAME", c->name);
 	if (a->failed || !check(a, m->nodes.count, a->fields, a->fields, "number of nodes") ||
 		!check(a, m->buffers.count, a->buffers, a->buffers, "number of buffers") ||
 		!read_node(a, m, 0, &length) || !check(a, length, m->rows, m->rows, "length"))
@@ -507,7 +491,7 @@ static bool scan_batches(struct arrow *a)
 
 	for (;;) {
 		snprintf(a->what, sizeof(a->what), "Arrow batch %" PRIu32 ", column '%s'",
-			a->batches, a->column.shown);
+			a->batches, a->column.name);
 		if (!read_message(a, &m))
 			return false;
 		if (m.type == 0)
@@ -587,14 +571,15 @@ static bool arrow_scan(const struct shard_scan *s)
 	if (a.stream && !a.closed)
 		snprintf(facts->note, sizeof(facts->note),
 			"has no end marker: it may be truncated, or its writer was not closed");
-	else if (a.unused && !s->hint->label_mask && strcmp(a.unused, a.column.shown) != 0)
+	else if (a.unused && !s->hint->label_mask && strcmp(a.unused, a.column.name) != 0)
 		snprintf(facts->note, sizeof(facts->note),
 			"column %s is not used: if there is padding or a prompt, it is trained on; "
 			"remove it, or set label_mask",
 			a.unused);
 	facts->type = a.column.type;
 	facts->documents = a.documents;
-	memcpy(facts->column, a.column.shown, sizeof(a.column.shown));
+	memcpy(facts->column, a.column.name, sizeof(a.column.name));
+	fault_line(facts->column);
 	facts->row_tokens = (uint64_t)a.column.list_size;
 	return true;
 }

@@ -136,22 +136,6 @@ static struct bytes *open_file(int fd, const char *path, struct fault *fault)
 	return NULL;
 }
 
-static bool open_side_file(const char *path, struct bytes **b, struct fault *fault)
-{
-	const char *name = bytes_name(path);
-
-	*b = NULL;
-	if (bytes_id_at(NULL, path) == 0)
-		return true;
-	*b = open_file(-1, path, fault);
-	if (!*b && fault->error == ENOENT) /* a lost file, so it is an error */
-		return fault_data(fault,
-			"%.200s: is a link to a missing file; restore that file, or remove the "
-			"link",
-			name);
-	return *b || fault_prefix(fault, "%.200s: ", name);
-}
-
 /* ---- objects ---- */
 
 /*
@@ -166,30 +150,33 @@ void bytes_opened(const struct bytes *b)
 		b->object->block = 0;
 }
 
-/* *@b is NULL if there is no such object. */
-static bool open_object(
-	const struct objects *objects, const char *path, struct bytes **b, struct fault *fault)
+static struct bytes *open_object(
+	const struct objects *objects, const char *path, struct fault *fault)
 {
 	struct object object;
+	struct bytes *b = malloc(sizeof(*b) + sizeof(object));
+	bool found = objects->find(objects->context, path, &object);
 
-	*b = NULL;
-	if (!objects->find(objects->context, path, &object))
-		return true;
-	*b = malloc(sizeof(**b) + sizeof(object));
-	if (!*b)
-		return fault_memory(fault);
+	if (!b)
+		fault_memory(fault);
+	else if (!found)
+		fault_data(fault, "is not among the listed objects");
+	if (!b || !found) {
+		free(b);
+		return NULL;
+	}
 	object.block = STORE_BLOCK_BYTES;
 	while (object.block < BLOCK_MOST && (uint64_t)object.block * BLOCKS < object.size)
 		object.block *= 2;
-	**b = (struct bytes){.path = path,
+	*b = (struct bytes){.path = path,
 		.size = object.size,
 		.stored = object.size,
 		.plain = true,
 		.fd = -1,
 		.id = object_id(&object),
 		.objects = objects,
-		.object = memcpy(*b + 1, &object, sizeof(object))};
-	return true;
+		.object = memcpy(b + 1, &object, sizeof(object))};
+	return b;
 }
 
 /* ---- any source ---- */
@@ -197,20 +184,24 @@ static bool open_object(
 struct bytes *bytes_open(
 	int fd, const char *path, const struct objects *objects, struct fault *fault)
 {
-	struct bytes *b;
-
-	if (!objects)
-		return open_file(fd, path, fault);
-	if (open_object(objects, path, &b, fault) && !b)
-		fault_data(fault, "is not among the listed objects");
-	return b;
+	return objects ? open_object(objects, path, fault) : open_file(fd, path, fault);
 }
 
 bool bytes_open_side(
 	const struct bytes *shard, const char *path, struct bytes **b, struct fault *fault)
 {
-	return shard->objects ? open_object(shard->objects, path, b, fault)
-			      : open_side_file(path, b, fault);
+	const char *name = bytes_name(path);
+
+	*b = NULL;
+	if (bytes_id_at(shard->objects, path) == 0)
+		return true;
+	*b = bytes_open(-1, path, shard->objects, fault);
+	if (!*b && fault->error == ENOENT) /* a lost file, so it is an error */
+		return fault_data(fault,
+			"%.200s: is a link to a missing file; restore that file, or remove the "
+			"link",
+			name);
+	return *b || fault_prefix(fault, "%.200s: ", name);
 }
 
 void bytes_close(struct bytes *b)

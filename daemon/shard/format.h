@@ -217,7 +217,7 @@ struct map_span {
 struct map_span map_find(const struct map *map, uint64_t token);
 /* Moves to the next span, which must exist. */
 void map_step(const struct map *map, struct map_span *span);
-/* Sets *@byte to the offset of @token. Returns how many tokens are contiguous there, or @most.
+/* Sets *@byte to the offset of @token. Returns how many tokens are contiguous there, at most @most.
  * *@from: the last call's, to go on from there; 0 for a first one, or if @token is before it. */
 uint64_t map_extent(const struct map *map, struct map_span *from, uint64_t token, uint64_t most,
 	uint64_t *byte);

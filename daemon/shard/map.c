@@ -170,7 +170,7 @@ uint64_t map_extent(
 		if (span.at != end)
 			return span.begin - token;
 	}
-	return span.end - token;
+	return span.end - token < most ? span.end - token : most;
 }
 
 void map_mask(const struct map *m, uint64_t token, uint64_t n, uint8_t *to)

@@ -461,11 +461,12 @@ static bool find_tokens(const struct mds *m, struct sample *s, bool read)
 
 /* ---- the shard ---- */
 
-/* @window: if most samples are as long, a remark names the first that is not. */
-static bool scan_samples(struct mds *m, struct shard_facts *facts, struct map *map, uint64_t window)
+/* If most samples are as long as a window, a remark names the first that is not. */
+static bool scan_samples(
+	struct mds *m, const struct shard_hint *hint, struct shard_facts *facts, struct map *map)
 {
-	bool alike = true, large = m->b->size > SMALL;
-	uint64_t first = 0;
+	bool alike = !hint->joined, large = m->b->size > SMALL;
+	uint64_t first = 0, window = hint->window_tokens;
 	uint32_t windows = 0, odd = m->samples;
 
 	for (uint32_t i = 0; i < m->samples; i++) {
@@ -489,24 +490,16 @@ static bool scan_samples(struct mds *m, struct shard_facts *facts, struct map *m
 	}
 	facts->type = m->type;
 	facts->row_tokens = alike ? first : 0;
+	if (facts->row_tokens > 0 && (window == 0 || window == first))
+		facts->sample_tokens = first;
+	else
+		facts->documents = m->samples;
 	if (window > 0 && odd < m->samples && windows > m->samples / 2)
 		snprintf(facts->note, sizeof(facts->note),
 			"sample %" PRIu32 " is not as long as a window, as most are; so all of the "
 			"dataset are joined, and windows run over their ends",
 			odd);
 	return true;
-}
-
-/* Whether samples are rows: windows, or not yet known to be others. */
-static void judge_rows(const struct shard_hint *hint, struct shard_facts *facts, uint64_t samples)
-{
-	uint64_t row = hint->joined ? 0 : facts->row_tokens, window = hint->window_tokens;
-
-	facts->row_tokens = row;
-	if (row > 0 && (window == 0 || window == row))
-		facts->sample_tokens = row;
-	else
-		facts->documents = samples;
 }
 
 static bool mds_scan(const struct shard_scan *s)
@@ -517,13 +510,12 @@ static bool mds_scan(const struct shard_scan *s)
 	struct mds_indexes *indexes = s->hint->indexes;
 	bool fine = read_front(&m) && read_config(&m, s->hint) &&
 		    (!indexes || check_listed(&m, indexes)) &&
-		    scan_samples(&m, facts, s->map, s->hint->window_tokens);
+		    scan_samples(&m, s->hint, facts, s->map);
 
 	free(m.front);
 	if (!fine)
 		return false;
 	snprintf(facts->column, sizeof(facts->column), "%s", m.name);
-	judge_rows(s->hint, facts, m.samples);
 	return true;
 }
 

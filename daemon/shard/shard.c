@@ -179,17 +179,14 @@ static bool refuse_token(
 				     : "");
 }
 
-/* As map_extent(), and at most @n. */
+/* As map_extent(). */
 static uint64_t extent(const struct shard *shard, struct map_span *from, uint64_t token, uint64_t n,
 	uint64_t *byte)
 {
 	const struct shard_facts *facts = &shard->facts;
 
-	if (shard->map.scattered) {
-		uint64_t some = map_extent(&shard->map, from, token, n, byte);
-
-		return some < n ? some : n;
-	}
+	if (shard->map.scattered)
+		return map_extent(&shard->map, from, token, n, byte);
 	*byte = facts->data_at + token * shard_type_bytes(facts->type);
 	return n;
 }
