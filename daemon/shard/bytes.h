@@ -39,8 +39,7 @@ struct bytes {
 	uint64_t size;	      /* of the contents, after decompression */
 	uint64_t stored;      /* of the file or object */
 	bool plain;	      /* not compressed: read() is pread(fd), or a read of the object */
-	uint64_t frames;      /* number of compressed frames, or 0 */
-	uint64_t frame_bytes; /* decoded size of the largest one: the cost of reading one byte */
+	uint64_t frame_bytes; /* of the largest compressed frame, decoded: to read one byte of it */
 	uint64_t index_bytes; /* memory of the frames' index */
 	int fd;		      /* -1: an object */
 	bool owns_fd;

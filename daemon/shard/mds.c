@@ -276,14 +276,13 @@ static bool lay_out(struct mds *m, json_t *config, const struct shard_hint *hint
 		bytes = json_integer_value(size); /* of null: 0 */
 		fine = (json_is_null(size) || json_is_integer(size)) && bytes >= 0 &&
 		       bytes <= UINT32_MAX;
-		m->lengths += bytes == 0;
-		m->fixed += (uint64_t)bytes;
-		if (i < ours) {
-			m->lengths_before += bytes == 0;
-			m->fixed_before += (uint64_t)bytes;
-		} else if (i == ours) {
+		if (i == ours) {
+			m->lengths_before = m->lengths;
+			m->fixed_before = m->fixed;
 			m->size = (uint32_t)bytes;
 		}
+		m->lengths += bytes == 0;
+		m->fixed += (uint64_t)bytes;
 	}
 	if (!bytes_check(m->fault, version, 2, 2, "version"))
 		return false;

@@ -54,9 +54,9 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 			row, row);
 	if (facts->frame_bytes >= LARGE_FRAME && !facts->note[0])
 		snprintf(facts->note, sizeof(facts->note),
-			"the largest of its %" PRIu64 " zstd frames decodes to %" PRIu64
+			"the largest of its zstd frames decodes to %" PRIu64
 			" MiB, which every window in it needs; compress it in frames of 256 KiB",
-			b->frames, facts->frame_bytes >> 20);
+			facts->frame_bytes >> 20);
 }
 
 /* ---- opening ---- */
@@ -330,12 +330,14 @@ uint32_t shard_documents(
 	return count;
 }
 
-static bool read_mask(
+bool shard_loss_mask(
 	const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault)
 {
-	if (!bytes_read(shard->mask, token, to, n, fault))
+	if (!shard->mask)
+		memset(to, 1, n);
+	else if (!bytes_read(shard->mask, token, to, n, fault))
 		return fault_prefix(fault, "its loss mask: ");
-	for (uint64_t i = 0; i < n; i++) {
+	for (uint64_t i = 0; shard->mask && i < n; i++) {
 		uint8_t value = to[i]; /* clients can write to @to */
 
 		if (value > 1)
@@ -344,16 +346,6 @@ static bool read_mask(
 				" is %u; must be 0 or 1",
 				token + i, value);
 	}
-	return true;
-}
-
-bool shard_loss_mask(
-	const struct shard *shard, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault)
-{
-	if (!shard->mask)
-		memset(to, 1, n);
-	else if (!read_mask(shard, token, n, to, fault))
-		return false;
 	if (shard->map.outside > 0)
 		map_mask(&shard->map, token, n, to);
 	return true;

@@ -539,7 +539,6 @@ struct bytes *zstd_open(
 		forget(file, 0, file->size); /* opened again, it is read from the disk */
 		goto fail;
 	}
-	s->bytes.frames = s->count;
 	s->bytes.size = s->frame[s->count].begin;
 	s->own = !frames;
 	s->frames = frames ? frames : frames_new(s->bytes.frame_bytes + sizeof(struct slot));
