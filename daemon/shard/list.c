@@ -334,30 +334,23 @@ uint64_t shard_parts(const char *name, size_t *shared, char **after)
 /* Rejects a dataset that was saved twice, as 2 and as 4 files: writers do not remove others. */
 static bool refuse_saves(const struct shard_list *list, struct fault *fault)
 {
-	const char *last = NULL;
-	char *ending = NULL, *after, path[PATH_MAX];
-	uint64_t parts = 0, n;
-	size_t shared = 0, its;
+	char *ending, *after, path[PATH_MAX];
+	size_t shared, its;
 
-	for (uint64_t i = 0; i < list->count; i++) {
-		const char *name = shard_list_name(list, i);
+	for (uint64_t i = 1; i < list->count; i++) {
+		const char *last = shard_list_name(list, i - 1), *name = shard_list_name(list, i);
+		uint64_t parts = shard_parts(last, &shared, &ending),
+			 n = shard_parts(name, &its, &after);
 
-		n = shard_parts(name, &its, &after);
-		if (n == 0)
+		if (n == parts || n == 0 || parts == 0 || its != shared ||
+			memcmp(name, last, its) != 0 || strcmp(after, ending) != 0)
 			continue;
-		if (last && n != parts && its == shared && memcmp(name, last, its) == 0 &&
-			strcmp(after, ending) == 0) {
-			shard_list_path(list, i, path, sizeof(path));
-			return fault_data(fault,
-				"%s: is one of %" PRIu64 " files by its name, and %s is one of "
-				"%" PRIu64 ", so the directory has two saves, and documents would "
-				"be served twice; remove the older one, or set a pattern: *%s",
-				path, n, last, parts, strstr(name, "-of-"));
-		}
-		last = name;
-		ending = after;
-		parts = n;
-		shared = its;
+		shard_list_path(list, i, path, sizeof(path));
+		return fault_data(fault,
+			"%s: is one of %" PRIu64 " files by its name, and %s is one of %" PRIu64
+			", so the directory has two saves, and documents would be served twice; "
+			"remove the older one, or set a pattern: *%s",
+			path, n, last, parts, strstr(name, "-of-"));
 	}
 	return true;
 }

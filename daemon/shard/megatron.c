@@ -44,14 +44,12 @@ static const int8_t types[] = {
 /* The arrays must fill the file exactly, otherwise neither length can be trusted. */
 static bool check_counts(struct megatron *m)
 {
-	uint64_t rest = m->idx->size - HEADER_BYTES;
-	bool fit = m->documents > 0 && m->sequences <= rest / 12 &&
-		   m->documents <= (rest - 12 * m->sequences) / 8;
+	unsigned __int128 rest = m->idx->size - HEADER_BYTES,
+			  arrays = (unsigned __int128)m->sequences * 12;
 
-	if (fit)
-		rest -= 12 * m->sequences + 8 * m->documents;
-	m->modes = rest > 0;
-	return (fit && (rest == 0 || rest == m->sequences)) ||
+	arrays += (unsigned __int128)m->documents * 8;
+	m->modes = rest != arrays;
+	return (m->documents > 0 && (rest == arrays || rest == arrays + m->sequences)) ||
 	       refuse(m,
 		       "sequence count is %" PRIu64 " and document boundary count is %" PRIu64
 		       ", which do not fill its %" PRIu64 " bytes",

@@ -31,13 +31,6 @@ static bool is_npy(const struct bytes *b)
 
 /* ---- the header ---- */
 
-struct header {
-	enum shard_type type;
-	bool fortran;
-	uint64_t rows, columns; /* columns: 0: it has one dimension */
-	uint64_t data_at;	/* offset of the values */
-};
-
 #define refuse(fault, ...) fault_data(fault, "NumPy header: " __VA_ARGS__)
 
 /* The value of @key, which must be there once. NULL: @fault. */
@@ -58,7 +51,7 @@ static const char *value_of(const char *text, const char *key, struct fault *fau
 }
 
 /* "'<u2'", "'|i1'", …: the byte order, u or i, and the number of bytes. */
-static bool take_type(const char *text, struct header *h, struct fault *fault)
+static bool take_type(const char *text, enum shard_type *type, struct fault *fault)
 {
 	char order = 0, kind = 0;
 	unsigned bytes = 0;
@@ -67,7 +60,7 @@ static bool take_type(const char *text, struct header *h, struct fault *fault)
 	sscanf(text, "%*['\"]%c%c%1u%*['\"]%n", &order, &kind, &bytes, &end);
 	if (end > 0 && __builtin_popcount(bytes) == 1 && (kind == 'u' || kind == 'i') &&
 		(order == '<' || (bytes == 1 && strchr("|>=", order)))) {
-		h->type = (enum shard_type)(2 * __builtin_ctz(bytes) + (kind == 'i'));
+		*type = (enum shard_type)(2 * __builtin_ctz(bytes) + (kind == 'i'));
 		return true;
 	}
 	return refuse(fault,
@@ -76,36 +69,42 @@ static bool take_type(const char *text, struct header *h, struct fault *fault)
 		n < 32 ? n : 32, text, order == '>' ? "big-endian" : "not an integer type");
 }
 
-/* "(5,)" or "(3, 4)". A number below 0 becomes one that does not fit the size of the file. */
-static bool take_shape(const char *text, struct header *h, struct fault *fault)
+/* "(5,)" or "(3, 4)". A number below 0 becomes one that does not fit the size of the file.
+ * *@columns: 0: it has one dimension. */
+static bool take_shape(const char *text, uint64_t *rows, uint64_t *columns, struct fault *fault)
 {
 	int end = 0;
 
-	if (sscanf(text, "(%" SCNu64 " , %" SCNu64 " %n", &h->rows, &h->columns, &end) == 2 &&
+	if (sscanf(text, "(%" SCNu64 " , %" SCNu64 " %n", rows, columns, &end) == 2 &&
 		text[end] == ')') {
-		h->rows *= h->columns > 0; /* (5, 0) has no tokens */
+		*rows *= *columns > 0; /* (5, 0) has no tokens */
 		return true;
 	}
-	h->columns = 0;
-	return (sscanf(text, "(%" SCNu64 " , %n", &h->rows, &end) == 1 && text[end] == ')') ||
+	*columns = 0;
+	return (sscanf(text, "(%" SCNu64 " , %n", rows, &end) == 1 && text[end] == ')') ||
 	       refuse(fault, "shape is %.*s; must be one dimension, as (5,), or two, as (3, 4)",
 		       (int)strcspn(text, ")") + 1, text);
 }
 
-static bool parse(const char *text, struct header *h, struct fault *fault)
+static bool parse(const char *text, struct shard_facts *facts, uint64_t *rows, struct fault *fault)
 {
 	const char *descr = value_of(text, "descr", fault);
 	const char *order = descr ? value_of(text, "fortran_order", fault) : NULL;
 	const char *shape = order ? value_of(text, "shape", fault) : NULL;
 
-	if (!shape || !take_type(descr, h, fault) || !take_shape(shape, h, fault))
+	if (!shape || !take_type(descr, &facts->type, fault) ||
+		!take_shape(shape, rows, &facts->row_tokens, fault))
 		return false;
-	h->fortran = strncmp(order, "True", 4) == 0;
-	return h->fortran || strncmp(order, "False", 5) == 0 ||
-	       refuse(fault, "fortran_order must be True or False");
+	return strncmp(order, "False", 5) == 0 ||
+	       (strncmp(order, "True", 4) == 0 && facts->row_tokens == 0) ||
+	       refuse(fault,
+		       "fortran_order is %.4s; must be False, otherwise rows are not contiguous; "
+		       "write it in C order",
+		       order);
 }
 
-static bool read_header(const struct bytes *b, struct header *h, struct fault *fault)
+static bool read_header(
+	const struct bytes *b, struct shard_facts *facts, uint64_t *rows, struct fault *fault)
 {
 	const uint8_t *head = b->head;
 
@@ -127,36 +126,31 @@ static bool read_header(const struct bytes *b, struct header *h, struct fault *f
 
 	for (char *at = text; at && (at = strchr(at, 'L'));)
 		*at = ' '; /* of Python 2's long integers: (5L,) */
-	bool fine = text && parse(text, h, fault);
+	bool fine = text && parse(text, facts, rows, fault);
 
 	free(text);
-	h->data_at = begin + length;
+	facts->data_at = begin + length;
 	return fine;
 }
 
 static bool npy_scan(const struct shard_scan *s)
 {
 	struct shard_facts *facts = s->facts;
-	struct header h = {.fortran = false};
-	uint64_t bytes;
+	uint64_t rows, bytes;
 
-	if (!read_header(s->b, &h, s->fault))
+	if (!read_header(s->b, facts, &rows, s->fault))
 		return false;
-	if (h.fortran && h.columns > 0)
-		return refuse(s->fault,
-			"fortran_order is True, so rows are not contiguous; write it in C order");
-	uint64_t left = s->b->size - h.data_at, columns = h.columns > 0 ? h.columns : 1;
+	uint64_t left = s->b->size - facts->data_at,
+		 columns = facts->row_tokens > 0 ? facts->row_tokens : 1;
 
-	facts->type = h.type;
-	facts->data_at = h.data_at;
-	facts->row_tokens = h.columns;
-	return (!__builtin_mul_overflow(h.rows, columns, &facts->tokens) &&
-		       !__builtin_mul_overflow(facts->tokens, shard_type_bytes(h.type), &bytes) &&
+	return (!__builtin_mul_overflow(rows, columns, &facts->tokens) &&
+		       !__builtin_mul_overflow(
+			       facts->tokens, shard_type_bytes(facts->type), &bytes) &&
 		       bytes == left) ||
 	       refuse(s->fault,
 		       "shape is (%" PRIu64 ", %" PRIu64 ") of %s; the file has %" PRIu64
 		       " bytes after the header: it is damaged, or truncated",
-		       h.rows, columns, shard_type_name(h.type), left);
+		       rows, columns, shard_type_name(facts->type), left);
 }
 
 const struct shard_format shard_npy = {

@@ -75,22 +75,6 @@ static bool take_map(struct shard *shard, struct fault *fault)
 	return !shard->index || bytes_settled(shard->index, fault);
 }
 
-/* Reads header, index and list of document bounds; all of them if @whole. */
-static bool scan(
-	struct shard *shard, const struct shard_hint *hint, bool whole, struct fault *fault)
-{
-	const struct shard_format *format = shard->format;
-	const struct bytes *index = shard->index;
-	struct shard_facts *facts = &shard->facts;
-	const struct shard_scan s = {shard->bytes, index, hint, facts, &shard->map, fault};
-
-	shard->map = (struct map){.joins = !hint->documents, .counts = !whole};
-	*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = true};
-	facts->index = index ? index->id : 0;
-	return format->scan(&s) && (format->indexed ? take_map(shard, fault) : bounds_scan(&s)) &&
-	       (!hint->loss_mask || mask_open(format, &s, &shard->mask));
-}
-
 /* Reads the first bytes, for all formats, so that none takes an error for "not mine". */
 static bool read_head(struct bytes *b, uint8_t head[BYTES_HEAD], struct fault *fault)
 {
@@ -98,11 +82,13 @@ static bool read_head(struct bytes *b, uint8_t head[BYTES_HEAD], struct fault *f
 	return bytes_begin(b, head, b->size < BYTES_HEAD ? b->size : BYTES_HEAD, fault);
 }
 
-/* Fills @shard, whose format may be NULL, and which has the file as it is stored. */
+/* Fills @shard, whose format may be NULL, and which has the file as it is stored: reads header,
+ * index and list of document bounds; all of them if @whole. */
 static bool load(
 	struct shard *shard, const struct shard_hint *hint, bool whole, struct fault *fault)
 {
 	struct bytes *b = shard->bytes;
+	struct shard_facts *facts = &shard->facts;
 	uint8_t head[BYTES_HEAD];
 	char path[PATH_MAX];
 
@@ -113,12 +99,20 @@ static bool load(
 		if (!b || !read_head(b, head, fault))
 			return false;
 	}
-	shard->format = shard_recognise(b, shard->format, hint->type, fault);
-	if (!shard->format ||
-		!side_open(SIDE_INDEX, shard->format, b, hint, path, &shard->index, fault) ||
-		!scan(shard, hint, whole, fault))
+	const struct shard_format *format = shard_recognise(b, shard->format, hint->type, fault);
+
+	if (!format || !side_open(SIDE_INDEX, format, b, hint, path, &shard->index, fault))
 		return false;
-	finish(b, hint, &shard->facts);
+	const struct shard_scan s = {b, shard->index, hint, facts, &shard->map, fault};
+
+	shard->format = format;
+	shard->map = (struct map){.joins = !hint->documents, .counts = !whole};
+	*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = true};
+	facts->index = shard->index ? shard->index->id : 0;
+	if (!format->scan(&s) || !(format->indexed ? take_map(shard, fault) : bounds_scan(&s)) ||
+		(hint->loss_mask && !mask_open(format, &s, &shard->mask)))
+		return false;
+	finish(b, hint, facts);
 	return true;
 }
 
@@ -163,7 +157,7 @@ static bool refuse_token(
 	const struct shard_facts *facts, const char *from, uint64_t token, struct fault *fault)
 {
 	uint64_t most = facts->token_bytes == 2 ? UINT16_MAX : UINT32_MAX, value = 0;
-	uint32_t width = shard_type_bytes(facts->type), served;
+	uint32_t width = shard_type_bytes(facts->type), unused = 64 - 8 * width, served;
 
 	for (; convert_tokens(facts->type, facts->token_bytes, from, 1, &served); from += width)
 		token++;
@@ -172,8 +166,7 @@ static bool refuse_token(
 
 	return fault_set(fault, FAULT_TOKEN, "",
 		"token %" PRIu64 " is %s%" PRIu64 "; must be 0 to %" PRIu64 "%s", token,
-		negative ? "-" : "",
-		negative ? -value << (64 - 8 * width) >> (64 - 8 * width) : value, most,
+		negative ? "-" : "", negative ? -value << unused >> unused : value, most,
 		negative	     ? "; tokenize the shard again"
 		: most == UINT16_MAX ? ", or set dtype: u32"
 				     : "");

@@ -165,19 +165,6 @@ static bool take(struct reading *r, char c)
 	return true;
 }
 
-/* After the last byte: the tokens after the last document are outside documents. */
-static bool finish(struct reading *r)
-{
-	struct map *map = r->map;
-
-	if (r->quoted)
-		return refuse(r, "ends inside quotes: the file is truncated");
-	if (!end_row(r))
-		return false;
-	map_add(map, map->tokens, r->tokens - map->tokens, true);
-	return map_done(map) || fault_memory(r->fault);
-}
-
 /* Decodes and parses all gzip members of the file, which z has as its input. */
 static bool read_members(struct reading *r)
 {
@@ -200,7 +187,13 @@ static bool read_members(struct reading *r)
 			if (!take(r, (char)*c))
 				return false;
 	}
-	return finish(r);
+	if (r->quoted)
+		return refuse(r, "ends inside quotes: the file is truncated");
+	if (!end_row(r))
+		return false;
+	/* The tokens after the last document are outside documents. */
+	map_add(r->map, r->map->tokens, r->tokens - r->map->tokens, true);
+	return map_done(r->map) || fault_memory(r->fault);
 }
 
 static bool read_list(const struct shard_scan *s, const struct bytes *file)

@@ -22,7 +22,6 @@
 
 enum {
 	HEADER_MOST = 18,
-	PAGE_MOST = 2 << 20,
 	SKIPPABLE_BYTES = 8, /* magic and length */
 	FOOTER_BYTES = 9,
 	HEAD_FROM = 1 << 20, /* bytes; of larger frames the first bytes are decoded by themselves */
@@ -117,17 +116,10 @@ static bool decode(const struct source *s, const struct frame *f, char *to, stru
 
 reread_receiver *reread_told;
 
-/*
- * Drops bytes [at, at + n) of the file from the page cache, which would return the same again. The
- * kernel drops only pages entirely within the range, so it ends at the boundaries of the largest
- * folios.
- */
-static void forget(const struct bytes *file, uint64_t at, uint64_t n)
+/* Drops the file from the page cache, which would return the same again. */
+static void forget(const struct bytes *file)
 {
-	uint64_t from = at / PAGE_MOST * PAGE_MOST, end = at + n + PAGE_MOST - 1;
-
-	posix_fadvise(file->fd, (off_t)from, (off_t)(end / PAGE_MOST * PAGE_MOST - from),
-		POSIX_FADV_DONTNEED);
+	posix_fadvise(file->fd, 0, 0, POSIX_FADV_DONTNEED);
 }
 
 /* Decodes a frame; once more if it is damaged, because a bit may have flipped on the way. */
@@ -140,7 +132,7 @@ static bool decode_twice(
 		return false;
 	const struct fault first = *fault;
 
-	forget(s->file, f->from, length_of(f));
+	forget(s->file);
 	if (!decode(s, f, to, fault))
 		return false;
 	if (reread_told)
@@ -536,7 +528,7 @@ struct bytes *zstd_open(
 		!(n == FOOTER_BYTES && bytes_u32(footer + 5) == seekable_magic
 				? read_table(s, footer, fault)
 				: read_header(s, fault))) {
-		forget(file, 0, file->size); /* opened again, it is read from the disk */
+		forget(file); /* opened again, it is read from the disk */
 		goto fail;
 	}
 	s->bytes.size = s->frame[s->count].begin;
