@@ -63,8 +63,7 @@ struct column {
 
 /* An open file or stream. */
 struct arrow {
-	const struct bytes *b;
-	struct fault *fault;
+	const struct shard_scan *s;
 	bool stream;
 	bool closed;	   /* the end marker was found */
 	uint64_t at, end;  /* of the messages that are still to be read */
@@ -75,9 +74,8 @@ struct arrow {
 	char what[120];		  /* "Arrow batch 17, column 'tokens'" */
 	struct column column;	  /* with the tokens */
 	uint32_t fields, buffers; /* of all columns */
-	struct map *map;
-	uint64_t documents; /* that were read */
-	const char *unused; /* a column that tells what is not to be trained on; or NULL */
+	uint64_t documents;	  /* that were read */
+	const char *unused;	  /* a column that tells what is not to be trained on; or NULL */
 };
 
 /* A message; the members after the body are those of a batch. */
@@ -90,9 +88,9 @@ struct message {
 };
 
 /* Both put before a fault in the message that is read what it is. */
-#define refuse(a, text, ...) fault_data((a)->fault, "%s: " text, (a)->what, ##__VA_ARGS__)
+#define refuse(a, text, ...) fault_data((a)->s->fault, "%s: " text, (a)->what, ##__VA_ARGS__)
 #define check(a, value, least, most, text, ...)                                                    \
-	bytes_check((a)->fault, value, least, most, "%s: " text, (a)->what, ##__VA_ARGS__)
+	bytes_check((a)->s->fault, value, least, most, "%s: " text, (a)->what, ##__VA_ARGS__)
 
 /* ---- metadata ---- */
 
@@ -100,7 +98,7 @@ struct message {
  * A flatbuffer may be damaged or forged: each offset is compared with its size before it is
  * followed. Nothing needs to be aligned. A table is its offset; 0: it is absent. Fields are given
  * by their numbers in the table's schema. An absent field is 0, or empty. After a failure, which
- * fills a->fault, all fields are absent.
+ * fills a->s->fault, all fields are absent.
  */
 
 static bool fb_has(struct arrow *a, uint64_t at, uint64_t n)
@@ -311,7 +309,7 @@ static bool load(struct arrow *a, uint64_t at, uint64_t n)
 	if (!check(a, n, 1, METADATA_MOST, "its metadata's length"))
 		return false;
 	free(a->metadata);
-	a->metadata = bytes_load(a->b, at, n, a->fault);
+	a->metadata = bytes_load(a->s->b, at, n, a->s->fault);
 	a->metadata_bytes = n;
 	a->failed = false;
 	return a->metadata;
@@ -326,7 +324,7 @@ static bool read_message(struct arrow *a, struct message *m)
 	if (left == 0 || (left < PREFIX_BYTES && !a->stream))
 		return true; /* some writers put less than a marker before the footer */
 	if (!check(a, left, PREFIX_BYTES, INT64_MAX, "bytes that are left") ||
-		!bytes_read(a->b, a->at, prefix, PREFIX_BYTES, a->fault))
+		!bytes_read(a->s->b, a->at, prefix, PREFIX_BYTES, a->s->fault))
 		return false;
 	int32_t length = (int32_t)bytes_u32(prefix + 4);
 
@@ -363,11 +361,11 @@ static bool read_message(struct arrow *a, struct message *m)
 /* Finds the messages of a file. *@batches: number of batches, as its footer says. */
 static bool find_messages(struct arrow *a, uint32_t *batches)
 {
-	const struct bytes *b = a->b;
+	const struct bytes *b = a->s->b;
 	uint8_t end[END_BYTES] = {0};
 
 	if (b->size >= BEGIN_BYTES + END_BYTES &&
-		!bytes_read(b, b->size - END_BYTES, end, END_BYTES, a->fault))
+		!bytes_read(b, b->size - END_BYTES, end, END_BYTES, a->s->fault))
 		return false;
 	if (memcmp(b->head, magic, MAGIC_BYTES) != 0 || memcmp(end + 4, magic, MAGIC_BYTES) != 0)
 		return refuse(a,
@@ -425,7 +423,7 @@ static bool find_buffer(struct arrow *a, const struct message *m, unsigned i, co
 static bool add_lists(struct arrow *a, const struct message *m, uint64_t items, uint64_t values)
 {
 	uint32_t width = a->column.offset_bytes;
-	struct bytes_array offsets = {.b = a->b, .count = m->rows + 1, .width = width};
+	struct bytes_array offsets = {.b = a->s->b, .count = m->rows + 1, .width = width};
 	uint64_t last = 0;
 
 	if (m->rows == 0)
@@ -433,7 +431,7 @@ static bool add_lists(struct arrow *a, const struct message *m, uint64_t items, 
 	if (!find_buffer(a, m, 1, "offsets", offsets.count, width, &offsets.at))
 		return false;
 	for (uint64_t i = 0; i < offsets.count; i++) {
-		const uint8_t *item = bytes_item(&offsets, i, a->fault);
+		const uint8_t *item = bytes_item(&offsets, i, a->s->fault);
 
 		if (!item)
 			return false;
@@ -442,7 +440,8 @@ static bool add_lists(struct arrow *a, const struct message *m, uint64_t items, 
 		if (!check(a, at, last, items, "offset %" PRIu64, i))
 			return false;
 		if (i > 0)
-			map_add(a->map, values + last * a->map->width, (uint64_t)at - last, false);
+			map_add(a->s->map, values + last * a->s->map->width, (uint64_t)at - last,
+				false);
 		last = (uint64_t)at;
 	}
 	return true;
@@ -469,7 +468,7 @@ static bool read_batch(struct arrow *a, struct message *m)
 		return false;
 	items = length;
 	if ((!flat && !read_node(a, m, 1, &items)) ||
-		!find_buffer(a, m, c->values, "values", items, a->map->width, &values))
+		!find_buffer(a, m, c->values, "values", items, a->s->map->width, &values))
 		return false;
 	a->documents += flat ? 1 : m->rows;
 	if (c->offset_bytes)
@@ -481,7 +480,7 @@ static bool read_batch(struct arrow *a, struct message *m)
 			"%" PRIu64 " lists of %" PRIu64 " tokens have only %" PRIu64 " items",
 			lists, size, items);
 	for (uint64_t i = 0; i < lists; i++)
-		map_add(a->map, values + i * size * a->map->width, size, false);
+		map_add(a->s->map, values + i * size * a->s->map->width, size, false);
 	return true;
 }
 
@@ -531,7 +530,7 @@ static bool check_not_cache(const struct bytes *b, struct fault *fault)
 		directory, b->path);
 }
 
-static bool scan(struct arrow *a, const struct shard_hint *hint)
+static bool scan(struct arrow *a)
 {
 	struct message m;
 	uint32_t batches = 0;
@@ -542,13 +541,13 @@ static bool scan(struct arrow *a, const struct shard_hint *hint)
 	snprintf(a->what, sizeof(a->what), "Arrow schema");
 	if (!read_message(a, &m) ||
 		!check(a, m.type, HEADER_SCHEMA, HEADER_SCHEMA, "header_type") ||
-		!read_schema(a, m.header, hint->column))
+		!read_schema(a, m.header, a->s->hint->column))
 		return false;
-	a->map->width = shard_type_bytes(a->column.type);
+	a->s->map->width = shard_type_bytes(a->column.type);
 	if (!scan_batches(a))
 		return false;
 	return a->stream || a->batches == batches ||
-	       fault_data(a->fault,
+	       fault_data(a->s->fault,
 		       "Arrow footer: recordBatches has %" PRIu32
 		       " items, but the file has %" PRIu32 " batches before its end",
 		       batches, a->batches);
@@ -558,12 +557,8 @@ static bool arrow_scan(const struct shard_scan *s)
 {
 	const struct bytes *b = s->b;
 	struct shard_facts *facts = s->facts;
-	struct arrow a = {.b = b,
-		.fault = s->fault,
-		.stream = bytes_u32(b->head) == CONTINUED,
-		.end = b->size,
-		.map = s->map};
-	bool fine = (!a.stream || check_not_cache(b, s->fault)) && scan(&a, s->hint);
+	struct arrow a = {.s = s, .stream = bytes_u32(b->head) == CONTINUED, .end = b->size};
+	bool fine = (!a.stream || check_not_cache(b, s->fault)) && scan(&a);
 
 	free(a.metadata);
 	if (!fine)

@@ -131,6 +131,9 @@ bool bytes_side_path(
 
 /* ---- helpers for formats ---- */
 
+/* Makes room for @needed items of @item bytes in an array of *@room. False: out of memory. */
+bool bytes_grow(void **array, size_t *room, size_t needed, size_t item);
+
 /* fault_data(fault, text, …): the contents of a file are wrong. Always false. */
 #define fault_data(fault, ...) fault_set(fault, FAULT_DATA, "", __VA_ARGS__)
 

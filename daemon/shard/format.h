@@ -194,9 +194,9 @@ struct map {
 	uint64_t last_at, last; /* the last span, which is not stored yet, and its tokens */
 	bool last_gap;
 	uint8_t *code; /* the encoded spans */
-	uint64_t bytes, bytes_room;
 	struct map_anchor *anchor;
-	uint64_t spans, anchors_room;
+	uint64_t bytes, spans;
+	size_t bytes_room, anchors_room;
 };
 
 /* Appends a span; ignores an empty one. @at: offset of its first token. */

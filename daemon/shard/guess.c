@@ -44,11 +44,8 @@ static double distance(const struct histogram *a, const struct histogram *b)
 {
 	double sum = 0;
 
-	for (unsigned i = 0; i < 257; i++) {
-		double d = (double)a->count[i] / a->n - (double)b->count[i] / b->n;
-
-		sum += d < 0 ? -d : d;
-	}
+	for (unsigned i = 0; i < 257; i++)
+		sum += fabs((double)a->count[i] / a->n - (double)b->count[i] / b->n);
 	return sum / 2;
 }
 

@@ -17,18 +17,6 @@
 
 /* ---- names ---- */
 
-static bool grow(void **array, size_t *room, size_t needed, size_t item)
-{
-	size_t more = needed <= *room ? *room : needed + needed / 2 + 64;
-	void *grown = more == *room ? *array : realloc(*array, more * item);
-
-	if (grown) {
-		*array = grown;
-		*room = more;
-	}
-	return grown;
-}
-
 bool shard_list_add_between(struct shard_list *list, const char *before, const char *name,
 	const void *after, size_t after_bytes, struct fault *fault)
 {
@@ -39,8 +27,8 @@ bool shard_list_add_between(struct shard_list *list, const char *before, const c
 		return fault_set(fault, FAULT_ARGUMENT, "",
 			"the names of this dataset's shards exceed 4 GiB in total; use fewer, "
 			"larger shards");
-	if (!grow((void **)&list->paths, &list->paths_room, list->bytes + n, 1) ||
-		!grow((void **)&list->at, &list->at_room, list->count + 1, sizeof(*list->at)))
+	if (!bytes_grow((void **)&list->paths, &list->paths_room, list->bytes + n, 1) ||
+		!bytes_grow((void **)&list->at, &list->at_room, list->count + 1, sizeof(*list->at)))
 		return fault_memory(fault);
 	to = list->paths + list->bytes;
 	memcpy(to, before, begin);

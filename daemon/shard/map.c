@@ -17,21 +17,6 @@ struct map_anchor {
 	uint64_t token, byte, code;
 };
 
-static bool resize(struct map *m, uint64_t bytes, uint64_t anchors)
-{
-	uint8_t *code = realloc(m->code, bytes);
-
-	m->code = code ? code : m->code;
-	struct map_anchor *grown = reallocarray(m->anchor, anchors, sizeof(*grown));
-
-	m->anchor = grown ? grown : m->anchor;
-	if (!code || !grown)
-		return false;
-	m->bytes_room = bytes;
-	m->anchors_room = anchors;
-	return true;
-}
-
 static void put(struct map *m, uint64_t value)
 {
 	for (; value >= 0x80; value >>= 7)
@@ -51,14 +36,6 @@ static inline uint64_t take(const uint8_t **code)
 	return value;
 }
 
-/* Makes room for one more span. */
-static bool grow(struct map *m)
-{
-	return (m->bytes_room - m->bytes >= CODE_MOST && m->spans / STRIDE < m->anchors_room) ||
-	       resize(m, m->bytes_room + m->bytes_room / 2 + 64,
-		       m->anchors_room + m->anchors_room / 2 + 1);
-}
-
 static void store_last(struct map *m)
 {
 	uint64_t skipped = m->last_at - m->byte;
@@ -66,7 +43,10 @@ static void store_last(struct map *m)
 	if (m->spans == 0)
 		m->data_at = m->last_at;
 	m->scattered |= m->spans > 0 && skipped != 0;
-	m->failed |= !m->counts && !grow(m);
+	m->failed |= !m->counts &&
+		     (!bytes_grow((void **)&m->code, &m->bytes_room, m->bytes + CODE_MOST, 1) ||
+			     !bytes_grow((void **)&m->anchor, &m->anchors_room,
+				     m->spans / STRIDE + 1, sizeof(*m->anchor)));
 	if (!m->counts && !m->failed) {
 		if (m->spans % STRIDE == 0)
 			m->anchor[m->spans / STRIDE] =
@@ -100,8 +80,6 @@ bool map_done(struct map *m)
 	if (m->last > 0)
 		store_last(m);
 	m->last = 0;
-	if (m->spans > 0 && !m->counts && !m->failed)
-		(void)resize(m, m->bytes, (m->spans - 1) / STRIDE + 1);
 	return !m->failed;
 }
 

@@ -34,8 +34,7 @@ enum {
 
 /* A shard that is being read. */
 struct mds {
-	const struct bytes *b;
-	struct fault *fault;
+	const struct shard_scan *s;
 	uint32_t samples;
 	uint8_t *front; /* the first bytes: up to the first sample, and some of that */
 	uint64_t front_bytes;
@@ -55,7 +54,7 @@ struct sample {
 	uint64_t at, tokens;
 };
 
-#define refuse(m, ...) fault_data((m)->fault, __VA_ARGS__)
+#define refuse(m, ...) fault_data((m)->s->fault, __VA_ARGS__)
 
 /* ---- index.json ---- */
 
@@ -153,15 +152,16 @@ static json_t *load_index(const struct bytes *index, struct fault *fault)
 }
 
 /* The index at @path, read now or for another shard. A failure is not kept. NULL: @fault. */
-static const json_t *index_at(struct mds_indexes *indexes, const struct bytes *shard,
-	const char *path, struct fault *fault)
+static const json_t *index_at(const struct shard_scan *s, const char *path)
 {
+	struct mds_indexes *indexes = s->hint->indexes;
+	struct fault *fault = s->fault;
 	struct bytes *file = NULL;
 
 	pthread_mutex_lock(&indexes->lock);
 	json_t *x = json_object_get(indexes->read, path);
 
-	if (!x && bytes_open_side(shard, path, &file, fault)) {
+	if (!x && bytes_open_side(s->b, path, &file, fault)) {
 		x = file ? load_index(file, fault) : json_null();
 		bytes_close(file);
 		if (x && json_object_set_new_nocheck(indexes->read, path, x) != 0) {
@@ -174,14 +174,13 @@ static const json_t *index_at(struct mds_indexes *indexes, const struct bytes *s
 }
 
 /* Checks the shard by the index, if there is one, that calls it @name, the end of @raw. */
-static bool check_index(
-	const struct mds *m, struct mds_indexes *indexes, const char *raw, const char *name)
+static bool check_index(const struct mds *m, const char *raw, const char *name)
 {
 	char path[PATH_MAX];
 	json_int_t samples, bytes;
 
 	snprintf(path, sizeof(path), "%.*sindex.json", (int)(name - raw), raw);
-	const json_t *x = index_at(indexes, m->b, path, m->fault);
+	const json_t *x = index_at(m->s, path);
 
 	if (!x || json_is_null(x))
 		return x;
@@ -189,11 +188,11 @@ static bool check_index(
 		return refuse(m,
 			"is not among the %zu shards of %.200s; move it away, or rewrite the index",
 			json_object_size(x), path);
-	return (samples == m->samples && (uint64_t)bytes == m->b->size) ||
+	return (samples == m->samples && (uint64_t)bytes == m->s->b->size) ||
 	       refuse(m,
 		       "has %" PRIu32 " samples and %" PRIu64 " raw bytes; in %.200s it has "
 		       "%" JSON_INTEGER_FORMAT " and %" JSON_INTEGER_FORMAT,
-		       m->samples, m->b->size, path, samples, bytes);
+		       m->samples, m->s->b->size, path, samples, bytes);
 }
 
 /*
@@ -201,9 +200,9 @@ static bool check_index(
  * that they list exist: the index in its directory, and the one above, which is a merged one, and
  * calls the shard DIRECTORY/NAME.
  */
-static bool check_listed(const struct mds *m, struct mds_indexes *indexes)
+static bool check_listed(const struct mds *m)
 {
-	const char *path = m->b->path, *end = bytes_ending(path, ".mds");
+	const char *path = m->s->b->path, *end = bytes_ending(path, ".mds");
 	char raw[PATH_MAX]; /* its path without .zst */
 
 	snprintf(raw, sizeof(raw), "%.*s", end ? (int)(end - path) + 4 : PATH_MAX, path);
@@ -211,8 +210,7 @@ static bool check_listed(const struct mds *m, struct mds_indexes *indexes)
 
 	while (up > raw && (up == name || up[-1] != '/'))
 		up--;
-	return check_index(m, indexes, raw, name) &&
-	       (up == name || *up == '/' || check_index(m, indexes, raw, up));
+	return check_index(m, raw, name) && (up == name || *up == '/' || check_index(m, raw, up));
 }
 
 /* ---- columns ---- */
@@ -221,8 +219,9 @@ static bool check_listed(const struct mds *m, struct mds_indexes *indexes)
  * Whether a column of this encoding holds tokens: `bytes`, `ndarray`, `ndarray:TYPE`, or
  * `ndarray:TYPE:SHAPE`, whose values are raw, too. Fills the members of @m that depend on it.
  */
-static bool encoding(const char *text, const struct shard_hint *hint, struct mds *m)
+static bool encoding(struct mds *m, const char *text)
 {
+	const struct shard_hint *hint = m->s->hint;
 	char name[24];
 
 	m->before = strcmp(text, "bytes") == 0 ? 0 : 2;
@@ -256,8 +255,9 @@ static size_t choose(const json_t *names, const char *wanted)
 	return !wanted && n == 1 ? 0 : n;
 }
 
-static bool lay_out(struct mds *m, json_t *config, const struct shard_hint *hint)
+static bool lay_out(struct mds *m, json_t *config)
 {
+	const char *wanted = m->s->hint->column;
 	json_t *names, *encodings, *sizes;
 	json_int_t version, bytes;
 	json_error_t error;
@@ -266,7 +266,7 @@ static bool lay_out(struct mds *m, json_t *config, const struct shard_hint *hint
 		    "column_names", &names, "column_encodings", &encodings, "column_sizes",
 		    &sizes) != 0)
 		return refuse(m, "%s", error.text);
-	size_t columns = json_array_size(names), ours = choose(names, hint->column);
+	size_t columns = json_array_size(names), ours = choose(names, wanted);
 	bool fine = columns <= COLUMNS_MOST && json_array_size(encodings) == columns &&
 		    json_array_size(sizes) == columns;
 
@@ -284,7 +284,7 @@ static bool lay_out(struct mds *m, json_t *config, const struct shard_hint *hint
 		m->lengths += bytes == 0;
 		m->fixed += (uint64_t)bytes;
 	}
-	if (!bytes_check(m->fault, version, 2, 2, "version"))
+	if (!bytes_check(m->s->fault, version, 2, 2, "version"))
 		return false;
 	if (!fine)
 		return refuse(m,
@@ -294,13 +294,13 @@ static bool lay_out(struct mds *m, json_t *config, const struct shard_hint *hint
 	if (ours == columns)
 		return refuse(m,
 			"has no column %s; set `column` to the one of column_names with the tokens",
-			hint->column ? hint->column : "tokens or input_ids");
+			wanted ? wanted : "tokens or input_ids");
 	const char *name = json_string_value(json_array_get(names, ours)),
 		   *text = json_string_value(json_array_get(encodings, ours));
 
 	snprintf(m->name, sizeof(m->name), "%s", name ? name : "");
 	fault_line(m->name);
-	return (text && encoding(text, hint, m)) ||
+	return (text && encoding(m, text)) ||
 	       refuse(m,
 		       "column `%s` is encoded as `%.47s`; must be bytes, or "
 		       "ndarray[:DTYPE[:SHAPE]] "
@@ -318,39 +318,39 @@ static uint32_t offset(const struct mds *m, uint64_t i)
 /* Reads the offsets, the config and some of the first sample. */
 static bool read_front(struct mds *m)
 {
-	uint64_t size = m->b->size, first = bytes_u32(m->b->head + 4), last = first;
+	uint64_t size = m->s->b->size, first = bytes_u32(m->s->b->head + 4), last = first;
 
-	m->samples = bytes_u32(m->b->head);
+	m->samples = bytes_u32(m->s->b->head);
 	uint64_t table = 4 + 4 * ((uint64_t)m->samples + 1),
 		 most = size - table < CONFIG_MOST ? size : table + CONFIG_MOST;
 
-	if (!bytes_check(
-		    m->fault, m->samples, 1, size < 8 ? 0 : (size - 8) / 4, "number of samples") ||
-		!bytes_check(m->fault, first, table, most, "offset 0"))
+	if (!bytes_check(m->s->fault, m->samples, 1, size < 8 ? 0 : (size - 8) / 4,
+		    "number of samples") ||
+		!bytes_check(m->s->fault, first, table, most, "offset 0"))
 		return false;
 	m->front_bytes = first + SOME < size ? first + SOME : size;
 	m->front = malloc(m->front_bytes);
 	if (!m->front)
-		return fault_memory(m->fault);
-	if (!bytes_begin(m->b, m->front, m->front_bytes, m->fault))
+		return fault_memory(m->s->fault);
+	if (!bytes_begin(m->s->b, m->front, m->front_bytes, m->s->fault))
 		return false;
 	/* They ascend from what was read before to the end of the file. */
 	for (uint64_t i = 0; i <= m->samples; last = offset(m, i++))
-		if (!bytes_check(m->fault, offset(m, i), i == m->samples ? size : last,
+		if (!bytes_check(m->s->fault, offset(m, i), i == m->samples ? size : last,
 			    i == 0 ? first : size, "offset %" PRIu64, i))
 			return false;
 	return true;
 }
 
-static bool read_config(struct mds *m, const struct shard_hint *hint)
+static bool read_config(struct mds *m)
 {
 	uint64_t from = 4 + 4 * ((uint64_t)m->samples + 1);
 	json_t *config =
-		json_object_of((const char *)m->front + from, offset(m, 0) - from, m->fault);
-	bool fine = config && lay_out(m, config, hint);
+		json_object_of((const char *)m->front + from, offset(m, 0) - from, m->s->fault);
+	bool fine = config && lay_out(m, config);
 
 	json_decref(config);
-	return fine || fault_prefix(m->fault, "config: ");
+	return fine || fault_prefix(m->s->fault, "config: ");
 }
 
 /* ---- samples ---- */
@@ -359,7 +359,7 @@ static bool read_config(struct mds *m, const struct shard_hint *hint)
 static bool get(const struct mds *m, uint64_t at, void *to, size_t n)
 {
 	if (at + n > m->front_bytes)
-		return bytes_read(m->b, at, to, n, m->fault);
+		return bytes_read(m->s->b, at, to, n, m->s->fault);
 	memcpy(to, m->front + at, n);
 	return true;
 }
@@ -461,10 +461,12 @@ static bool find_tokens(const struct mds *m, struct sample *s, bool read)
 /* ---- the shard ---- */
 
 /* If most samples are as long as a window, a remark names the first that is not. */
-static bool scan_samples(
-	struct mds *m, const struct shard_hint *hint, struct shard_facts *facts, struct map *map)
+static bool scan_samples(struct mds *m)
 {
-	bool alike = !hint->joined, large = m->b->size > SMALL;
+	const struct shard_hint *hint = m->s->hint;
+	struct shard_facts *facts = m->s->facts;
+	struct map *map = m->s->map;
+	bool alike = !hint->joined, large = m->s->b->size > SMALL;
 	uint64_t first = 0, window = hint->window_tokens;
 	uint32_t windows = 0, odd = m->samples;
 
@@ -503,19 +505,13 @@ static bool scan_samples(
 
 static bool mds_scan(const struct shard_scan *s)
 {
-	const struct bytes *b = s->b;
-	struct shard_facts *facts = s->facts;
-	struct mds m = {.b = b, .fault = s->fault};
-	struct mds_indexes *indexes = s->hint->indexes;
-	bool fine = read_front(&m) && read_config(&m, s->hint) &&
-		    (!indexes || check_listed(&m, indexes)) &&
-		    scan_samples(&m, s->hint, facts, s->map);
+	struct mds m = {.s = s};
+	bool fine = read_front(&m) && read_config(&m) && (!s->hint->indexes || check_listed(&m)) &&
+		    scan_samples(&m);
 
 	free(m.front);
-	if (!fine)
-		return false;
-	snprintf(facts->column, sizeof(facts->column), "%s", m.name);
-	return true;
+	snprintf(s->facts->column, sizeof(s->facts->column), "%s", m.name);
+	return fine;
 }
 
 static const struct shard_companion companions[] = {

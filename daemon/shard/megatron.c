@@ -20,13 +20,11 @@ enum { VERSION_AT = 9, TYPE_AT = 17, SEQUENCES_AT = 18, DOCUMENTS_AT = 26, HEADE
 
 /* A shard whose index is read. */
 struct megatron {
-	const struct bytes *bin, *idx;
-	struct fault *fault;
+	const struct shard_scan *s;
 	enum shard_type type;
 	uint32_t width;
 	uint64_t sequences, documents; /* lengths of the arrays */
 	bool modes;
-	struct map *map;     /* of the sequences so far */
 	uint64_t begin, end; /* byte range of the last sequence that is not empty */
 	uint64_t first;	     /* offset of the first sequence */
 };
@@ -37,14 +35,14 @@ static const char magic[9] = "MMIDIDX\0"; /* and the 0 that ends the string */
 static const int8_t types[] = {
 	-1, SHARD_U8, SHARD_I8, SHARD_I16, SHARD_I32, SHARD_I64, -1, -1, SHARD_U16};
 
-#define refuse(m, ...) fault_data((m)->fault, ".idx: " __VA_ARGS__)
+#define refuse(m, ...) fault_data((m)->s->fault, ".idx: " __VA_ARGS__)
 #define check(m, value, least, most, ...)                                                          \
-	bytes_check((m)->fault, value, least, most, ".idx: " __VA_ARGS__)
+	bytes_check((m)->s->fault, value, least, most, ".idx: " __VA_ARGS__)
 
 /* The arrays must fill the file exactly, otherwise neither length can be trusted. */
 static bool check_counts(struct megatron *m)
 {
-	unsigned __int128 rest = m->idx->size - HEADER_BYTES,
+	unsigned __int128 rest = m->s->index->size - HEADER_BYTES,
 			  arrays = (unsigned __int128)m->sequences * 12;
 
 	arrays += (unsigned __int128)m->documents * 8;
@@ -53,16 +51,16 @@ static bool check_counts(struct megatron *m)
 	       refuse(m,
 		       "sequence count is %" PRIu64 " and document boundary count is %" PRIu64
 		       ", which do not fill its %" PRIu64 " bytes",
-		       m->sequences, m->documents, m->idx->size);
+		       m->sequences, m->documents, m->s->index->size);
 }
 
 static bool read_header(struct megatron *m)
 {
 	uint8_t head[HEADER_BYTES];
 
-	if (m->idx->size < sizeof(head))
+	if (m->s->index->size < sizeof(head))
 		return refuse(m, "is truncated: the header alone has %zu bytes", sizeof(head));
-	if (!bytes_read(m->idx, 0, head, sizeof(head), m->fault))
+	if (!bytes_read(m->s->index, 0, head, sizeof(head), m->s->fault))
 		return false;
 	if (memcmp(head, magic, sizeof(magic)) != 0)
 		return refuse(m,
@@ -89,7 +87,7 @@ static bool read_header(struct megatron *m)
 /* Checks a sequence that begins at byte @pointer, as the index says. */
 static bool check_sequence(struct megatron *m, uint64_t i, int32_t length, uint64_t pointer)
 {
-	uint64_t width = m->width, bytes = (uint64_t)length * width, size = m->bin->size;
+	uint64_t width = m->width, bytes = (uint64_t)length * width, size = m->s->b->size;
 
 	if (pointer > size || bytes > size - pointer || pointer % width != 0 ||
 		(bytes > 0 && pointer > m->begin && pointer < m->end))
@@ -116,13 +114,13 @@ static bool check_sequence(struct megatron *m, uint64_t i, int32_t length, uint6
  */
 static bool walk_sequences(struct megatron *m)
 {
-	struct map *map = m->map;
-	uint64_t at = HEADER_BYTES, n = m->sequences, most = m->bin->size / m->width;
-	struct bytes_array lengths = {.b = m->idx, .at = at, .count = n, .width = 4};
-	struct bytes_array pointers = {.b = m->idx, .at = at + 4 * n, .count = n, .width = 8};
+	struct map *map = m->s->map;
+	uint64_t at = HEADER_BYTES, n = m->sequences, most = m->s->b->size / m->width;
+	struct bytes_array lengths = {.b = m->s->index, .at = at, .count = n, .width = 4};
+	struct bytes_array pointers = {.b = m->s->index, .at = at + 4 * n, .count = n, .width = 8};
 
 	for (uint64_t i = 0; i < n && map->tokens <= most; i++) {
-		const uint8_t *item = bytes_item(&lengths, i, m->fault);
+		const uint8_t *item = bytes_item(&lengths, i, m->s->fault);
 
 		if (!item)
 			return false;
@@ -130,7 +128,7 @@ static bool walk_sequences(struct megatron *m)
 
 		if (!check(m, length, 0, INT32_MAX, "length of sequence %" PRIu64, i))
 			return false;
-		if (!map->counts && (!(item = bytes_item(&pointers, i, m->fault)) ||
+		if (!map->counts && (!(item = bytes_item(&pointers, i, m->s->fault)) ||
 					    !check_sequence(m, i, length, bytes_u64(item))))
 			return false;
 		map_add(map, map->counts ? 0 : bytes_u64(item), (uint64_t)length, false);
@@ -149,16 +147,16 @@ static bool walk_sequences(struct megatron *m)
  */
 static bool check_width(const struct megatron *m)
 {
-	uint64_t last = (m->end - m->begin) / m->width, before = m->map->tokens - last;
+	uint64_t last = (m->end - m->begin) / m->width, before = m->s->map->tokens - last;
 
 	for (uint32_t other = 1; other <= 8 && m->begin != m->first + before * m->width; other *= 2)
 		if (m->begin == m->first + before * other &&
-			m->begin + last * other == m->bin->size)
+			m->begin + last * other == m->s->b->size)
 			return refuse(m,
 				"dtype is %s, of %" PRIu32
 				" bytes; its pointers and the .bin's %" PRIu64
 				" bytes match tokens of %" PRIu32 " bytes",
-				shard_type_name(m->type), m->width, m->bin->size, other);
+				shard_type_name(m->type), m->width, m->s->b->size, other);
 	return true;
 }
 
@@ -179,7 +177,7 @@ static bool megatron_scan(const struct shard_scan *s)
 {
 	const struct bytes *b = s->b;
 	struct shard_facts *facts = s->facts;
-	struct megatron m = {.bin = b, .idx = s->index, .fault = s->fault, .map = s->map};
+	struct megatron m = {.s = s};
 
 	if (!s->index)
 		return fault_data(s->fault,
