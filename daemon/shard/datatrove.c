@@ -14,20 +14,6 @@ enum { METADATA_MOST = 4096 /* bytes that are read */ };
 
 #define refuse(s, ...) fault_data((s)->fault, __VA_ARGS__)
 
-/* Reads the end of the last document; 0: there is none. */
-static bool last_end(const struct shard_scan *s, uint64_t *last)
-{
-	const struct bytes *index = s->index;
-	uint8_t end[8] = {0};
-
-	if (index->size % 8 != 0)
-		return refuse(s, ".ds.index: is truncated: its size is not a multiple of 8");
-	if (index->size > 0 && !bytes_read(index, index->size - 8, end, 8, s->fault))
-		return false;
-	*last = bytes_u64(end);
-	return true;
-}
-
 /* Reads the ends of all documents, which ascend to the end of the shard, and adds them to the map.
  */
 static bool read_ends(const struct shard_scan *s)
@@ -91,10 +77,16 @@ static bool datatrove_scan(const struct shard_scan *s)
 {
 	const struct bytes *b = s->b;
 	struct shard_facts *facts = s->facts;
-	uint64_t last = 0, width = 0, count = SHARD_UNKNOWN;
+	uint64_t index = s->index ? s->index->size : 0, width = 0, count = SHARD_UNKNOWN;
+	uint8_t end[8] = {0}; /* of the last document */
 
-	if (!read_metadata(s, &width, &count) || (s->index && !last_end(s, &last)))
+	if (index % 8 != 0)
+		return refuse(s, ".ds.index: is truncated: its size is not a multiple of 8");
+	if (!read_metadata(s, &width, &count) ||
+		(index > 0 && !bytes_read(s->index, index - 8, end, 8, s->fault)))
 		return false;
+	uint64_t last = bytes_u64(end);
+
 	if (width == 0 && last > 0 && b->size % last == 0)
 		width = b->size / last;
 	if (width != 2 && width != 4)

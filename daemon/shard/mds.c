@@ -29,7 +29,6 @@ enum {
 	INDEX_MOST = 64 << 20, /* bytes of an index.json: a hundred thousand shards */
 	SMALL = 1 << 20,       /* bytes; all samples of smaller shards are looked at */
 	SOME = 1024,	       /* bytes of a sample, usually enough for its lengths and shape */
-	SHOWN = 48,
 };
 
 /* A shard that is being read. */
@@ -42,7 +41,6 @@ struct mds {
 	unsigned lengths, lengths_before; /* number of columns of variable size; before ours */
 	uint64_t fixed, fixed_before;	  /* bytes of the other columns; the same */
 	uint32_t size;			  /* of our column; 0: variable */
-	char name[SHOWN];		  /* of the column, printable */
 	unsigned before; /* its values begin with 0: nothing, 1: a shape, 2: a type and a shape */
 	enum shard_type type; /* before is 2: that of sample 0 */
 };
@@ -67,21 +65,17 @@ struct mds_indexes {
 
 struct mds_indexes *mds_indexes_new(void)
 {
-	struct mds_indexes *indexes = calloc(1, sizeof(*indexes));
+	struct mds_indexes *indexes = malloc(sizeof(*indexes));
 
-	if (indexes) {
-		pthread_mutex_init(&indexes->lock, NULL);
-		indexes->read = json_object();
-	}
+	if (indexes)
+		*indexes = (struct mds_indexes){PTHREAD_MUTEX_INITIALIZER, json_object()};
 	return indexes;
 }
 
 void mds_indexes_free(struct mds_indexes *indexes)
 {
-	if (indexes) {
+	if (indexes)
 		json_decref(indexes->read);
-		pthread_mutex_destroy(&indexes->lock);
-	}
 	free(indexes);
 }
 
@@ -295,17 +289,18 @@ static bool lay_out(struct mds *m, json_t *config)
 		return refuse(m,
 			"has no column %s; set `column` to the one of column_names with the tokens",
 			wanted ? wanted : "tokens or input_ids");
+	char *column = m->s->facts->column; /* printable */
 	const char *name = json_string_value(json_array_get(names, ours)),
 		   *text = json_string_value(json_array_get(encodings, ours));
 
-	snprintf(m->name, sizeof(m->name), "%s", name ? name : "");
-	fault_line(m->name);
+	snprintf(column, sizeof(m->s->facts->column), "%s", name ? name : "");
+	fault_line(column);
 	return (text && encoding(m, text)) ||
 	       refuse(m,
 		       "column `%s` is encoded as `%.47s`; must be bytes, or "
 		       "ndarray[:DTYPE[:SHAPE]] "
 		       "with an integer type",
-		       m->name, text ? text : "");
+		       column, text ? text : "");
 }
 
 /* ---- the front ---- */
@@ -455,7 +450,7 @@ static bool find_tokens(const struct mds *m, struct sample *s, bool read)
 		       " bytes of column `%s` must be an array of one dimension of %s: it is "
 		       "damaged, dtype is wrong, or the samples have other dimensions or types; "
 		       "write the shard again, all samples alike",
-		       s->number, s->bytes, m->name, shard_type_name(m->type));
+		       s->number, s->bytes, m->s->facts->column, shard_type_name(m->type));
 }
 
 /* ---- the shard ---- */
@@ -510,7 +505,6 @@ static bool mds_scan(const struct shard_scan *s)
 		    scan_samples(&m);
 
 	free(m.front);
-	snprintf(s->facts->column, sizeof(s->facts->column), "%s", m.name);
 	return fine;
 }
 

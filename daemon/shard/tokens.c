@@ -14,11 +14,9 @@ const char *shard_type_name(enum shard_type type)
 
 bool shard_type(const char *name, enum shard_type *type)
 {
-	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (strcmp(name, names[i]) == 0) {
-			*type = (enum shard_type)i;
+	for (*type = SHARD_U8; *type <= SHARD_I64; ++*type)
+		if (strcmp(name, names[*type]) == 0)
 			return true;
-		}
 	return false;
 }
 
