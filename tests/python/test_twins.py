@@ -54,7 +54,7 @@ def say(**what):
     print(json.dumps(what), flush=True)
 
 def said(message, category, filename, *_):
-    say(warned=str(message), at=filename)
+    say(warned=str(message), at=filename, of=repr(globals().get("loader")))
 
 warnings.showwarning = said
 warnings.simplefilter("always")
@@ -154,6 +154,7 @@ def test_two_plain_processes_are_both_warned_once(daemon, trainers):
         for text in (f"pid {trainer.pid} on", f"by pid {other.pid} on", "rank 0 of 1 of run def"):
             assert text in warned["warned"]
         assert warned["at"] == "<string>", "it is shown at the line of the trainer's own loop"
+        assert trainer is two or "rank 0 of 1; " in warned["of"], "its handler may use the loader"
     three = trainers()
     three.says("attached")
     three.says("warned")

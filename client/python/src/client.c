@@ -286,6 +286,7 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	WAITING(r = tokend_attach(&c->t, &o, why, sizeof(why)));
 	Py_XDECREF(socket);
 	Py_XDECREF(config);
+	warn_notices(c);
 	if (r < 0)
 		raise_error(r, why);
 	else if (PyErr_Occurred()) /* a warning that the user made an error */
@@ -299,6 +300,7 @@ static void client_dealloc(PyObject *self)
 	freefunc release = PyType_GetSlot(type, Py_tp_free);
 
 	tokend_detach(((struct client *)self)->t);
+	Py_XDECREF(((struct client *)self)->notices);
 	release(self);
 	Py_DECREF(type);
 }

@@ -25,6 +25,7 @@ struct client {
 	pthread_mutex_t turn, state;
 	bool yields; /* the call that waits unlocks `state` meanwhile */
 	uint64_t batches, tokens;
+	PyObject *notices; /* a list of those that were not given as warnings yet; or NULL */
 };
 
 /* ---- turn.c ---- */
@@ -42,6 +43,8 @@ PyObject *raise_error(int code, const char *why);
  */
 bool enter(struct client *c, bool waits);
 PyObject *leave(struct client *c, bool waits, int r, PyObject *result);
+/* Gives the notices as warnings, until one raises. Nothing is locked. */
+void warn_notices(struct client *c);
 
 /* Callbacks of struct tokend_options; @context is a struct client. */
 int on_idle(void *context);

@@ -82,6 +82,20 @@ bool enter(struct client *c, bool waits)
 	return false;
 }
 
+void warn_notices(struct client *c)
+{
+	PyObject *notices = c->notices;
+
+	c->notices = NULL;
+	for (Py_ssize_t i = 0; notices && i < PyList_Size(notices) && !PyErr_Occurred(); i++) {
+		const char *line = PyBytes_AsString(PyList_GetItem(notices, i));
+		PyObject *done = in_python("warn", line, 0);
+
+		Py_XDECREF(done);
+	}
+	Py_XDECREF(notices);
+}
+
 PyObject *leave(struct client *c, bool waits, int r, PyObject *result)
 {
 	char why[WHY_BYTES];
@@ -91,6 +105,9 @@ PyObject *leave(struct client *c, bool waits, int r, PyObject *result)
 	pthread_mutex_unlock(&c->state);
 	if (waits)
 		pthread_mutex_unlock(&c->turn);
+	/* Without a result a batch was taken: an exception would lose it. */
+	if (result || r < 0)
+		warn_notices(c);
 	if (r < 0)
 		return raise_error(r, why);
 	if (result && PyErr_Occurred())
@@ -102,9 +119,13 @@ PyObject *leave(struct client *c, bool waits, int r, PyObject *result)
 
 /* Warns with @line, at the line of the user's code that called this package; NULL: runs signal
  * handlers. Returns false if that raised, now or before in this call. */
-static bool ask_python(const char *line)
+static bool ask_python(struct client *c, const char *line)
 {
 	PyGILState_STATE state = PyGILState_Ensure();
+
+	if (c->yields)
+		warn_notices(c);
+
 	bool raised = PyErr_Occurred();
 
 	if (!raised && line) {
@@ -125,7 +146,7 @@ static int ask_waiting(struct client *c, const char *line)
 	if (c->yields)
 		pthread_mutex_unlock(&c->state);
 
-	bool goes_on = ask_python(line);
+	bool goes_on = ask_python(c, line);
 
 	if (c->yields) {
 		/* Threads that wait for `state` go first: this thread would get the mutex back
@@ -146,9 +167,21 @@ int on_warn(void *context, const char *line)
 	return ask_waiting(context, line);
 }
 
-/* Within any call, in the middle of its work: `state` stays locked. */
+/* Within any call, in the middle of its work. `state` stays locked, so Python's warnings must wait:
+ * what handles them may use the loader, or wait for a thread that does. */
 void on_notice(void *context, const char *line)
 {
-	(void)context;
-	(void)ask_python(line);
+	struct client *c = context;
+	PyGILState_STATE state = PyGILState_Ensure();
+
+	if (!PyErr_Occurred()) {
+		PyObject *text = PyBytes_FromString(line);
+
+		if (!c->notices)
+			c->notices = PyList_New(0);
+		if (text && c->notices)
+			PyList_Append(c->notices, text);
+		Py_XDECREF(text);
+	}
+	PyGILState_Release(state);
 }
