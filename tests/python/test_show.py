@@ -11,6 +11,7 @@ import pytest
 from tokenizing import call, of_hugging_face, of_tiktoken, prose
 
 import lib
+from tokend.data.tokenize import NOTES
 
 EOS = 50256
 SEQ_LEN = 64
@@ -60,6 +61,10 @@ def test_shards_of_init_are_shown_as_text(directory, monkeypatch):
     call("init", "text")
     head, text = show(plan("tokend.yaml", "--from", 0, "--count", 1)).split("\n", 1)
     assert head.startswith("position 0  dataset text") and text.strip() in "".join(prose())
+    (notes,) = directory.rglob(NOTES)
+    notes.write_text(notes.read_text().replace('"tokenizer": "bytes"', '"tokenizer": "another"'))
+    out, said = call("show", given=plan("tokend.yaml", "--from", 0, "--count", 1))
+    assert out.split("\n")[1].replace(" ", "").isdigit() and "was changed after tokenize" in said
 
 
 def test_data_does_not_control_the_terminal(place, directory):

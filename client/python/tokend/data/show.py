@@ -23,9 +23,13 @@ TOKENIZER_HELP = (
 @functools.cache
 def _noted(directory):
     """The tokenizer that is noted there, or None."""
-    name = tokenize.read_notes(directory)[0].get("file")
+    run = tokenize.read_notes(directory)[0]
+    name = run.get("file")
     try:
-        return name and tokenizer.load(name)
+        made = name and tokenizer.load(name)
+        if made and made.digest != run["tokenizer"]:
+            raise Error(f"{name}: was changed after tokenize made {directory}; pass --tokenizer")
+        return made
     except (Error, ImportError, OSError) as error:
         print(f"tokend: {printable(str(error))}; printing numbers", file=sys.stderr)
         return None
