@@ -11,6 +11,7 @@ from bad_input import without
 
 from lib import TOKCTL, Client, Refused, has, refusal, run, status, wait_for, with_parent
 from lib.injected import injected
+from lib.order_reference import derive
 from lib.wire import MEMORY
 
 pytestmark = pytest.mark.asan  # ASan: no byte outside a message is touched
@@ -73,25 +74,14 @@ def test_attaches_at_the_end_and_beyond_memory(bench):
 
 # ---- cursors ----
 
-MASK = (1 << 64) - 1
-
-
-def mix64(x):
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
-    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
-    return x ^ x >> 31
-
 
 def sealed(body, version=4):
     """A cursor of these contents with a correct checksum."""
     body = (
         body if isinstance(body, bytes) else msgpack.packb(body, unicode_errors="surrogateescape")
     )
-    golden = 0x9E3779B97F4A7C15
-    h = mix64(len(body) + golden & MASK)
-    for i in range(0, len(body), 8):
-        h = mix64((h ^ int.from_bytes(body[i : i + 8], "little")) + golden & MASK)
-    return b"tkdc" + struct.pack("<IQ", version, h) + body
+    words = (int.from_bytes(body[i : i + 8], "little") for i in range(0, len(body), 8))
+    return b"tkdc" + struct.pack("<IQ", version, derive(len(body), *words)) + body
 
 
 def cursor_of(bench, stream="train", **changes):
@@ -210,12 +200,12 @@ def field_of(bench, cursor):
 
 def test_hostile_counters_end_the_session(bench):
     ends = {}
-    for name, value in {"far beyond": MASK, "one too far": 1, "backwards": -9}.items():
+    for name, value in {"far beyond": LAST, "one too far": 1, "backwards": -9}.items():
         client = Client(bench.daemon.socket).attach(slots=4)
         for _ in range(8):
             client.next()
         wait_for(lambda client=client: client.published() == 12)
-        client.set_released(value if value == MASK else client.published() + value)
+        client.set_released(value if value == LAST else client.published() + value)
         if value != 1:  # otherwise the daemon looks by itself
             client.send(b"\0")
         ends[name] = [w["field"] for w in client.last_words() if w["op"] == "error"]
@@ -229,7 +219,7 @@ def scribble(path):
     client = Client(path).attach(run=f"scribbler-{os.getpid()}")
     client.wait()
     words, at, rng = client.data_words, client.control_at // 8, random.Random(os.getpid())
-    odd = [0, 1, MASK, *(rng.getrandbits(64) for _ in range(64))]
+    odd = [0, 1, LAST, *(rng.getrandbits(64) for _ in range(64))]
     for ticks in range(10**7):
         words[at] = client.batch + ticks % 2 * odd[ticks % len(odd)]  # right half of the time
         words[at + 8] = odd[ticks * 7 % len(odd)]
