@@ -78,6 +78,7 @@ LAYOUTS = {  # files, arguments, {stream: {dataset: path}}
     "a dataset an argument, formats and widths": (
         {
             f"{D}/web/0.bin": flat(20_000),
+            f"{D}/web/empty.bin": b"",
             f"{D}/web/deep/1.bin": flat(10_000),
             f"{D}/code/0.bin": flat(10_000, "<u4", 150_000),
             f"{D}/math.npy": shard_writers.npy(tokens(20_000, "<i8")),

@@ -132,6 +132,12 @@ def test_a_template_names_what_begins_and_ends_a_document(directory, made):
     assert [plain.decode(part[1:]) for part in parts] == corpus()
     _, said = tokenize(source, "-o", directory / "named", *ask[3:], "--bos", "e", "--eos", 7)
     assert "EOS 7;" in said and tokens(directory / "named")[0] == plain.token_to_id("e")
+    genes = tokenizers.Tokenizer(tokenizers.models.BPE({"G": 0, "<s>": 1, "</s>": 2}, []))
+    genes.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 1))
+    genes.save(str(file))  # it has no token for any other text
+    source = write_jsonl(directory / "b.jsonl", ["GG", "G"])
+    tokenize(source, "-o", directory / "genes", *ask[3:])
+    assert tokens(directory / "genes").tolist() == [1, 0, 0, 2, 1, 0, 2]
 
 
 def test_widths_and_eos(directory, made):
@@ -153,6 +159,7 @@ def test_widths_and_eos(directory, made):
     for more, text in (
         (["--tokenizer", directory / "many.json"], "several tokens that end a text"),
         (["--eos", "<none>"], "there is no such token"),
+        (["--eos", "none"], "--eos none: is for --bos"),
     ):
         assert text in refused(*ask("none", *more))
     assert not (directory / "none").exists()

@@ -205,7 +205,7 @@ def _vocabulary(datasets, given):
         path = dataset.keys["path"] if left >= 0 else dataset.shards[0]["path"]
         how = ("--input-dtype", dataset.keys.get("dtype", "u16"), "--", path)
         for shard in tokctl("inspect", "--json", "--deep", *how):
-            largest = max(largest, shard["max_token"])
+            largest = max(largest, shard.get("max_token", 0))  # an empty one has none
     about, vocab = f"the largest of all tokens is {largest}", largest + 1
     if left < 0:
         about = f"the largest in some shards is {largest}; set your tokenizer's"

@@ -175,6 +175,8 @@ def read_notes(directory):
 
 
 def token(option, given, encoder):
+    if given == NONE:  # may be a word of the vocabulary
+        raise Error(f"{option} {NONE}: is for --bos; pass a token's number, or omit {option}")
     number = int(given) if given.isdecimal() else encoder.number(given)
     if number is None or number >= 2**32:
         raise Error(f"{option} {given}: there is no such token; pass its number")

@@ -69,10 +69,12 @@ class HuggingFace(Tokenizer):
         self.vocab = self.shown = max(known, default=-1) + 1
         self.made_by = f"tokenizers {tokenizers.__version__}"
         self.number = self._made.token_to_id
-        one = self._made.encode("a")  # what the file's template puts before and after a text
-        added = "".join(map(str, one.special_tokens_mask))
-        self.begin = one.ids[: len(added) - len(added.lstrip("1"))]
-        self._end = one.ids[len(added.rstrip("1")) :]
+        # The file's template puts tokens before and after a text. Here the text is another
+        # tokenizer's: this one may have no token for any text of ours.
+        text = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a")).encode("a")
+        whole = self._made.post_process(text)
+        before = whole.special_tokens_mask.index(0)
+        self.begin, self._end = whole.ids[:before], whole.ids[before + 1 :]
 
     def ends_of_text(self):
         if len(self._end) == 1:
