@@ -46,6 +46,7 @@ atexit.register(ctypes.PyDLL(os.environ["LD_PRELOAD"]).at_end)
 import torch, torch.distributed as dist
 import tokend
 
+torch.set_default_device("meta")  # the group's values are in the CPU's memory
 meet = "file://" + sys.argv[1]
 dist.init_process_group("gloo", init_method=meet, rank=int(sys.argv[2]), world_size=2)
 loader = tokend.Loader("train", 2, socket=sys.argv[3])

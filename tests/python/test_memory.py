@@ -2,12 +2,11 @@
 
 import copy
 import io
-import os
 import random
 import threading
 
 import torch
-from loading import SEQ, check, check_run, make, python
+from loading import check, make, python
 
 MICRO = 4
 NAMES = ["web", "code"]
@@ -89,20 +88,6 @@ def test_a_batch_is_pickled_and_shared_as_any_tensor(served):
         file.seek(0)
         assert torch.load(file).tolist() == want
         assert tensor.share_memory_().is_shared() and tensor.tolist() == want
-
-
-def test_a_forked_child_frees_its_copies(served):
-    with make(served) as loader:
-        batch, older = next(loader), next(loader)
-        pid = os.fork()
-        if pid == 0:
-            right = batch["input_ids"].shape == (MICRO, SEQ)
-            batch["input_ids"].zero_()
-            del batch, older
-            os._exit(0 if right else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert batch["input_ids"].any()
-        check_run(served, loader, 5, start=2 * MICRO)
 
 
 def test_what_is_dropped_is_used_again(served):

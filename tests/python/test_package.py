@@ -6,42 +6,29 @@ torch's own types are incomplete: OF_TORCH lists their errors, and any other err
 import json
 import os
 import re
-import subprocess
 import sys
 
-from lib import PACKAGE, REPO, run
-
-
-def python(*arguments, interpreter=sys.executable):
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PACKAGE)}
-    return subprocess.run(
-        [interpreter, *arguments],
-        env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+from lib import PACKAGE, REPO, child_environment, run
+from loading import python
 
 
 def test_an_import_needs_no_other_package():
     """Every public name is there, and neither torch nor NumPy is imported for it."""
     done = python(
-        "-c",
         "import sys, tokend\n"
         "assert all(hasattr(tokend, name) for name in tokend.__all__)\n"
         "assert not hasattr(tokend, 'no_such_name')\n"
         "from tokend import *; Loader, Cursor, TransformError\n"
         "import tokend.parallel, tokend.transform, tokend.device, tokend.throughput\n"
-        "print({'torch', 'numpy', 'yaml', 'transformers'} & set(sys.modules))\n",
+        "print({'torch', 'numpy', 'yaml', 'transformers'} & set(sys.modules))\n"
     )
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
 
 
 def test_version():
-    done = python("-m", "tokend", "--version")
+    code, out, err = run(sys.executable, "-m", "tokend", "--version", env=child_environment())
     version = re.search(r'TOKEND_VERSION "(.*)"', (REPO / "proto/version.h").read_text())[1]
-    assert (done.returncode, done.stdout) == (0, f"tokend {version}\n"), done.stderr
+    assert (code, out.decode()) == (0, f"tokend {version}\n"), err
 
 
 # ---- types: pyright's strict mode accepts what users write ----

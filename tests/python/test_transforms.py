@@ -12,8 +12,9 @@ import time
 
 import numpy
 import pytest
+import torch
 import transforms
-from loading import SEQ, make, positions, rows_of
+from loading import SEQ, make, positions, python, rows_of
 
 import tokend
 from lib import TOKCTL, child_environment, run, wait_until
@@ -52,13 +53,14 @@ def children(pid=None):
 
 @pytest.mark.parametrize("workers", [0, 3])
 def test_a_transform_is_a_function_of_the_row_alone(served, workers):
-    more = {"transform": transforms.shuffle, "workers": workers}
+    more, random = {"transform": transforms.shuffle, "workers": workers}, torch.get_rng_state()
     with make(served, **more) as loader:
         check(served, loader, transforms.shuffle, 30)
         state = loader.state_dict()
         assert loader.position == loader.taken == 120
         assert len(children()) == workers
     wait_until(lambda: not children(), "the end of the workers")
+    assert torch.get_rng_state().equal(random)
     with make(served, start=state, rank=1, world=3, micro=5, **more) as loader:
         check(served, loader, transforms.shuffle, 10, start=120, rank=1, world=3, micro=5)
 
@@ -82,6 +84,26 @@ def test_state_commit_seek_and_mix_with_a_transform(served, workers):
         assert loader.set_mix({"code": 1}) == 1024
         more = {"start": 105, "rank": 2, "world": 3, "micro": 7}
         check(served, loader, IN_PLACE, 60, cursor=bytes(loader.cursor), **more)
+
+
+SPAWNED = """
+import multiprocessing, sys, tokend, transforms
+
+def take(workers, transform):
+    more = {"workers": workers, "transform": transform, "run": f"of-{workers}"}
+    with tokend.Loader("train", 4, socket=sys.argv[1], **more) as loader:
+        return [next(loader)["labels"].tolist() for _ in range(9)]
+
+multiprocessing.set_start_method("spawn")
+assert take(0, transforms.shuffle) == take(2, transforms.shuffle)
+take(1, lambda tokens, *_: tokens)
+"""
+
+
+def test_workers_that_are_no_forks_give_the_same_rows(served):
+    """They need a function that can be pickled."""
+    said = python(SPAWNED, served.socket).stderr
+    assert "ArgumentError: transform: Can't pickle " in said and "by spawn; pass" in said, said
 
 
 # ---- faults of the function ----

@@ -136,7 +136,7 @@ class Group:
 
     def greatest(self, *numbers: int) -> list[int]:
         """The greatest of each of the numbers over all processes."""
-        reduced = self._torch.tensor(numbers, dtype=self._torch.int64)
+        reduced = self._torch.tensor(numbers, dtype=self._torch.int64, device="cpu")
         self._wait(self._group.allreduce([reduced], self._distributed.ReduceOp.MAX))
         return reduced.tolist()  # type: ignore[no-any-return]
 

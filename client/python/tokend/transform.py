@@ -48,11 +48,14 @@ class Transform:
                 phrases.is_not("transform", function, "a function of (tokens, position, rng)")
             )
         self.numpy: Any = numpy
-        self._function, self._seed = function, seed
+        self._function, self._seed, self._types = function, seed, types
         self._greatest = (1 << (31 if "int32" in types.values() else 63)) - 1
         self._bits = numpy.random.Philox(key=0)
         self._rng = numpy.random.Generator(self._bits)
         self._state = self._bits.state
+
+    def __reduce__(self) -> Any:
+        return Transform, (self._function, self._seed, self._types)
 
     def _apply(self, tokens: Any, position: int) -> None:
         """Transforms a row in place. Raises what the function raises, or TransformError."""

@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from . import _tokend
 from .batch import FIELDS
 from .cursor import SEEK, edited
-from .errors import Error, WaitError
+from .errors import ArgumentError, Error, WaitError
 from .transform import Transform
 
 AHEAD = 4  # batches of a worker
@@ -38,7 +39,7 @@ LOOK_S = 0.1  # between two looks whether to end
 
 class Rows(IterableDataset):  # type: ignore[type-arg]
     """The batches of a worker: (position, tokens) of each, or (None, error) at last. @place: the
-    trainer's arguments of _tokend.Client. @ended: a shared tensor, not 0 when workers are to end.
+    trainer's arguments of _tokend.Client. @ended: in shared memory, not 0 when workers are to end.
     """
 
     def __init__(self, place: dict[str, Any], transform: Transform, window: int, ended: Any):
@@ -72,7 +73,7 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         # a trainer that has ended already is not the parent, and other workers may hide its end
         trainer: Any = multiprocessing.parent_process()
         parent = os.getppid()
-        while trainer.is_alive() and os.getppid() == parent and not int(self._ended[0]):
+        while trainer.is_alive() and os.getppid() == parent and not self._ended.value:
             time.sleep(LOOK_S)
         os._exit(0)
 
@@ -93,9 +94,19 @@ class Workers:
         arguments: dict[str, Any],
         patience: float | None,
     ) -> None:
+        method = multiprocessing.get_start_method()
+        try:
+            if method != "fork":
+                ForkingPickler.dumps(transform)
+        except Exception as error:  # each object has its own errors
+            raise ArgumentError(
+                f"transform: {error}, so it cannot be passed to workers, which Python starts by "
+                f"{method}; pass a function of a module, or workers=0, or first call "
+                "multiprocessing.set_start_method('fork')"
+            ) from None
         self._client, self._n, self._transform, self._patience = client, n, transform, patience
         self._arguments = {**arguments, "connect_ms": arguments["deadline_ms"]}
-        self._ended = torch.zeros(1, dtype=torch.int64)
+        self._ended = multiprocessing.RawValue("b")
         # the DataLoader's iterator, which has the processes; None: begin() makes one
         self._results: Any = None
         self._closed = False
@@ -113,16 +124,17 @@ class Workers:
             "micro_batch": shape["rows"],
             "cursor": edited(SEEK, client.cursor, self._at),
         }
-        self._ended = torch.zeros(1, dtype=torch.int64).share_memory_()
-        self._results = iter(
-            DataLoader(
-                Rows(place, self._transform, shape["window_tokens"], self._ended),
-                batch_size=None,
-                num_workers=self._n,
-                prefetch_factor=AHEAD,
-                timeout=self._patience or 0,
-            )
+        self._ended = multiprocessing.RawValue("b")
+        loader = DataLoader(
+            Rows(place, self._transform, shape["window_tokens"], self._ended),
+            batch_size=None,
+            num_workers=self._n,
+            prefetch_factor=AHEAD,
+            timeout=self._patience or 0,
+            generator=torch.Generator("cpu"),  # the trainer's random numbers stay as they are
         )
+        with torch.inference_mode(False), torch.device("cpu"):  # forked workers inherit these
+            self._results = iter(loader)
 
     def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
         """look_into(*into), with the transformed rows in @tokens, int64 [b, window], and their
@@ -172,7 +184,7 @@ class Workers:
         return position, made
 
     def _end_workers(self) -> None:
-        self._ended[0] = 1
+        self._ended.value = 1
         self._results = None
 
     def close(self) -> None:
