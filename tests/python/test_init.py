@@ -202,11 +202,6 @@ BAD = {  # files, arguments, words of the message
     ),
     "a directory in another": ({f"{D}/a/b/a.txt": WORDS}, [f"{D}/a", f"{D}/a/b"], "name it once"),
     "no such field": ({f"{D}/a.jsonl": b'{"body": "words"}\n' * 9}, [D], 'no field "text"'),
-    "a tokenizer that is none": (
-        {f"{D}/a.txt": WORDS, f"{D}/tokenizer.json": b"{}"},
-        [D],
-        "not a tokenizer",
-    ),
 }
 
 

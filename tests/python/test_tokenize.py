@@ -211,16 +211,10 @@ def test_a_long_text_is_one_document(directory, monkeypatch):
     """It is read in parts that end with a line."""
     monkeypatch.setattr("tokend.data.documents.PART", 1 << 20)  # for a quick test
     text = "".join(f"line {i} of žluťoučký kůň\n" for i in range(130_000))
-    (directory / "long.txt").write_text(text)
-    (directory / "short.txt").write_text("after it")
-    tokenize(
-        directory / "long.txt",
-        directory / "short.txt",
-        "-o",
-        directory / "out",
-        "--tokenizer",
-        "bytes",
-    )
+    long, short = directory / "long.txt", directory / "short.txt"
+    long.write_text(text)
+    short.write_text("after it")
+    tokenize(long, short, "-o", directory / "out", "--tokenizer", "bytes")
     assert texts(directory / "out") == [text, "after it"]
 
 

@@ -5,6 +5,7 @@
     python -m tokend tokenize tokenized/*.parquet -o /data/web --column input_ids
 
 A document is a .txt file, the --field of a line of .jsonl, or the --field of a row of .parquet.
+Of a directory, files for validation by their names are left out; name them to convert them.
 With --column, documents are lists of integers in a column of .parquet or .arrow. A document begins
 with the BOS that a tokenizer.json's template names, and an EOS token follows it; with --column
 there is none unless --eos names one. All shards but the last contain --shard-tokens tokens. Their
