@@ -151,13 +151,15 @@ static void failed(struct store_bucket *bucket, const char *key, const struct ge
 
 /* ---- one object's GETs; with the lock ---- */
 
-/* Waits for credentials. False: @fault. */
+/* Waits for credentials. If they were found expired, perhaps a clock is wrong: the answer to a GET
+ * says it. False: @fault. */
 static bool wait_for_credentials(struct reading *r, struct fault *fault)
 {
 	struct wallet *wallet = &r->bucket->wallet;
 	int64_t patience = r->stores->options.patience_ms;
 
-	while (wallet->now.serial == 0 || wallet_left_s(wallet) <= 0) {
+	while (wallet->now.serial == 0 ||
+		(wallet_left_s(wallet) <= 0 && !(wallet->last == PROVIDED && wallet->failures))) {
 		bool any = wallet->now.serial > 0, said = wallet->last >= PROVIDED_LATER;
 
 		if (reading_cancelled(r))
