@@ -268,10 +268,9 @@ static void judge_whole(
 			asked->n);
 	if (asked->want != VERDICT_RANGE)
 		return;
-	if (asked->at == 0 && asked->n == asked->size && size == asked->size)
+	if (asked->at == 0 && asked->n == asked->size && (size == asked->size || !a->has_length))
 		judge_object(asked, a, size, v);
-	else if (size == asked->size ||
-		 (a->has_length && size > asked->n && asked->etag && a->has_etag))
+	else if (size == asked->size || (size > asked->n && asked->etag && a->has_etag))
 		judge(v, VERDICT_FINAL, REMEDY_RANGES, "200 with the whole object, not the range");
 	else
 		judge(v, VERDICT_TORN, "", "200 instead of the range");
@@ -300,7 +299,7 @@ void verdict_headers(const struct verdict_asked *asked, const struct answer *a, 
 void verdict_answer(
 	const struct verdict_asked *asked, const struct answer *a, uint64_t n, struct verdict *v)
 {
-	uint64_t right = a->status == 206 ? asked->n : a->has_length ? a->length : n;
+	uint64_t right = asked->want == VERDICT_RANGE ? asked->n : a->has_length ? a->length : n;
 
 	verdict_headers(asked, a, v);
 	if (v->kind != VERDICT_GOOD || asked->want == VERDICT_HEAD)

@@ -178,6 +178,15 @@ STOPS = {
     "no such range": (13, Fault(status=416, code="InvalidRange"), ["web/2.bin", "416"]),
     "gzip": (13, Fault(headers={"Content-Encoding": "gzip"}), ["web/2.bin", "Content-Encoding"]),
     "no ranges": (13, Fault(status=200, body=bytes(800_000)), ["web/2.bin", "ranges"]),
+    "no ranges, and no length": (
+        13,
+        Fault(
+            status=200,
+            headers={"Content-Length": None, "Transfer-Encoding": "chunked", "Etag": '"e"'},
+            body=b"c3500\r\n" + bytes(800_000) + b"\r\n0\r\n\r\n",
+        ),
+        ["web/2.bin", "ranges"],
+    ),
 }
 
 
