@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -161,6 +162,7 @@ bool profile_read(const char *name, struct profile *profile, struct fault *fault
 	char *text = malloc(FILE_BYTES), path[PATH_MAX];
 	bool good = text || fault_memory(fault);
 
+	prctl(PR_SET_DUMPABLE, 0); /* also if only the region is wanted */
 	*profile = (struct profile){0};
 	snprintf(profile->name, sizeof(profile->name), "%s", chosen ? chosen : "default");
 	for (int i = 0; i < 2 && good; i++) {

@@ -107,11 +107,11 @@ bool url_place(const struct config *config, const char *url, struct url_place *p
 		.tls = parts.tls};
 	memcpy(place->bucket, parts.bucket, parts.bucket_bytes); /* < URL_ENDPOINT_BYTES */
 	stpcpy(stpcpy(stpcpy(place->name, parts.scheme), "://"), place->bucket);
-	find_region(place);
 	place->base[0] = '/';
 	if (parts.https) {
 		strcpy(place->host, parts.host);
 	} else {
+		find_region(place);
 		put_host(place, &parts);
 		if (!parts.virtual) {
 			size_t n = encode(

@@ -379,13 +379,17 @@ def test_an_address_of_ipv6(chain, moto):
 def test_credentials_end_core_dumps(chain, moto):
     """The kernel gives the files of a process that may not be dumped to root."""
     moto.client().put_object_acl(Bucket="corpus", Key="plain", ACL="public-read")
-    for way, owner in (({"anonymous": True}, 65534), ({"region": "us-east-1"}, 0)):
+    for way, region, owner in (
+        ({"anonymous": True}, "us-east-1", 65534),
+        ({"anonymous": True}, "", 0),  # the profile is read, which may say it
+        ({"region": "us-east-1"}, "", 0),
+    ):
         with FaultProxy(moto.port) as proxy, unverified(moto):
             config = stores(chain, lab={"endpoint": proxy.endpoint, **way})
             reader = chain.place.spawn(
                 [CAT, "-c", config, "-s", "20", "load", "lab://corpus/plain"],
-                env={**chain.environment, **environment_keys(moto)}, user=65534,
-                stdout=subprocess.DEVNULL,
+                env={**chain.environment, **environment_keys(moto), "AWS_REGION": region},
+                stdout=subprocess.DEVNULL, user=65534,
             )  # fmt: skip
             assert wait_for(lambda asked=proxy.requests: len(asked) > 5), reader.poll()
             assert os.stat(f"/proc/{reader.pid}/status").st_uid == owner
