@@ -76,6 +76,6 @@ CURL *curl_handle(const struct curl *curl, const char *ca)
 	curl->easy_setopt(easy, CURLOPT_USERAGENT, "tokend/" TOKEND_VERSION);
 	curl->easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
 	curl->easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L); /* does not wait for a name server */
-	curl->easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+	curl->easy_setopt(easy, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
 	return easy;
 }

@@ -83,8 +83,8 @@ static void set_options(const struct store_bucket *bucket, struct handle *handle
 	curl->easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L); /* a proxy's */
 	curl->easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
 	curl->easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-	curl->easy_setopt(
-		easy, CURLOPT_REDIR_PROTOCOLS_STR, bucket->place.tls ? "https" : "http,https");
+	curl->easy_setopt(easy, CURLOPT_REDIR_PROTOCOLS,
+		(long)(CURLPROTO_HTTPS | (bucket->place.tls ? 0 : CURLPROTO_HTTP)));
 	/* libcurl sends Authorization to the first host only. */
 	curl->easy_setopt(easy, CURLOPT_FOLLOWLOCATION, bucket->place.kind == URL_HTTPS ? 1L : 0L);
 	curl->easy_setopt(easy, CURLOPT_MAXREDIRS, 5L);

@@ -10,6 +10,7 @@
 
 #include "daemon/store/request.h"
 
+#define CURL_DISABLE_DEPRECATION /* of masks of protocols: their successors need 7.85 */
 #include <curl/curl.h>
 
 #include <pthread.h>
