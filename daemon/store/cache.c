@@ -212,15 +212,16 @@ static int read_at(int fd, uint64_t at, void *to, size_t n)
 	return got == (ssize_t)n ? 0 : got < 0 ? errno : EBADMSG;
 }
 
-/* Makes the XXH3 of each block of @n bytes, which begin with block @first of a piece. The seed is
- * the block's place in the object. */
+/* Makes the XXH3 of each block of @n bytes, which begin with block @first of the piece @file. The
+ * seed is of both, so the bytes of another piece are found. */
 static void make_sums(
-	const uint8_t *bytes, uint64_t n, uint32_t number, uint64_t first, uint64_t *sums)
+	const uint8_t *bytes, uint64_t n, const char *file, uint64_t first, uint64_t *sums)
 {
+	uint64_t seed = XXH3_64bits(file, strlen(file)) + first;
+
 	for (uint64_t at = 0; at < n; at += CACHE_BLOCK)
-		*sums++ = XXH3_64bits_withSeed(bytes + at,
-			n - at < CACHE_BLOCK ? n - at : CACHE_BLOCK,
-			(uint64_t)number << 32 | (first + at / CACHE_BLOCK));
+		*sums++ = XXH3_64bits_withSeed(
+			bytes + at, n - at < CACHE_BLOCK ? n - at : CACHE_BLOCK, seed++);
 }
 
 /* Notes that a piece is read: not every file system is mounted so that it does this. */
@@ -234,7 +235,7 @@ static void touch(int fd, const struct stat *st)
 
 /* Reads from the file of a piece of @bytes, and compares the blocks with their sums. 0 or an
  * errno; EBADMSG: it is damaged. */
-static int read_file(int fd, uint64_t bytes, uint32_t number, uint64_t at, void *to, size_t n)
+static int read_file(int fd, const char *file, uint64_t bytes, uint64_t at, void *to, size_t n)
 {
 	uint64_t first = at / CACHE_BLOCK, from = first * CACHE_BLOCK, end = blocks(at + n);
 	struct stat st;
@@ -255,7 +256,7 @@ static int read_file(int fd, uint64_t bytes, uint32_t number, uint64_t at, void 
 	if (!error)
 		error = read_at(fd, from, body, end - from);
 	if (!error) {
-		make_sums(body, end - from, number, first, (uint64_t *)sums);
+		make_sums(body, end - from, file, first, (uint64_t *)sums);
 		error = memcmp(sums, right, some) == 0 ? 0 : EBADMSG;
 	}
 	if (!error) {
@@ -282,7 +283,7 @@ bool store_cache_read(
 	if (fd < 0)
 		error = errno;
 	else
-		error = read_file(fd, bytes, number, at % object->piece, to, n);
+		error = read_file(fd, file, bytes, at % object->piece, to, n);
 	if (!error)
 		cache->hits++;
 	if (error == EBADMSG) {
@@ -297,7 +298,7 @@ bool store_cache_read(
 		failed(cache, error, "cannot read a piece");
 	}
 	/* Another thread may have removed it, and fetched it again. */
-	if (fd >= 0 && error && fstat(fd, &st) == 0 && st.st_nlink > 0 &&
+	if ((error == EBADMSG || error == EIO) && fstat(fd, &st) == 0 && st.st_nlink > 0 &&
 		unlinkat(cache->dir, file, 0) == 0)
 		cache->used_bytes -= blocks((uint64_t)st.st_size);
 	if (fd >= 0)
@@ -449,7 +450,7 @@ void store_cache_put(
 	int error = ENOMEM;
 
 	if (sums) {
-		make_sums(bytes, n, (uint32_t)piece, 0, sums);
+		make_sums(bytes, n, file, 0, sums);
 		pthread_mutex_lock(&cache->turn);
 		error = write_piece(cache, file, parts);
 		pthread_mutex_unlock(&cache->turn);

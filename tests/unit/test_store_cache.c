@@ -207,12 +207,24 @@ static int choose(const char *path, const struct stat *st, int type, struct FTW 
 	return 0;
 }
 
+/* Finds the same piece of another object. */
+static char twin[400];
+
+static int choose_other(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st, (void)ftw;
+	if (type == FTW_F && strcmp(path, victim) != 0 &&
+		strcmp(strrchr(path, '.'), strrchr(victim, '.')) == 0)
+		snprintf(twin, sizeof(twin), "%s", path);
+	return 0;
+}
+
 enum { FLIPPED, ZEROS, CUT, LONGER, EMPTY, REMOVED, RENAMED, DAMAGES };
 
 /* Damages a random file. @kind: what happens to it. */
 static bool damage(unsigned kind)
 {
-	char zeros[3000] = {0}, other[420];
+	char zeros[3000] = {0};
 	uint8_t byte;
 	struct stat st;
 
@@ -255,8 +267,9 @@ static bool damage(unsigned kind)
 		unlink(victim);
 		break;
 	case RENAMED:
-		snprintf(other, sizeof(other), "%s0", victim);
-		rename(victim, other);
+		twin[0] = 0;
+		nftw(root, choose_other, 8, FTW_PHYS);
+		rename(victim, twin);
 	}
 	close(fd);
 	return true;
