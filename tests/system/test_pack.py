@@ -355,6 +355,24 @@ def test_an_interrupted_pack_continues(place, how, options):
         made = {path: os.stat(path).st_ino for path in glob.glob(shards)}
 
 
+@pytest.mark.parametrize("options", [MEGATRON, ["--fit", ROW]])
+def test_a_pack_that_ended_between_its_renames_continues(place, options):
+    """Only with the side file that it would write."""
+    documents(place, "in.bin", lognormal(100))
+    command = [place.file("in.bin"), place.file("out.bin"), *options, "--eos", EOS]
+    (line,) = pack(*command)
+    whole = everything(place.path)
+    (side,) = {name for name in whole if name.startswith("out.")} - {"out.bin"}
+    os.rename(place.file("out.bin"), place.file(".part-out.bin"))
+    assert pack(*command) == [line] and everything(place.path) == whole
+    os.rename(place.file("out.bin"), place.file(".part-out.bin"))
+    with open(place.file(side), "ab") as f:
+        f.write(b"x")
+    for _ in range(2):
+        assert f"{side}: exists" in pack(*command, code=1)
+        assert everything(place.path) == {"in.bin": whole["in.bin"], side: whole[side] + b"x"}
+
+
 def test_files_that_are_there_are_compared(place):
     flat(place, "t/a.bin", 1000, 90), flat(place, "t/b.bin", 2000, 91)
     out = place.file("there")

@@ -383,16 +383,20 @@ static bool put_rows(struct out *o, struct fault *fault)
 
 /* ---- a file ---- */
 
-/* Opens the part, which no other process may be writing. One that was killed may have left it; one
- * that held it when it was opened here may have renamed it. @side: the side file's name at last. */
+static bool refuse_side(const char *side, struct fault *fault)
+{
+	return fault_set(fault, FAULT_ARGUMENT, "",
+		"%s: exists, and nothing is overwritten; remove it, or give another name", side);
+}
+
+/* Opens the part, which no other process may be writing. One that was killed may have left it, and
+ * the side file, @side; one that held it when it was opened here may have renamed it. */
 static bool open_part(struct out *o, const char *side, struct fault *fault)
 {
 	struct stat mine, named;
 
-	if (o->side[0] && lstat(side, &named) == 0)
-		return fault_set(fault, FAULT_ARGUMENT, "",
-			"%s: exists, and nothing is overwritten; remove it, or give another name",
-			side);
+	if (o->side[0] && lstat(side, &named) == 0 && lstat(o->part, &named) != 0)
+		return refuse_side(side, fault);
 	FILE *file = fopen(o->part, "ae"); /* "a": it is not cut yet */
 
 	if (!file)
@@ -502,10 +506,35 @@ static bool verify(const struct out *o, struct fault *fault)
 
 /* ---- all of it ---- */
 
+/* Whether a file is not there, or has the bytes of @other. */
+static bool may_become(const char *path, const char *other)
+{
+	struct stat st;
+	int x = 0, y = 0;
+
+	if (lstat(path, &st) != 0)
+		return errno == ENOENT;
+	FILE *a = fopen(path, "re"), *b = fopen(other, "re");
+
+	while (a && b && x == y && x != EOF) {
+		x = getc(a);
+		y = getc(b);
+	}
+	bool same = a && b && x == y && !ferror(a) && !ferror(b);
+
+	if (a)
+		fclose(a);
+	if (b)
+		fclose(b);
+	return same;
+}
+
 /* Gives the file and its side file, @side, their names. The side file goes first: a shard without
- * one would be taken for a flat file. */
+ * one would be taken for a flat file. So one that is killed leaves a side file that is right. */
 static bool publish(const struct out *o, const char *side, struct fault *fault)
 {
+	if (o->side[0] && !may_become(side, o->side))
+		return refuse_side(side, fault);
 	if (o->side[0] && rename(o->side, side) != 0)
 		return pack_fail(fault, side, errno);
 	if (rename(o->part, o->f->path) == 0)
