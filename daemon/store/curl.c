@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <glob.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 
 /* Debian's libcurl4 first, then what RHEL, SUSE and Alpine have, which has the same name. */
@@ -27,6 +28,7 @@ static bool load(struct curl *curl, struct fault *fault)
 #undef FIND
 		return fault_errno(fault, ELIBACC, "stores",
 			"libcurl is too old; install libcurl 7.68 or later");
+	signal(SIGPIPE, SIG_IGN); /* TLS writes to sockets that the server has closed */
 	if (curl->global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		return fault_errno(fault, ELIBACC, "stores",
 			"libcurl cannot be initialised; install it again");

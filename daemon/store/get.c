@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,29 +89,6 @@ static void set_options(const struct store_bucket *bucket, struct handle *handle
 	curl->easy_setopt(easy, CURLOPT_MAXREDIRS, 5L);
 }
 
-/* TLS writes to sockets that the server has closed: the caller's thread may be a tool's main one.
- */
-static void block_pipe(sigset_t *before)
-{
-	sigset_t pipe;
-
-	sigemptyset(&pipe);
-	sigaddset(&pipe, SIGPIPE);
-	pthread_sigmask(SIG_BLOCK, &pipe, before);
-}
-
-static void unblock_pipe(const sigset_t *before)
-{
-	sigset_t pipe;
-
-	if (sigismember(before, SIGPIPE))
-		return;
-	sigemptyset(&pipe);
-	sigaddset(&pipe, SIGPIPE);
-	sigtimedwait(&pipe, NULL, &(struct timespec){0});
-	pthread_sigmask(SIG_SETMASK, before, NULL);
-}
-
 static void handle_free(const struct curl *curl, struct handle *handle)
 {
 	curl->easy_cleanup(handle->easy);
@@ -165,16 +141,12 @@ void get_release(struct reading *r)
 
 void get_free_spares(struct store_bucket *bucket)
 {
-	sigset_t before;
-
-	block_pipe(&before);
 	while (bucket->spare) {
 		struct handle *handle = bucket->spare;
 
 		bucket->spare = handle->next;
 		handle_free(bucket->stores->curl, handle);
 	}
-	unblock_pipe(&before);
 }
 
 /* ---- the request ---- */
@@ -337,11 +309,9 @@ static CURLcode perform(struct reading *r)
 	const struct CURLMsg *message;
 	CURLcode code = CURLE_ABORTED_BY_CALLBACK;
 	int running = 1, left;
-	sigset_t before;
 
 	if (curl->multi_add_handle(handle->multi, handle->easy) != CURLM_OK)
 		return CURLE_OUT_OF_MEMORY;
-	block_pipe(&before);
 	while (curl->multi_perform(handle->multi, &running) == CURLM_OK && running) {
 		int64_t now_ms = stores_now_ms();
 
@@ -353,7 +323,6 @@ static CURLcode perform(struct reading *r)
 	if (message)
 		code = message->data.result;
 	curl->multi_remove_handle(handle->multi, handle->easy);
-	unblock_pipe(&before);
 	return code;
 }
 
