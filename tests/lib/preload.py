@@ -66,7 +66,8 @@ int __open_2(const char *path, int flags)
 
 class Preload:
     """A library of C @source, which reads and writes `words`. @names: the names of the words.
-    `env` is the environment that preloads it. Each has another @label.
+    `env` is the environment that preloads it, and `own` the variables that do. Each has another
+    @label.
     """
 
     def __init__(self, place, source, names, label="preload"):
@@ -86,7 +87,8 @@ class Preload:
             f.truncate(4096)
         with open(page, "r+b") as f:
             self.words = memoryview(mmap.mmap(f.fileno(), 4096)).cast("q")
-        self.env = {**os.environ, "LD_PRELOAD": library, "PRELOAD_PAGE": page}
+        self.own = {"LD_PRELOAD": library, "PRELOAD_PAGE": page}
+        self.env = {**os.environ, **self.own}
         self.env["ASAN_OPTIONS"] = "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")
 
     def get(self, name):

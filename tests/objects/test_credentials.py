@@ -346,15 +346,11 @@ def test_ways_that_the_config_names(chain, moto):
     moto.client().put_object_acl(Bucket="corpus", Key="plain", ACL="public-read")
     token = chain.file("bearer", "hf_token\n")
     for way, provider in (
-        (f"token_file: {token}", "token file"),
-        ("anonymous: true", "anonymous"),
-        ("profile: lab", "profile lab"),
+        ({"token_file": token}, "token file"),
+        ({"anonymous": True}, "anonymous"),
+        ({"profile": "lab"}, "profile lab"),
     ):
-        config = chain.file(
-            "stores.yaml",
-            f"stores:\n  lab: {{endpoint: '{moto.endpoint}', {way}}}\n"
-            "streams: {t: {seed: 1, seq_len: 1, datasets: [{name: a, path: b}]}}\n",
-        )
+        config = stores(chain, lab={"endpoint": moto.endpoint, **way})
         with contextlib.nullcontext() if provider == "profile lab" else unverified(moto):
             used = chain.provider("-c", config, "load", "lab://corpus/plain", AWS_ACCESS_KEY_ID="x")
         assert used == provider
@@ -477,39 +473,15 @@ def test_a_process_that_hangs_delays_no_other_store(chain, moto):
     assert os.path.getsize(os.path.join(chain.home, "count")) >= 4, "they were renewed"
 
 
-@pytest.fixture
-def clock(place):
-    clock = Preload(place, SHIFTED, CLOCK_WORDS, "clock")
-    clock.env = {name: clock.env[name] for name in ("LD_PRELOAD", "PRELOAD_PAGE")}
-    return clock
-
-
-def test_a_clock_that_is_set_makes_credentials_expire(chain, clock):
+def test_a_clock_that_is_set_makes_credentials_expire(chain):
     """They are renewed at once, not when the old clock would have said."""
-    environment = clock.env | chain.process(f"echo x >>{chain.home}/count\n" + chain.json())
+    clock = Preload(chain.place, SHIFTED, CLOCK_WORDS, "clock")
+    environment = clock.own | chain.process(f"echo x >>{chain.home}/count\n" + chain.json())
     timer = threading.Timer(1, lambda: clock.set(shift=2 * 3600))
     timer.start()
     done = chain.cat("-w", "5", "-s", "7203", "load", "s3://corpus/plain", **environment)
     assert done.returncode == 0 and int(done.stdout) > 20, done.stderr
     assert os.path.getsize(os.path.join(chain.home, "count")) >= 4, "they were renewed"
-
-
-def test_credentials_that_look_expired_by_a_wrong_clock(chain, moto, metadata, clock):
-    """The store's answer to a GET says what time it is."""
-
-    def skewed(request):
-        said = request.headers["x-amz-date"]
-        right = said[:11] == time.strftime("%Y%m%dT%H", time.gmtime(request.at + real))
-        return None if right else Fault(status=403, code="RequestTimeTooSkewed")
-
-    real = time.time() - time.monotonic()
-    clock.set(shift=2 * 3600)
-    with FaultProxy(moto.port) as proxy:
-        proxy.inject("skewed", skewed, times=1 << 30)
-        environment = {**instance(metadata), **clock.env, "AWS_ENDPOINT_URL": proxy.endpoint}
-        done = chain.cat("-w", "9", "load", "s3://corpus/plain", **environment)
-    assert done.stdout == BODY and b"set this machine's clock" in done.stderr, done.stderr
-    assert proxy.injected["skewed"] == 1
 
 
 def test_a_busy_store_is_not_asked_more_often_for_new_keys(chain, moto):

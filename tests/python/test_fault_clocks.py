@@ -65,8 +65,8 @@ def clock(place):
 
 @pytest.fixture
 def daemon(directory, clock, monkeypatch):
-    for name in ("LD_PRELOAD", "PRELOAD_PAGE"):
-        monkeypatch.setenv(name, clock.env[name])
+    for name, value in clock.own.items():
+        monkeypatch.setenv(name, value)
     stock = StockDaemon(directory)
     yield stock.start()
     stock.end()
