@@ -287,6 +287,7 @@ static json_t *dataset_item(const struct stream *stream, uint32_t d, bool public
 		T("dataset", stream->config->dataset[d].name),
 		N("samples", count_of(dataset->samples)),
 		T(ONLY(stored, "url"), dataset->list.root),
+		T(ONLY(stored, "manifest"), stream->config->dataset[d].manifest),
 		N(ONLY(stored, "pieces"), pieces_of(dataset)));
 }
 

@@ -166,7 +166,8 @@ def listed(daemon):
 
 
 def test_a_dataset_is_listed_and_dropped(store, shared):
-    job = Job(shared, store, 32 << 20, users=[65534])
+    manifest = shutil.copy(store.listed, shared.file("copy.jsonl"))
+    job = Job(shared, store, 32 << 20, users=[65534], dataset={"manifest": manifest})
     daemon = job.daemon()
     job.read(daemon, WINDOWS)
     (row,) = listed(daemon)
@@ -193,6 +194,9 @@ def test_a_dataset_is_listed_and_dropped(store, shared):
     job.gets()
     job.read(daemon, WINDOWS)
     assert len(job.gets()) == PIECES
+    text = Path(manifest).read_text()
+    Path(manifest).write_text(text.replace('"etag":"', '"etag":"x', 1))
+    assert listed(daemon)[0]["pieces"] == PIECES - PIECES // SHARDS, "an object was replaced"
     assert daemon.stop() == 0
 
 

@@ -34,6 +34,7 @@ struct held {
 	const char *stream, *name, *url; /* the status's; NULL: of no dataset */
 	uint64_t all;			 /* its pieces; 0: it is not read in pieces */
 	uint64_t pieces, bytes;
+	json_t *listed; /* ETags of its shards, by path; NULL: the manifest cannot be read here */
 };
 
 struct cache {
@@ -52,30 +53,56 @@ struct cache {
 	uint64_t next_ms;  /* when `warm` looks again */
 };
 
-/* ---- the files: DIR/HASH.NUMBER is a piece, whose last 4 KiB begin with its object's URL ---- */
+/* ---- the files: DIR/HASH.NUMBER is a piece, whose last 4 KiB begin with its object's URL and ETag
+ * ---- */
 
 enum { HASH_DIGITS = 32, TAIL_BYTES = 4096 };
+
+static json_t *read_manifest(const char *path)
+{
+	FILE *file = fopen(path, "re");
+	json_t *listed = file ? json_object() : NULL, *line;
+
+	while (listed && (line = json_loadf(file, JSON_DISABLE_EOF_CHECK, NULL))) {
+		json_object_set_new(
+			listed, status_text(line, "path"), json_string(status_text(line, "etag")));
+		json_decref(line);
+	}
+	if (file)
+		fclose(file);
+	return listed;
+}
+
+/* Whether the piece of this URL, after which its ETag is, is one of a dataset's shards. Those of
+ * objects that were replaced are dropped with it, but not counted. */
+static bool is_of(const struct cache *c, const struct held *h, const char *url)
+{
+	size_t n = strlen(h->url);
+
+	if (strncmp(url, h->url, n) != 0 || url[n] != '/')
+		return false;
+	const char *etag = json_string_value(json_object_get(h->listed, url + n + 1));
+
+	return !h->listed || (etag && (c->drop || strcmp(etag, url + strlen(url) + 1) == 0));
+}
 
 /* Counts a piece, and removes it if it is one of the dataset to drop. False with errno. */
 static bool take_piece(struct cache *c, int dir, const char *file)
 {
 	struct held *others = &c->held[c->n], *of = others;
 	int fd = openat(dir, file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	char url[TAIL_BYTES] = "";
+	char url[TAIL_BYTES + 1] = "";
 	struct stat st;
 
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return errno == ENOENT && fd < 0;
 	/* A damaged one belongs to others. */
-	if (pread(fd, url, sizeof(url) - 1, st.st_size - TAIL_BYTES) < 0)
+	if (pread(fd, url, TAIL_BYTES - 1, st.st_size - TAIL_BYTES) < 0)
 		url[0] = 0;
 	close(fd);
-	for (struct held *h = c->held; h < others; h++) {
-		size_t n = strlen(h->url);
-
-		if (strncmp(url, h->url, n) == 0 && url[n] == '/')
+	for (struct held *h = c->held; h < others; h++)
+		if (is_of(c, h, url))
 			of = h;
-	}
 	of->pieces++;
 	of->bytes += (uint64_t)st.st_blocks * 512;
 	c->bytes += (uint64_t)st.st_blocks * 512;
@@ -129,6 +156,16 @@ static bool is_meant(const struct cache *c, const struct held *h)
 	return true;
 }
 
+static void forget(struct cache *c)
+{
+	for (size_t i = 0; i < c->n; i++)
+		json_decref(c->held[i].listed);
+	json_decref(c->status);
+	free(c->held);
+	c->held = NULL;
+	c->n = c->bytes = 0;
+}
+
 /* Asks where the cache is, and looks into it. Connects each time, because a daemon closes a
  * connection that is silent for long. False after an error. */
 static bool look(struct cache *c)
@@ -138,10 +175,7 @@ static bool look(struct cache *c)
 	const char *dir;
 	size_t i;
 
-	json_decref(c->status);
-	free(c->held);
-	c->held = NULL;
-	c->n = c->bytes = 0;
+	forget(c);
 	c->status = ctl_status_at(&c->link, c->link.socket, false);
 	if (!c->status)
 		return false;
@@ -155,10 +189,12 @@ static bool look(struct cache *c)
 	json_array_foreach(datasets, i, row)
 	{
 		struct held h = {status_text(row, "stream"), status_text(row, "dataset"),
-			status_text(row, "url"), status_number(row, "pieces"), 0, 0};
+			status_text(row, "url"), status_number(row, "pieces"), 0, 0, NULL};
 
-		if (is_meant(c, &h))
-			c->held[c->n++] = h;
+		if (!is_meant(c, &h))
+			continue;
+		h.listed = read_manifest(status_text(row, "manifest"));
+		c->held[c->n++] = h;
 	}
 	if (!take_files(c, dir))
 		return false;
@@ -309,8 +345,7 @@ static int run(const struct ctl_arguments *a)
 	status = a->command == &ls_command     ? list(&c)
 		 : a->command == &drop_command ? drop(&c)
 					       : warm(&c);
-	json_decref(c.status);
-	free(c.held);
+	forget(&c);
 	return emit_end(&c.e, status);
 }
 
