@@ -410,10 +410,12 @@ bool dataset_agrees(const struct dataset *d, uint64_t shard, const struct shard_
 		snprintf(was, sizeof(was), "%" PRIu64, facts[i].listed);
 		snprintf(is, sizeof(is), "%" PRIu64, facts[i].found);
 		if (facts[i].listed != facts[i].found)
-			return fault_set(fault, FAULT_CHANGED, "", "%s is %s %s and %s in the file",
-				facts[i].field, facts[i].names[0] ? facts[i].names[0] : was,
+			return fault_set(fault, FAULT_CHANGED, "",
+				"%s is %s %s and %s in the file%s", facts[i].field,
+				facts[i].names[0] ? facts[i].names[0] : was,
 				d->listed ? "in the manifest" : "as listed",
-				facts[i].names[1] ? facts[i].names[1] : is);
+				facts[i].names[1] ? facts[i].names[1] : is,
+				d->listed ? "; if only the manifest is old, write it again" : "");
 	}
 	return true;
 }
