@@ -192,16 +192,18 @@ static void test_killed_at_any_moment(void **state)
 	assert_int_equal(kills, 15);
 }
 
-/* A random file of the cache. */
-static char victim[400];
-static uint64_t files, wanted;
-
-static int choose(const char *path, const struct stat *st, int type, struct FTW *ftw)
+/* Chooses a random file of the cache. False: there is none with this @ending. */
+static bool choose(const char *ending, char path[400])
 {
-	(void)st, (void)ftw;
-	if (type == FTW_F && files++ == wanted)
-		snprintf(victim, sizeof(victim), "%s", path);
-	return 0;
+	char pattern[420];
+	glob_t found;
+
+	snprintf(pattern, sizeof(pattern), "%s/*%s", root, ending);
+	if (glob(pattern, 0, NULL, &found) != 0)
+		return false;
+	snprintf(path, 400, "%s", found.gl_pathv[rng_below(&rng, found.gl_pathc)]);
+	globfree(&found);
+	return true;
 }
 
 enum { FLIPPED, ZEROS, CUT, LONGER, EMPTY, REMOVED, RENAMED, DAMAGES };
@@ -209,21 +211,12 @@ enum { FLIPPED, ZEROS, CUT, LONGER, EMPTY, REMOVED, RENAMED, DAMAGES };
 /* Damages a random file. @kind: what happens to it. */
 static bool damage(unsigned kind)
 {
-	char zeros[3000] = {0}, same[420];
+	char zeros[3000] = {0}, victim[400], same[400];
 	uint8_t byte;
 	struct stat st;
-	glob_t of;
 
-	victim[0] = 0;
-	files = 0;
-	wanted = UINT64_MAX;
-	nftw(root, choose, 8, FTW_PHYS);
-	if (files == 0)
+	if (!choose("", victim))
 		return false;
-	wanted = rng_below(&rng, files);
-	files = 0;
-	nftw(root, choose, 8, FTW_PHYS);
-
 	int fd = open(victim, O_RDWR);
 
 	if (fd < 0 || fstat(fd, &st) != 0 || st.st_size == 0) /* 0: renamed, then damaged */
@@ -253,10 +246,8 @@ static bool damage(unsigned kind)
 		unlink(victim);
 		break;
 	case RENAMED: /* to the same piece of any object */
-		snprintf(same, sizeof(same), "%s/*%s", root, strrchr(victim, '.'));
-		assert_int_equal(glob(same, 0, NULL, &of), 0);
-		rename(victim, of.gl_pathv[rng_below(&rng, of.gl_pathc)]);
-		globfree(&of);
+		assert_true(choose(strrchr(victim, '.'), same));
+		rename(victim, same);
 	}
 	close(fd);
 	return true;
