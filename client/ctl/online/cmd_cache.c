@@ -1,9 +1,9 @@
 /*
  * tokctl cache: what a daemon's cache holds, removing a dataset from it, and filling it.
  *
- * The daemon says where its cache is, and which datasets it may hold. The files are counted and
- * removed here: their names say all (daemon/store/cache.c), and who reads a piece that is removed
- * reads on. So only those who may read the directory can use these commands.
+ * The daemon says where its cache is, and which datasets it may hold, by which manifests. The files
+ * are counted and removed here: they name their objects (daemon/store/cache.c), and who reads a
+ * piece that is removed reads on. So only those who may read the directory can use these commands.
  *
  * `warm` is a session that reads a stream without training on it. So pieces are fetched in the
  * stream's order, as by a trainer, and the daemon needs no other way to fetch them. It ends before
@@ -53,8 +53,7 @@ struct cache {
 	uint64_t next_ms;  /* when `warm` looks again */
 };
 
-/* ---- the files: DIR/HASH.NUMBER is a piece, whose last 4 KiB begin with its object's URL and ETag
- * ---- */
+/* ---- the files: DIR/HASH.NUMBER is a piece; its last 4 KiB begin with URL and ETag ---- */
 
 enum { HASH_DIGITS = 32, TAIL_BYTES = 4096 };
 
