@@ -161,8 +161,6 @@ static uint64_t readable(struct store_cache *cache)
 /* A process that is killed at any moment leaves whole pieces or none. */
 static void test_killed_at_any_moment(void **state)
 {
-	unsigned kills = 0;
-
 	(void)state;
 	for (int round = 0; round < 15; round++) {
 		pid_t child;
@@ -179,7 +177,6 @@ static void test_killed_at_any_moment(void **state)
 		usleep((useconds_t)rng_below(&rng, 15000));
 		kill(child, SIGKILL);
 		waitpid(child, NULL, 0);
-		kills++;
 
 		struct store_cache *cache = open_cache(ROOM * PIECE / 6);
 
@@ -189,7 +186,6 @@ static void test_killed_at_any_moment(void **state)
 		assert_int_equal(state_of(cache).used_bytes, used_on_disk());
 		store_cache_close(cache);
 	}
-	assert_int_equal(kills, 15);
 }
 
 /* Chooses a random file of the cache. False: there is none with this @ending. */
@@ -293,7 +289,6 @@ static void test_the_least_recently_read_piece_is_removed(void **state)
 		snprintf(other, sizeof(other), "%s/a.bin", root);
 		close(creat(other, 0600));
 		struct store_cache *cache = open_cache((uint64_t)ROOM * CACHE_BLOCK * 4);
-		unsigned kept = 0;
 
 		for (unsigned n = 0; n < FIT; n++)
 			put(cache, n / 4, n % 4);
@@ -306,8 +301,7 @@ static void test_the_least_recently_read_piece_is_removed(void **state)
 		for (unsigned n = 0; n < 12; n++)
 			put(cache, 3 + n / 4, n % 4);
 		assert_true(state_of(cache).evictions >= 6);
-		kept = get_piece(cache, 0, 0) + get_piece(cache, 1, 1);
-		assert_int_equal(kept, 2);
+		assert_true(get_piece(cache, 0, 0) && get_piece(cache, 1, 1));
 		assert_false(get_piece(cache, 0, 1));
 		store_cache_close(cache);
 	}
