@@ -71,9 +71,10 @@ static void engine_check(const struct engine *engine)
 			continue;
 		assert(feed->options.id == id);
 		assert(feed->state != FEED_LEAVING || feed->reading > 0);
+		assert(feed->wake_at == 0 || feed->state == FEED_IDLE || !feed_runs(feed));
 		feed_check(feed);
 		reading += feed->reading;
-		failing += feed->failing;
+		failing += feed->state == FEED_FAILING;
 		feeds++;
 	}
 	for (unsigned i = 0; i < ENGINE_PLACES; i++)
@@ -100,38 +101,29 @@ static int64_t quantum(const struct engine *engine, const struct feed *feed)
 	return (int64_t)FEED_QUANTUM * engine->most_peers / feed->peers;
 }
 
-/* Moves the feed to the end of @list. NULL: it is in none. */
-static void feed_move(struct feed *feed, struct feeds *list)
+/* @list: that of the state, at whose end the feed is now; NULL: it has none. */
+static void feed_enter(struct feed *feed, enum feed_state state, struct feeds *list)
 {
 	if (feed->list)
 		TAILQ_REMOVE(feed->list, feed, link);
 	if (list)
 		TAILQ_INSERT_TAIL(list, feed, link);
 	feed->list = list;
+	feed->state = state;
 }
 
 static void feed_ready(struct engine *engine, struct feed *feed)
 {
-	assert(feed->state == FEED_RUNNING);
-	if (!feed->list && !feed->held)
-		feed_move(feed, &engine->ready);
-}
-
-/* It has nothing to do any more. */
-static void feed_stop(struct feed *feed)
-{
-	feed_move(feed, NULL);
-	feed->held = false;
+	feed_enter(feed, FEED_READY, &engine->ready);
 }
 
 /* True: its reads in flight are too large to begin another. One that ends makes it ready. */
 static bool hold(const struct engine *engine, struct feed *feed)
 {
-	assert(feed->list == &engine->ready && !feed->held);
+	assert(feed->state == FEED_READY);
 	if (feed->flying < FLYING_MOST || engine->feeds == 1)
 		return false;
-	feed_move(feed, NULL);
-	feed->held = true;
+	feed_enter(feed, FEED_HELD, NULL);
 	return true;
 }
 
@@ -142,7 +134,7 @@ static struct feed *next_turn(struct engine *engine)
 
 	while ((feed = TAILQ_FIRST(&engine->ready)) && feed->credit <= 0) {
 		feed->credit += quantum(engine, feed);
-		feed_move(feed, &engine->ready);
+		feed_ready(engine, feed);
 	}
 	return feed;
 }
@@ -186,11 +178,11 @@ static bool may_read(struct engine *engine, struct feed *feed, unsigned number)
 	struct place *place = &engine->place[number];
 	struct share *share = &place->share[feed->options.stream];
 
-	assert(feed->list == &engine->ready);
+	assert(feed->state == FEED_READY);
 	if (share->reading < share_most(place, share) && TAILQ_EMPTY(&share->waiting))
 		return true;
 	assert(share->reading > 0);
-	feed_move(feed, &share->waiting);
+	feed_enter(feed, FEED_WAITING, &share->waiting);
 	return false;
 }
 
@@ -215,7 +207,7 @@ static void share_end(struct engine *engine, struct place *place, struct share *
 	unsigned free = place == &engine->place[LOCAL] ? most / 8 : 0;
 
 	while (share->reading + free < most && (feed = TAILQ_FIRST(&share->waiting)))
-		feed_move(feed, &engine->ready);
+		feed_ready(engine, feed);
 }
 
 static void read_end(struct engine *engine, struct feed *feed, uint32_t index)
@@ -223,10 +215,8 @@ static void read_end(struct engine *engine, struct feed *feed, uint32_t index)
 	struct place *place = &engine->place[feed_place_of(feed, index)];
 
 	feed_read_ended(feed, index);
-	if (feed->held && feed->flying < FLYING_MOST) {
-		feed->held = false;
+	if (feed->state == FEED_HELD && feed->flying < FLYING_MOST)
 		feed_ready(engine, feed);
-	}
 	share_end(engine, place, &place->share[feed->options.stream]);
 }
 
@@ -247,7 +237,7 @@ static void leave_if_idle(struct engine *engine, struct feed *feed, struct engin
 {
 	if (feed->state != FEED_LEAVING || feed->reading > 0)
 		return;
-	assert(!feed->list && !feed->failing);
+	assert(!feed->list);
 	engine->feed[feed->options.id] = NULL;
 	engine->feeds--;
 	count_peers(engine, feed->options.user);
@@ -262,11 +252,9 @@ static void fail_stream(struct engine *engine, uint32_t stream, const struct eng
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		struct feed *feed = engine->feed[id];
 
-		if (!feed || feed->options.stream != stream || feed->state != FEED_RUNNING)
+		if (!feed || feed->options.stream != stream || !feed_runs(feed))
 			continue;
-		feed->state = FEED_FAILED;
-		feed_stop(feed);
-		feed->failing = true;
+		feed_enter(feed, FEED_FAILING, NULL);
 		engine->failing++;
 		feed->failure = *read;
 		feed->failure.type = ENGINE_FAILED;
@@ -288,7 +276,7 @@ static void publish(struct feed *feed, struct engine_actions *out)
 static void attach(struct engine *engine, struct feed *feed)
 {
 	assert(feed && feed->options.id < LIMIT_SESSIONS && !engine->feed[feed->options.id]);
-	assert(feed->state == FEED_RUNNING && feed->planned == 0 && feed->reading == 0);
+	assert(feed->state == FEED_IDLE && feed->planned == 0 && feed->reading == 0);
 	engine->feed[feed->options.id] = feed;
 	engine->feeds++;
 	count_peers(engine, feed->options.user);
@@ -304,10 +292,8 @@ static void detach(struct engine *engine, uint32_t id, struct engine_actions *ou
 	if (!feed)
 		return;
 	assert(feed->state != FEED_LEAVING);
-	feed_stop(feed);
-	feed->state = FEED_LEAVING;
-	engine->failing -= feed->failing;
-	feed->failing = false;
+	engine->failing -= feed->state == FEED_FAILING;
+	feed_enter(feed, FEED_LEAVING, NULL);
 	if (feed->away > 0)
 		emit_plain(out, ENGINE_CANCEL, feed);
 	leave_if_idle(engine, feed, out);
@@ -317,7 +303,7 @@ static void kick(struct engine *engine, uint32_t id)
 {
 	struct feed *feed = engine->feed[id];
 
-	if (feed && feed->state == FEED_RUNNING && feed_awake(feed))
+	if (feed && feed->state == FEED_IDLE && feed_awake(feed))
 		feed_ready(engine, feed);
 }
 
@@ -333,12 +319,12 @@ static void done(
 	uint32_t slot = index / feed->options.ring.geometry.rows;
 	struct engine_action read;
 
-	if (event->fault && feed->state == FEED_RUNNING) {
+	if (event->fault && feed_runs(feed)) {
 		feed_read_again(feed, index, &read);
 		fail_stream(engine, feed->options.stream, &read, event->fault);
 	}
 	read_end(engine, feed, index);
-	if (feed->state == FEED_RUNNING) {
+	if (feed_runs(feed)) {
 		assert(event->fault == FAULT_NONE && feed->left[slot] > 0);
 		feed->left[slot]--;
 		publish(feed, out);
@@ -351,7 +337,7 @@ static void look(struct engine *engine)
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		struct feed *feed = engine->feed[id];
 
-		if (feed && feed->state == FEED_RUNNING && feed_look(feed))
+		if (feed && feed->state == FEED_IDLE && feed_look(feed))
 			feed_ready(engine, feed);
 	}
 }
@@ -361,13 +347,13 @@ static void report_failures(struct engine *engine, struct engine_actions *out)
 	for (uint32_t id = 0; id < LIMIT_SESSIONS && engine->failing > 0; id++) {
 		struct feed *feed = engine->feed[id];
 
-		if (!feed || !feed->failing)
+		if (!feed || feed->state != FEED_FAILING)
 			continue;
 		if (out->count > ENGINE_ACTIONS - ENGINE_RESERVE) {
 			out->more = true;
 			return;
 		}
-		feed->failing = false;
+		feed->state = FEED_FAILED;
 		engine->failing--;
 		emit(out, feed->failure);
 	}
@@ -411,13 +397,12 @@ static void pump(struct engine *engine, struct engine_actions *out)
 			padding += plan(feed, &engine->place[place], out);
 			break;
 		case FEED_HOSTILE:
-			feed->state = FEED_FAILED;
+			feed_enter(feed, FEED_FAILED, NULL);
 			emit_plain(out, ENGINE_HOSTILE, feed);
-			feed_stop(feed);
 			break;
 		case FEED_FULL:
 		case FEED_ENDED:
-			feed_stop(feed);
+			feed_enter(feed, FEED_IDLE, NULL);
 		}
 	}
 }

@@ -24,9 +24,8 @@ void feed_check(const struct feed *feed)
 	assert(feed->wake_at == 0 || feed->row == 0);
 	assert(feed->wake_at == 0 || feed->wake_at > feed->released);
 	assert(feed->wake_at <= feed->planned && feed->woke_at <= feed->planned);
-	assert(!feed->failing || feed->state == FEED_FAILED);
-	assert(!feed->list || (feed->state == FEED_RUNNING && !feed->held));
-	assert(!feed->held || feed->flying > 0);
+	assert((feed->list != NULL) == (feed->state == FEED_READY || feed->state == FEED_WAITING));
+	assert(feed->state != FEED_HELD || feed->flying > 0);
 	assert(feed->flying == (feed->reading - feed->away) * feed->cost);
 }
 
@@ -84,7 +83,7 @@ void feed_free(struct feed *feed)
 {
 	if (!feed)
 		return;
-	assert(feed->reading == 0 && !feed->list && !feed->failing);
+	assert(feed->reading == 0 && !feed->list);
 	cursor_free(&feed->cursor);
 	free(feed->left);
 	free(feed);
@@ -342,7 +341,7 @@ bool feed_plan(struct feed *feed, struct engine_action *read)
 	struct ring_row row = *next_row(feed);
 	bool real = row.position != RING_PADDING;
 
-	assert(feed->state == FEED_RUNNING && r < g->rows);
+	assert(feed->state == FEED_READY && r < g->rows);
 	if (r == 0)
 		begin_slot(feed, next_slot(feed));
 	ring_rows(ring, feed->planned)[r] = row;

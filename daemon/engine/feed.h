@@ -14,8 +14,12 @@
 #include <sys/queue.h>
 
 enum feed_state {
-	FEED_RUNNING,
-	FEED_FAILED,  /* its stream failed or its client is hostile: nothing more is planned */
+	FEED_IDLE,    /* nothing to do: asleep (wake_at), or at its end */
+	FEED_READY,   /* in the list of feeds that have something to do */
+	FEED_WAITING, /* in the list of those that wait for reads of their stream to end */
+	FEED_HELD,    /* it has something to do, after its own reads */
+	FEED_FAILING, /* its stream failed: nothing more is planned; not reported yet */
+	FEED_FAILED,  /* the same, reported; or its client is hostile */
 	FEED_LEAVING, /* detached; gone after its last read */
 };
 
@@ -46,23 +50,24 @@ struct feed {
 
 	uint32_t *left; /* [slots] reads in flight, plus one while the slot is being planned */
 
-	/* The list of feeds that have something to do, or of those that wait for reads of their
-	 * stream to end. NULL: it has nothing to do, or is held. */
-	struct feeds *list;
+	struct feeds *list; /* READY, WAITING: which contains it; otherwise NULL */
 	TAILQ_ENTRY(feed) link;
-	bool held;	 /* it has something to do, after its own reads */
-	uint64_t cost;	 /* of a row, in bytes */
-	uint64_t flying; /* cost of the local reads in flight */
-	int64_t credit;	 /* what it may spend in this turn */
-	uint32_t peers;	 /* attached feeds of its user */
-	bool failing;	 /* ENGINE_FAILED is still to be reported */
-	struct engine_action failure;
+	uint64_t cost;		      /* of a row, in bytes */
+	uint64_t flying;	      /* cost of the local reads in flight */
+	int64_t credit;		      /* what it may spend in this turn */
+	uint32_t peers;		      /* attached feeds of its user */
+	struct engine_action failure; /* FAILING */
 
 	bool stored;	      /* some of its sources are in stores */
 	bool located;	      /* the row that is planned next is: */
 	struct ring_row next; /* ring_row.position: or padding */
 	struct feed_source source[];
 };
+
+static inline bool feed_runs(const struct feed *feed)
+{
+	return feed->state < FEED_FAILING;
+}
 
 /* Asserts the invariants above, in constant time. Words that the client writes are not checked. */
 void feed_check(const struct feed *feed);
