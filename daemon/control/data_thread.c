@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TICK_MS = 1000, LOOK_MS = 50, REAP = 128, PAUSE_MS = 5, MS = 1000000 };
+enum { TICK_MS = 1000, REFILL_MS = 50, REAP = 128, PAUSE_MS = 5, MS = 1000000 };
 
 struct data_thread {
 	pthread_t thread;
@@ -259,12 +259,12 @@ static void *run(void *argument)
 {
 	struct data_thread *f = argument;
 	struct reader_done done[REAP];
-	int64_t tick, look;
+	int64_t tick, refill;
 
 	pthread_setname_np(pthread_self(), "tokend-data");
 	f->now_ns = io_now_ns();
 	tick = f->now_ns / MS + TICK_MS;
-	look = tick;
+	refill = tick;
 	while (follow(f)) {
 		atomic_fetch_add_explicit(&f->turns, 1, memory_order_relaxed);
 		obey(f);
@@ -274,7 +274,7 @@ static void *run(void *argument)
 			uv_async_send(&f->control->news);
 		}
 		int64_t now = f->now_ns / MS;
-		int wait_ms = f->actions.more ? 0 : now < look ? (int)(look - now) : 1;
+		int wait_ms = f->actions.more ? 0 : now < refill ? (int)(refill - now) : 1;
 
 		if (f->paused && wait_ms > PAUSE_MS)
 			wait_ms = PAUSE_MS;
@@ -291,10 +291,10 @@ static void *run(void *argument)
 			step(f, &(struct engine_event){.type = ENGINE_TICK});
 			tick = now + TICK_MS;
 		}
-		if (now >= look) {
-			step(f, &(struct engine_event){.type = ENGINE_LOOK});
-			look = engine_busy(f->engine) && now + LOOK_MS < tick ? now + LOOK_MS
-									      : tick;
+		if (now >= refill) {
+			step(f, &(struct engine_event){.type = ENGINE_REFILL});
+			refill = engine_busy(f->engine) && now + REFILL_MS < tick ? now + REFILL_MS
+										  : tick;
 		}
 		/* One step at a time, so that a busy feed does not keep orders waiting. */
 		if (f->actions.more)

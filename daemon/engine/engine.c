@@ -332,12 +332,12 @@ static void done(
 	leave_if_idle(engine, feed, out);
 }
 
-static void look(struct engine *engine)
+static void refill(struct engine *engine)
 {
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		struct feed *feed = engine->feed[id];
 
-		if (feed && feed->state == FEED_IDLE && feed_look(feed))
+		if (feed && feed->state == FEED_IDLE && feed_refill(feed))
 			feed_ready(engine, feed);
 	}
 }
@@ -425,8 +425,8 @@ void engine_step(
 	case ENGINE_DONE:
 		done(engine, event, out);
 		break;
-	case ENGINE_LOOK:
-		look(engine);
+	case ENGINE_REFILL:
+		refill(engine);
 		break;
 	case ENGINE_TICK:
 		engine_check(engine);

@@ -7,7 +7,7 @@
  *   DETACH │                              │ CANCEL  a feed's reads from stores are not needed
  *   KICK   ├→ engine_step() → actions ────┤ WAKE    the client waits: send it a byte
  *   DONE   │                              │ FAILED  a stream cannot go on
- *   LOOK   │                              │ HOSTILE a client wrote impossible counters
+ *   REFILL │                              │ HOSTILE a client wrote impossible counters
  *   TICK   │                              └ GONE    the feed's memory is no longer used
  *   PAUSE  │
  *   PUMP   ┘
@@ -68,7 +68,7 @@ struct engine_event {
 		ENGINE_DONE,   /* tag, fault */
 		/* Now and then: fills rings before their clients ask for it, or if the wake-up that
 		 * asked for it was lost. */
-		ENGINE_LOOK,
+		ENGINE_REFILL,
 		ENGINE_TICK,  /* once a second: checks invariants */
 		ENGINE_PUMP,  /* continues after a full list of actions */
 		ENGINE_PAUSE, /* on: no read begins until further notice */
@@ -120,7 +120,7 @@ void engine_free(struct engine *engine); /* no feed may be attached */
 void engine_step(
 	struct engine *engine, const struct engine_event *event, struct engine_actions *out);
 
-/* Is a feed attached? Otherwise ENGINE_LOOK is useless. */
+/* Is a feed attached? Otherwise ENGINE_REFILL is useless. */
 bool engine_busy(const struct engine *engine);
 
 /* When the wait of the client began that ENGINE_WAKE ends: ring_waits_since(). */

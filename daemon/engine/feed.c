@@ -135,9 +135,9 @@ static bool feed_wanted(const struct feed *feed, uint64_t released)
 /*
  * The feed waits until a part of the ring is free, so that the client makes one system call for
  * many batches: half, or a quarter if it reads from stores, because the rest of the ring hides
- * their latency. A client that has released no slot since its last wake-up is slow. Looks keep its
- * ring nearly full, but a small ring could be empty before the next look. Then the client is asked
- * for each slot.
+ * their latency. A client that has released no slot since its last wake-up is slow. Refills keep
+ * its ring nearly full, but a small ring could be empty before the next refill. Then the client is
+ * asked for each slot.
  */
 static void set_wake_at(struct feed *feed)
 {
@@ -204,7 +204,7 @@ bool feed_awake(struct feed *feed)
 	return true;
 }
 
-bool feed_look(struct feed *feed)
+bool feed_refill(struct feed *feed)
 {
 	const struct ring *ring = &feed->options.ring;
 	uint64_t full = feed->planned - ring->geometry.slots;

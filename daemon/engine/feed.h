@@ -93,6 +93,6 @@ bool feed_publish(struct feed *feed);
 /* Wakes the feed if it is asleep and can go on. True: it did. */
 bool feed_awake(struct feed *feed);
 /* The same, and also if a sixteenth of its ring is free, so that its client need not ask. */
-bool feed_look(struct feed *feed);
+bool feed_refill(struct feed *feed);
 
 #endif

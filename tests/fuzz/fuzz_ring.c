@@ -282,7 +282,7 @@ static void event(struct rig *rig, struct input *in)
 		done(rig, input_byte(in), FAULT_IO);
 		return;
 	case 7:
-		step(rig, (struct engine_event){.type = byte & 64 ? ENGINE_LOOK : ENGINE_TICK});
+		step(rig, (struct engine_event){.type = byte & 64 ? ENGINE_REFILL : ENGINE_TICK});
 		return;
 	case 8:
 		step(rig, (struct engine_event){.type = ENGINE_PAUSE, .on = byte & 128});

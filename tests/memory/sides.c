@@ -277,8 +277,8 @@ void ring_setup(uint32_t slots, uint64_t batches, uint64_t hold, uint64_t taken,
 
 /* ---- the daemon ---- */
 
-/* @looks: before each wait it looks for slots that are free before the client was to tell. */
-static void serve(bool looks)
+/* @refills: before each wait, slots that are free before the client was to tell. */
+static void serve(bool refills)
 {
 	const struct feed *feed = s->session.feed;
 
@@ -287,8 +287,8 @@ static void serve(bool looks)
 			;
 		if (feed->published == feed->batches)
 			return;
-		if (looks)
-			step_engine((struct engine_event){.type = ENGINE_LOOK});
+		if (refills)
+			step_engine((struct engine_event){.type = ENGINE_REFILL});
 		if (s->reads > 0)
 			continue;
 		channel_wait(&s->mail);

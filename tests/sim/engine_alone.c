@@ -350,9 +350,9 @@ static void client_event(struct client *c)
 
 /* Afterwards less than a sixteenth of a ring is free, or its feed is awake, or will be kicked. No
  * feed waits for a kick that was lost. */
-static void look(void)
+static void refill(void)
 {
-	step((struct engine_event){.type = ENGINE_LOOK});
+	step((struct engine_event){.type = ENGINE_REFILL});
 	for (unsigned i = 0; i < CLIENTS; i++) {
 		const struct client *c = &rig.client[i];
 
@@ -379,7 +379,7 @@ static void tick(void)
 	step((struct engine_event){.type = ENGINE_TICK});
 	for (unsigned i = 0; i < CLIENTS; i++)
 		rig.client[i].old_kick = rig.client[i].kick;
-	look();
+	refill();
 }
 
 /* ---- events ---- */
@@ -431,7 +431,7 @@ static void event(void)
 	if (chance(120))
 		tick();
 	else if (chance(60))
-		look();
+		refill();
 	else if (chance(3))
 		some_read(rig.storm ? 4 : 200);
 	else

@@ -56,16 +56,16 @@ const char *reader_notes(const struct reader *r)
 
 /* ---- wake-ups that the engine had to find itself ---- */
 
-/* The wake-ups that looks could replace, and when that was first seen. */
+/* The wake-ups that refills could replace, and when that was first seen. */
 static struct {
 	const struct feed *feed;
 	uint64_t wake_at;
 	int64_t since;
 } late[LOOKED_AT];
 
-/* A look does not wake a feed whose client has to: its wake-up comes within a second. */
-bool __real_feed_look(struct feed *feed);
-bool __wrap_feed_look(struct feed *feed)
+/* A refill does not wake a feed whose client has to: its wake-up comes within a second. */
+bool __real_feed_refill(struct feed *feed);
+bool __wrap_feed_refill(struct feed *feed)
 {
 	const struct ring *ring = &feed->options.ring;
 	unsigned i = feed->options.id % LOOKED_AT;
@@ -73,7 +73,7 @@ bool __wrap_feed_look(struct feed *feed)
 	/* An engine that is alone (engine.c) loses some on purpose. */
 	if (!fiber_current || feed->wake_at == 0 ||
 		atomic_load(&ring->control->released) < feed->wake_at)
-		return __real_feed_look(feed);
+		return __real_feed_refill(feed);
 	if (late[i].feed != feed || late[i].wake_at != feed->wake_at) {
 		late[i].feed = feed;
 		late[i].wake_at = feed->wake_at;
