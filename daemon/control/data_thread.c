@@ -69,19 +69,19 @@ static void count_read(struct stream_counts *counts, const struct reader_done *d
 	histogram_add(&counts->reads, (uint64_t)(now_ns - done->since_ns));
 }
 
-static void say(struct data_thread *f, struct session *s, unsigned news)
+static void say(struct data_thread *t, struct session *s, unsigned news)
 {
 	atomic_fetch_or(&s->news, news);
-	f->news = true;
+	t->news = true;
 }
 
-static void perform(struct data_thread *f, const struct engine_action *a)
+static void perform(struct data_thread *t, const struct engine_action *a)
 {
-	struct session *s = f->session[a->id];
+	struct session *s = t->session[a->id];
 
 	switch (a->type) {
 	case ENGINE_READ:
-		reader_queue(f->reader, &(struct reader_read){
+		reader_queue(t->reader, &(struct reader_read){
 						.tag = a->tag,
 						.session = a->id,
 						.stream = a->stream,
@@ -91,11 +91,11 @@ static void perform(struct data_thread *f, const struct engine_action *a)
 						.tokens = a->tokens,
 						.to = a->to,
 						.annotations = a->annotations,
-						.since_ns = f->now_ns,
+						.since_ns = t->now_ns,
 					});
 		break;
 	case ENGINE_CANCEL:
-		reader_cancel(f->reader, a->id);
+		reader_cancel(t->reader, a->id);
 		break;
 	case ENGINE_WAKE:
 		count_wait(s); /* before the client can wait again */
@@ -108,78 +108,78 @@ static void perform(struct data_thread *f, const struct engine_action *a)
 			.dataset = a->owner,
 			.shard = a->shard,
 			.token = a->token,
-			.fault = f->fault,
+			.fault = t->fault,
 		};
-		assert(a->fault == f->fault.code);
-		say(f, s, DATA_THREAD_FAILED);
+		assert(a->fault == t->fault.code);
+		say(t, s, DATA_THREAD_FAILED);
 		break;
 	case ENGINE_HOSTILE:
-		say(f, s, DATA_THREAD_HOSTILE);
+		say(t, s, DATA_THREAD_HOSTILE);
 		break;
 	case ENGINE_GONE:
-		f->session[a->id] = NULL;
-		say(f, s, DATA_THREAD_GONE); /* from now on it may be freed */
+		t->session[a->id] = NULL;
+		say(t, s, DATA_THREAD_GONE); /* from now on it may be freed */
 		break;
 	}
 }
 
-static void step(struct data_thread *f, const struct engine_event *event)
+static void step(struct data_thread *t, const struct engine_event *event)
 {
-	engine_step(f->engine, event, &f->actions);
-	for (unsigned i = 0; i < f->actions.count; i++)
-		perform(f, &f->actions.action[i]);
+	engine_step(t->engine, event, &t->actions);
+	for (unsigned i = 0; i < t->actions.count; i++)
+		perform(t, &t->actions.action[i]);
 }
 
 /* NULL: there is none. */
-static struct session *take_order(struct data_thread *f, unsigned *order)
+static struct session *take_order(struct data_thread *t, unsigned *order)
 {
 	struct session *s = NULL;
 
-	pthread_mutex_lock(&f->lock);
-	if (f->orders > 0) {
-		s = f->ordered[--f->orders];
+	pthread_mutex_lock(&t->lock);
+	if (t->orders > 0) {
+		s = t->ordered[--t->orders];
 		*order = s->order;
 		s->order = 0;
 	}
-	pthread_mutex_unlock(&f->lock);
+	pthread_mutex_unlock(&t->lock);
 	return s;
 }
 
 /* DATA_THREAD_DETACH is the last order of a session, which is freed after that. */
-static void obey(struct data_thread *f)
+static void obey(struct data_thread *t)
 {
 	struct session *s;
 	unsigned order;
 
-	while ((s = take_order(f, &order))) {
+	while ((s = take_order(t, &order))) {
 		if (order & DATA_THREAD_ATTACH) {
-			f->session[s->id] = s;
+			t->session[s->id] = s;
 			s->idle_ns = (uint64_t)io_now_ns();
-			reader_allow(f->reader, s->id);
-			step(f, &(struct engine_event){.type = ENGINE_ATTACH, .feed = s->feed});
+			reader_allow(t->reader, s->id);
+			step(t, &(struct engine_event){.type = ENGINE_ATTACH, .feed = s->feed});
 		}
 		if (order & DATA_THREAD_KICK)
-			step(f, &(struct engine_event){.type = ENGINE_KICK, .id = s->id});
+			step(t, &(struct engine_event){.type = ENGINE_KICK, .id = s->id});
 		if (order & DATA_THREAD_DETACH)
-			step(f, &(struct engine_event){.type = ENGINE_DETACH, .id = s->id});
+			step(t, &(struct engine_event){.type = ENGINE_DETACH, .id = s->id});
 	}
 }
 
-static void take_done(struct data_thread *f, const struct reader_done *done)
+static void take_done(struct data_thread *t, const struct reader_done *done)
 {
 	const struct fault *fault = done->fault;
 
-	count_read(f->session[done->tag >> 32]->stream->counts, done, f->now_ns);
+	count_read(t->session[done->tag >> 32]->stream->counts, done, t->now_ns);
 	if (fault)
-		f->fault = *fault;
-	step(f, &(struct engine_event){
+		t->fault = *fault;
+	step(t, &(struct engine_event){
 			.type = ENGINE_DONE,
 			.tag = done->tag,
 			.fault = fault ? fault->code : FAULT_NONE,
 		});
 	/* All feeds that this fault stops must fail now: only the last fault is kept. */
-	while (fault && f->actions.more)
-		step(f, &(struct engine_event){.type = ENGINE_PUMP});
+	while (fault && t->actions.more)
+		step(t, &(struct engine_event){.type = ENGINE_PUMP});
 }
 
 void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes)
@@ -206,17 +206,17 @@ static void log_hang(const struct stream *s, const struct reader_hang *hang, boo
 }
 
 /* Passes on which streams wait for storage that does not answer. */
-static void pass_hangs(struct data_thread *f)
+static void pass_hangs(struct data_thread *t)
 {
-	const struct catalog *catalog = f->control->catalog;
+	const struct catalog *catalog = t->control->catalog;
 
 	for (uint32_t stream = 0; stream < catalog->config->streams; stream++) {
-		struct reader_hang hang = reader_hang(f->reader, stream), was = f->hang[stream];
+		struct reader_hang hang = reader_hang(t->reader, stream), was = t->hang[stream];
 		bool is = hang.ticks > 0;
 
-		pthread_mutex_lock(&f->lock);
-		f->hang[stream] = hang;
-		pthread_mutex_unlock(&f->lock);
+		pthread_mutex_lock(&t->lock);
+		t->hang[stream] = hang;
+		pthread_mutex_unlock(&t->lock);
 		if (is == (was.ticks > 0))
 			continue;
 		log_hang(&catalog->stream[stream], is ? &hang : &was, is);
@@ -224,13 +224,13 @@ static void pass_hangs(struct data_thread *f)
 }
 
 /* Shows the trainers that wait for a store what it says. */
-static void show_reasons(struct data_thread *f)
+static void show_reasons(struct data_thread *t)
 {
-	struct stores *stores = f->control->options->stores;
+	struct stores *stores = t->control->options->stores;
 	char text[RING_REASON_BYTES];
 
 	for (uint32_t id = 0; stores && id < LIMIT_SESSIONS; id++) {
-		struct session *s = f->session[id];
+		struct session *s = t->session[id];
 		bool waits = s && store_waits(stores, id, text, sizeof(text)) > 0;
 
 		if (s && (waits || s->shows_store))
@@ -241,64 +241,64 @@ static void show_reasons(struct data_thread *f)
 }
 
 /* Begins or ends a pause, and shows what is still read in it. False: the thread is to stop. */
-static bool follow(struct data_thread *f)
+static bool follow(struct data_thread *t)
 {
-	pthread_mutex_lock(&f->lock);
-	bool stop = f->stop, was = f->paused;
+	pthread_mutex_lock(&t->lock);
+	bool stop = t->stop, was = t->paused;
 
-	f->paused = f->pause;
-	if (f->paused)
-		f->busy = reader_busy(f->reader, &f->flying);
-	pthread_mutex_unlock(&f->lock);
-	if (f->paused != was)
-		step(f, &(struct engine_event){.type = ENGINE_PAUSE, .on = f->paused});
+	t->paused = t->pause;
+	if (t->paused)
+		t->busy = reader_busy(t->reader, &t->flying);
+	pthread_mutex_unlock(&t->lock);
+	if (t->paused != was)
+		step(t, &(struct engine_event){.type = ENGINE_PAUSE, .on = t->paused});
 	return !stop;
 }
 
 static void *run(void *argument)
 {
-	struct data_thread *f = argument;
+	struct data_thread *t = argument;
 	struct reader_done done[REAP];
 	int64_t tick, refill;
 
 	pthread_setname_np(pthread_self(), "tokend-data");
-	f->now_ns = io_now_ns();
-	tick = f->now_ns / MS + TICK_MS;
+	t->now_ns = io_now_ns();
+	tick = t->now_ns / MS + TICK_MS;
 	refill = tick;
-	while (follow(f)) {
-		atomic_fetch_add_explicit(&f->turns, 1, memory_order_relaxed);
-		obey(f);
-		reader_commit(f->reader);
-		if (f->news) {
-			f->news = false;
-			uv_async_send(&f->control->news);
+	while (follow(t)) {
+		atomic_fetch_add_explicit(&t->turns, 1, memory_order_relaxed);
+		obey(t);
+		reader_commit(t->reader);
+		if (t->news) {
+			t->news = false;
+			uv_async_send(&t->control->news);
 		}
-		int64_t now = f->now_ns / MS;
-		int wait_ms = f->actions.more ? 0 : now < refill ? (int)(refill - now) : 1;
+		int64_t now = t->now_ns / MS;
+		int wait_ms = t->actions.more ? 0 : now < refill ? (int)(refill - now) : 1;
 
-		if (f->paused && wait_ms > PAUSE_MS)
+		if (t->paused && wait_ms > PAUSE_MS)
 			wait_ms = PAUSE_MS;
-		unsigned n = reader_reap(f->reader, done, REAP, wait_ms);
+		unsigned n = reader_reap(t->reader, done, REAP, wait_ms);
 
-		f->now_ns = io_now_ns();
-		now = f->now_ns / MS;
+		t->now_ns = io_now_ns();
+		now = t->now_ns / MS;
 		for (unsigned i = 0; i < n; i++)
-			take_done(f, &done[i]);
+			take_done(t, &done[i]);
 		if (now >= tick) {
-			reader_tick(f->reader);
-			pass_hangs(f);
-			show_reasons(f);
-			step(f, &(struct engine_event){.type = ENGINE_TICK});
+			reader_tick(t->reader);
+			pass_hangs(t);
+			show_reasons(t);
+			step(t, &(struct engine_event){.type = ENGINE_TICK});
 			tick = now + TICK_MS;
 		}
 		if (now >= refill) {
-			step(f, &(struct engine_event){.type = ENGINE_REFILL});
-			refill = engine_busy(f->engine) && now + REFILL_MS < tick ? now + REFILL_MS
+			step(t, &(struct engine_event){.type = ENGINE_REFILL});
+			refill = engine_busy(t->engine) && now + REFILL_MS < tick ? now + REFILL_MS
 										  : tick;
 		}
 		/* One step at a time, so that a busy feed does not keep orders waiting. */
-		if (f->actions.more)
-			step(f, &(struct engine_event){.type = ENGINE_PUMP});
+		if (t->actions.more)
+			step(t, &(struct engine_event){.type = ENGINE_PUMP});
 	}
 	return NULL;
 }
@@ -308,85 +308,85 @@ static void *run(void *argument)
 struct data_thread *data_thread_start(struct control *control, struct fault *fault)
 {
 	const struct server_options *options = control->options;
-	struct data_thread *f = calloc(1, sizeof(*f));
+	struct data_thread *t = calloc(1, sizeof(*t));
 	const struct reading *reading = options->reading;
 	struct engine *engine = engine_new(reading->depth, reading->store_depth);
 	int error = ENOMEM;
 
-	if (f && engine) {
-		f->control = control;
-		f->reader = reading->reader;
-		f->engine = engine;
-		pthread_mutex_init(&f->lock, NULL);
-		error = thread_start(&f->thread, run, f);
+	if (t && engine) {
+		t->control = control;
+		t->reader = reading->reader;
+		t->engine = engine;
+		pthread_mutex_init(&t->lock, NULL);
+		error = thread_start(&t->thread, run, t);
 	}
 	if (!error)
-		return f;
+		return t;
 	engine_free(engine);
-	free(f);
+	free(t);
 	fault_errno(fault, error, "", "cannot start the data thread: %s", strerror(error));
 	return NULL;
 }
 
-void data_thread_stop(struct data_thread *f)
+void data_thread_stop(struct data_thread *t)
 {
-	pthread_mutex_lock(&f->lock);
-	f->stop = true;
-	pthread_mutex_unlock(&f->lock);
-	reader_kick(f->reader);
-	pthread_join(f->thread, NULL);
-	engine_free(f->engine);
-	reader_close(f->reader);
-	pthread_mutex_destroy(&f->lock);
-	free(f);
+	pthread_mutex_lock(&t->lock);
+	t->stop = true;
+	pthread_mutex_unlock(&t->lock);
+	reader_kick(t->reader);
+	pthread_join(t->thread, NULL);
+	engine_free(t->engine);
+	reader_close(t->reader);
+	pthread_mutex_destroy(&t->lock);
+	free(t);
 }
 
 void data_thread_tell(struct session *s, unsigned what)
 {
-	struct data_thread *f = s->control->data_thread;
+	struct data_thread *t = s->control->data_thread;
 
-	pthread_mutex_lock(&f->lock);
-	bool first = f->orders == 0;
+	pthread_mutex_lock(&t->lock);
+	bool first = t->orders == 0;
 
 	if (s->order == 0)
-		f->ordered[f->orders++] = s;
+		t->ordered[t->orders++] = s;
 	s->order |= what;
-	pthread_mutex_unlock(&f->lock);
+	pthread_mutex_unlock(&t->lock);
 	/* Otherwise the thread was kicked before: it takes all orders in one go. */
 	if (first)
-		reader_kick(f->reader);
+		reader_kick(t->reader);
 }
 
-void data_thread_pause(struct data_thread *f, bool pause)
+void data_thread_pause(struct data_thread *t, bool pause)
 {
-	pthread_mutex_lock(&f->lock);
-	f->pause = f->busy = pause;
-	f->flying.dataset = NULL;
-	pthread_mutex_unlock(&f->lock);
-	reader_kick(f->reader);
+	pthread_mutex_lock(&t->lock);
+	t->pause = t->busy = pause;
+	t->flying.dataset = NULL;
+	pthread_mutex_unlock(&t->lock);
+	reader_kick(t->reader);
 }
 
-struct reader_hang data_thread_hang(struct data_thread *f, uint32_t stream)
+struct reader_hang data_thread_hang(struct data_thread *t, uint32_t stream)
 {
-	pthread_mutex_lock(&f->lock);
-	struct reader_hang hang = f->hang[stream];
+	pthread_mutex_lock(&t->lock);
+	struct reader_hang hang = t->hang[stream];
 
-	pthread_mutex_unlock(&f->lock);
+	pthread_mutex_unlock(&t->lock);
 	return hang;
 }
 
-bool data_thread_busy(struct data_thread *f, struct reader_hang *flying)
+bool data_thread_busy(struct data_thread *t, struct reader_hang *flying)
 {
-	pthread_mutex_lock(&f->lock);
-	bool busy = f->busy;
+	pthread_mutex_lock(&t->lock);
+	bool busy = t->busy;
 
-	*flying = f->flying;
-	pthread_mutex_unlock(&f->lock);
+	*flying = t->flying;
+	pthread_mutex_unlock(&t->lock);
 	return busy;
 }
 
-uint64_t data_thread_turns(struct data_thread *f)
+uint64_t data_thread_turns(struct data_thread *t)
 {
-	reader_kick(f->reader);
-	return atomic_load_explicit(&f->turns, memory_order_relaxed);
+	reader_kick(t->reader);
+	return atomic_load_explicit(&t->turns, memory_order_relaxed);
 }
