@@ -59,7 +59,7 @@ bool fault_set_passing(
 	return false;
 }
 
-static enum fault_code code_of(int error)
+static enum fault_code code_of_errno(int error)
 {
 	switch (error) {
 	case ENOMEM:
@@ -77,7 +77,7 @@ bool(fault_errno)(struct fault *fault, int error, const char *field, const char 
 	va_list args;
 
 	va_start(args, format);
-	fill(fault, code_of(error), error, field, format, args);
+	fill(fault, code_of_errno(error), error, field, format, args);
 	va_end(args);
 	fault->passing = fault->code != FAULT_IO;
 	return false;

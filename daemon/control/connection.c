@@ -206,7 +206,7 @@ void connection_warn(struct connection *c, const char *text)
 	connection_send(c, 0, &w);
 }
 
-static struct wire error_of(const struct fault *fault)
+static struct wire error_message(const struct fault *fault)
 {
 	struct wire w = {.op = WIRE_ERROR};
 
@@ -220,7 +220,7 @@ static struct wire error_of(const struct fault *fault)
 
 void connection_error(struct connection *c, uint64_t serial, const struct fault *fault)
 {
-	struct wire w = error_of(fault);
+	struct wire w = error_message(fault);
 
 	connection_send(c, serial, &w);
 }
@@ -528,7 +528,7 @@ static void accept_one(struct control *control, int listening)
 	log_client(fault.code == FAULT_PERMISSION ? (uid_t)LOG_STRANGERS : peer.uid, LOG_WARNING,
 		"pid %d (uid %u) refused: %s: %s", (int)peer.pid, (unsigned)peer.uid, fault.field,
 		fault.text);
-	w = error_of(&fault);
+	w = error_message(&fault);
 	send(fd, packet, wire_encode(&w, packet), MSG_DONTWAIT | MSG_NOSIGNAL);
 	socket_close(fd);
 }
