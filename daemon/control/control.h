@@ -223,7 +223,7 @@ void data_thread_stop(struct data_thread *data_thread);
 void data_thread_tell(struct session *s, unsigned what);
 /* Begins no more reads, or goes on. */
 void data_thread_pause(struct data_thread *data_thread, bool pause);
-/* In a pause: may a local read be in flight? True: *@flying is it, or has no dataset yet. */
+/* In a pause: may a local read be in flight? True: *@flying is it, or is not known yet. */
 bool data_thread_busy(struct data_thread *data_thread, struct reader_hang *flying);
 /* As of the last tick: reader_hang(). */
 struct reader_hang data_thread_hang(struct data_thread *data_thread, uint32_t stream);

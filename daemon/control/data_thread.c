@@ -99,8 +99,7 @@ static void perform(struct data_thread *t, const struct engine_action *a)
 		break;
 	case ENGINE_WAKE:
 		count_wait(s); /* before the client can wait again */
-		/* A full socket has unread wake-ups. A dead one is the control thread's business.
-		 */
+		/* A full socket has unread wake-ups. A dead one is the loop's business. */
 		(void)!send(s->connection->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 		break;
 	case ENGINE_FAILED:

@@ -276,8 +276,7 @@ static void on_pause(uv_timer_t *timer)
 {
 	struct reload *r = timer->data;
 	struct reader_hang flying;
-	bool reads = data_thread_busy(r->control->data_thread, &flying);
-	bool idle = !reads && !pool_busy(r->control);
+	bool idle = !data_thread_busy(r->control->data_thread, &flying) && !pool_busy(r->control);
 	char path[LIMIT_TEXT_BYTES] = "a job of a client, or state_dir,";
 	sigset_t set;
 
@@ -293,7 +292,7 @@ static void on_pause(uv_timer_t *timer)
 	} else if (uv_now(r->control->loop) - r->paused_ms < PAUSE_MS) {
 		return;
 	} else {
-		if (reads && flying.dataset)
+		if (flying.dataset)
 			hang_shard(&flying, path, sizeof(path));
 		fault_set(&r->fault, FAULT_IO, "",
 			"%s has not ended for %d s, and a reload waits for all reads; check the "

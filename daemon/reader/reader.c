@@ -319,6 +319,7 @@ static bool is_busy(const struct read *read)
 
 bool reader_busy(const struct reader *reader, struct reader_hang *which)
 {
+	*which = (struct reader_hang){0};
 	for (unsigned i = 0; i < reader->depth; i++) {
 		const struct read *read = &reader->read[i];
 

@@ -109,7 +109,7 @@ struct reader_hang {
 	const struct dataset *dataset;
 	uint64_t shard;
 };
-/* Is there one? Sets *@which to any, without its ticks. */
+/* Is there one? Sets *@which to any, without its ticks, or to zeros. */
 bool reader_busy(const struct reader *reader, struct reader_hang *which);
 
 /* Call once a second: finds reads that do not end, and checks the invariants. */
