@@ -31,9 +31,7 @@ def served(shared, written):
     for marked in "", "-marked":
         datasets = [streams[name + marked]["datasets"][0] for name in MIXED]
         streams[f"mixed{marked}"] = {**streams[f"flat{marked}"], "datasets": datasets}
-    daemon = Daemon(shared, shared.config(memory=256 << 20, streams=streams))
-    yield daemon
-    assert daemon.stop() == 0
+    return Daemon(shared, shared.config(memory=256 << 20, streams=streams))
 
 
 @pytest.mark.parametrize("marked", ["", "-marked"])
@@ -71,7 +69,6 @@ def test_a_restarted_daemon_without_masks_is_refused(place, written):
         with pytest.raises(tokend.RefusedError, match="loss_mask: is no longer true .* stream s"):
             for _ in range(BATCHES):
                 next(loader)
-    assert daemon.stop() == 0
 
 
 def test_a_wider_dataset_joins_a_running_stream(place):
@@ -120,7 +117,6 @@ def test_a_wider_dataset_joins_a_running_stream(place):
     assert wait_for(lambda: metric(daemon.socket, "tokend_state_dir_jobs") == 0)
     whole = (0, [[0, 192 + 1200, 0, 0, 0]])  # a part of it was recorded in the other width
     assert verify(daemon, "train", records, "--run", "job") == whole
-    assert daemon.stop() == 0
 
 
 @pytest.mark.parametrize("datasets", [1, 900])

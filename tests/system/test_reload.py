@@ -68,9 +68,7 @@ class Scene:
 
 @pytest.fixture
 def scene(place):
-    scene = Scene(place)
-    yield scene
-    assert scene.daemon.stop() == 0, ("the daemon exits with 0", scene.daemon.log())
+    return Scene(place)
 
 
 def test_what_is_new_is_served_and_a_live_session_must_fit(scene):

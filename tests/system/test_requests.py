@@ -16,9 +16,7 @@ pytestmark = [pytest.mark.asan, pytest.mark.tsan]
 
 @pytest.fixture(scope="module")
 def served(shared):
-    bench = Bench(shared)
-    yield bench
-    assert bench.daemon.stop() == 0
+    return Bench(shared)
 
 
 @pytest.fixture

@@ -252,8 +252,7 @@ def test_its_user_may_only_ask_for_the_status(place):
 def bench(place):
     bench = Bench(place)
     bench.web = Web(place, bench.daemon.socket)
-    yield bench
-    assert bench.daemon.stop() == 0
+    return bench
 
 
 def test_status_is_that_of_tokctl_without_places(bench):

@@ -64,9 +64,7 @@ def daemon(shared):
     shared.shard("web/a.bin", 2_570)  # 80 samples
     train = {"seed": 1, "seq_len": 32, "datasets": datasets("web")}
     streams = {"train": train, "finite": {**train, "epochs": 1}}
-    daemon = Daemon(shared, shared.config(streams=streams))
-    yield daemon
-    assert daemon.stop() == 0, "exit 0"
+    return Daemon(shared, shared.config(streams=streams))
 
 
 @pytest.fixture
