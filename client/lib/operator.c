@@ -80,11 +80,12 @@ static int read_weight(struct tokend *t, struct lines *l, char *value, locale_t 
 /* Reads a line. Unknown keys, from a later version, are rejected: they cannot be carried out. */
 static int read_line(struct tokend *t, struct lines *l, char *line, locale_t plain)
 {
-	char *space = strchr(line, ' '), *value = space + 1;
+	char *space = strchr(line, ' '), *value;
 
 	if (!space)
 		return reject(t, "request", line, "is not a line \"KEY VALUE\"");
 	*space = 0;
+	value = space + 1;
 	if (strcmp(line, "weight") == 0)
 		return read_weight(t, l, value, plain);
 	if (strcmp(line, l->edit.kind == CURSOR_MIX ? "at" : "samples") != 0)
@@ -176,13 +177,14 @@ int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *
 		r = check_lines(t, &l);
 	if (r == 0)
 		r = undo_prepare(t);
-	if (r == 0)
+	if (r == 0) {
 		r = edit_session(t, &l.edit, &at);
-	free_lines(&l);
-	if (r < 0) {
-		undo_forget(t);
-		return r;
+		if (r < 0)
+			undo_forget(t);
 	}
+	free_lines(&l);
+	if (r < 0)
+		return r;
 	t->applied = (struct applied){.any = true, .from = from, .acts_from = at};
 	if (acts_from)
 		*acts_from = at;

@@ -3,15 +3,22 @@
 import ctypes as c
 import os
 import random
+import re
 import time
 
 import numpy
 import pytest
-from lib import BIN, wait_until
+from lib import BIN, REPO, wait_until
 from lib.declarations import Batch, Options
 from loading import rows_of
 
 EARGUMENT, EHELD, EFORKED, EAGAIN = -1, -5, -8, -9
+HEADER = REPO / "client/lib/tokend.h"
+# (name, parameters after the handle) of the functions that return errors
+FALLIBLE = re.compile(
+    r"\bint(?:64_t)? (tokend_(?!forked|lost)\w+)\(\s*(?:const )?struct tokend \*t(,.*?)?\);", re.S
+)
+GONE = c.CFUNCTYPE(None, c.c_void_p, c.c_void_p, c.c_uint64)
 
 
 @pytest.fixture(scope="module")
@@ -178,15 +185,31 @@ def test_a_later_versions_larger_struct_is_accepted_if_its_rest_is_0(library, se
         library.tokend_detach(t)
 
 
-def test_a_child_can_detach_its_copy(library, served):
+@pytest.mark.parametrize("held", [True, False])
+def test_no_function_of_a_forked_child_acts_on_its_copy(library, served, tmp_path, held):
+    """Each one that may fail does. The edit before the fork can still be undone in the parent."""
+    calls, path, gone = FALLIBLE.findall(HEADER.read_text()), tmp_path / "record", []
+    forget, base, size = GONE(lambda *_: gone.append(1)), c.c_void_p(), c.c_uint64()
     with Handle(library, served) as handle:
+        assert library.tokend_record(handle.t, bytes(path)) == 0
         batch = handle.take()
-        child = os.fork()
+        assert library.tokend_memory(handle.t, c.byref(base), c.byref(size), forget, None) == 1
+        if not held:
+            handle.release(batch)
+        assert library.tokend_obey(handle.t, b"skip", b"samples 80\n", None) == 0
+        written, child = path.read_bytes(), os.fork()
         if child == 0:
-            told = {handle.next(), library.tokend_record(handle.t, None)}
+            some = c.create_string_buffer(1 << 17)
+            told = {}
+            for name, parameters in calls:
+                each = re.sub(r"(\*\w*\))\(.*?\)", r"\1", parameters).split(",")[1:]
+                arguments = [some if "*" in one else c.c_uint64(1) for one in each]
+                told[name] = getattr(library, name)(handle.t, *arguments)
             handle.release(batch)
             library.tokend_detach(handle.t)
-            os._exit(0 if told == {EFORKED} else 1)
+            os._exit(set(told.values()) != {EFORKED} or len(told) < 15 or gone != [])
         assert os.waitpid(child, 0)[1] == 0
+        assert path.read_bytes() == written
+        assert library.tokend_undo(handle.t) == 1
         handle.release(batch)
         assert [handle.take().position for _ in range(3)] == [4, 8, 12]

@@ -188,6 +188,8 @@ def test_an_edit_does_not_wait_for_memory_and_is_taken_back_without_it(daemon):
     ours = client(daemon)
     got = take(ours)
     assert ours.obey("skip", "samples 800") == 804
+    with pytest.raises(tokend.ArgumentError, match="does not save"):
+        ours.obey("drain", "")  # changes nothing
     ours.undo()
     got += take(ours)
     ours.obey("mix", "weight 1 code\n")
