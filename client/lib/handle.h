@@ -280,7 +280,8 @@ void attach_adopt(struct tokend *t, struct mapping *m, int fd);
  * Returns 1 or EREFUSED. */
 int attach_same(struct tokend *t, const struct mapping *m, const struct cursor *cursor);
 /* After the daemon was lost: continues the search for one, and attaches at the position taken.
- * Returns 1; 0 if !@wait and none was found yet; or an error, latched unless it is EAGAIN. */
+ * Returns 1; 0 if !@wait and none was found yet; or an error, latched unless the next call tries
+ * again: EAGAIN, ESTART, EMEMORY. */
 int revive(struct tokend *t, bool wait);
 
 /* ---- mapping.c ---- */

@@ -225,11 +225,13 @@ static bool keep_fds(struct packet *packet, struct msghdr *m)
 			}
 		}
 	}
-	return fine && !(m->msg_flags & MSG_CTRUNC);
+	return fine;
 }
 
+static const char too_few[] = "this process has too few file descriptors to receive a feed";
+
 /* Receives a packet's bytes and descriptors; returns recvmsg()'s result. *@wrong is set if there
- * are more than our packets have. */
+ * are more than our packets have, or this process may open. */
 static ssize_t receive(int fd, struct packet *packet, const char **wrong)
 {
 	union {
@@ -248,6 +250,8 @@ static ssize_t receive(int fd, struct packet *packet, const char **wrong)
 	while (n < 0 && errno == EINTR);
 	if (n >= 0 && !keep_fds(packet, &m))
 		*wrong = "more descriptors than the two of a feed";
+	else if (n >= 0 && (m.msg_flags & MSG_CTRUNC))
+		*wrong = too_few;
 	if (n >= 0 && (m.msg_flags & MSG_TRUNC))
 		*wrong = "longer than 128 KiB";
 	return n;
@@ -275,7 +279,8 @@ enum link_event link_receive(int fd, struct packet *packet)
 		wrong = "descriptors with a message that carries none";
 	if (!wrong)
 		return LINK_MESSAGE;
-	fault_set(&packet->fault, FAULT_PROTOCOL, "packet", "%s", wrong);
+	fault_set(&packet->fault, wrong == too_few ? FAULT_DESCRIPTORS : FAULT_PROTOCOL, "packet",
+		"%s", wrong);
 	return LINK_FAULT;
 }
 

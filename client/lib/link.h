@@ -15,7 +15,8 @@ enum link_event {
 	LINK_WAKE,    /* a wake-up byte */
 	LINK_MESSAGE, /* packet->wire */
 	LINK_CLOSED,  /* the daemon closed the connection */
-	LINK_FAULT,   /* not a packet of our protocol: packet->fault (FAULT_PROTOCOL) */
+	LINK_FAULT,   /* packet->fault. FAULT_PROTOCOL: not a packet of our protocol;
+			 FAULT_DESCRIPTORS: this process could not receive its descriptors */
 };
 
 struct packet {

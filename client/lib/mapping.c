@@ -34,12 +34,16 @@ static void *map_memory(const struct memory *s, struct fault *fault)
 	struct stat st;
 	int seals = fcntl(s->fd, F_GET_SEALS);
 
+	if (fstat(s->fd, &st) != 0) {
+		fault_errno(fault, errno, "ring", "%s memory: %s", s->name, strerror(errno));
+		return NULL;
+	}
 	if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
 		fault_set(fault, FAULT_PROTOCOL, "ring", "the %s memory can be resized (no seals)",
 			s->name);
 		return NULL;
 	}
-	if (fstat(s->fd, &st) != 0 || (uint64_t)st.st_size != s->bytes || s->bytes == 0) {
+	if ((uint64_t)st.st_size != s->bytes || s->bytes == 0) {
 		fault_set(fault, FAULT_PROTOCOL, "ring",
 			"the %s memory has %lld bytes instead of %llu", s->name,
 			(long long)st.st_size, (unsigned long long)s->bytes);

@@ -238,7 +238,10 @@ static int search_receive(struct tokend *t, struct search *s)
 		search_later(t, s, ECONNRESET, 0);
 		return 0;
 	case LINK_FAULT:
-		return message_invalid(t);
+		if (t->packet.fault.code != FAULT_DESCRIPTORS)
+			return message_invalid(t);
+		search_later(t, s, EMFILE, 0);
+		return 0;
 	case LINK_MESSAGE:
 		break;
 	}
@@ -310,6 +313,13 @@ static int attach_step(struct tokend *t, const struct target *target, struct sea
 
 /* ---- the feed ---- */
 
+/* The feed is of another version, or this process lacks what a system call needs. */
+static int feed_refused(struct tokend *t, const struct fault *fault)
+{
+	return fault->error ? handle_fail(t, TOKEND_EMEMORY, fault->field, "%s", fault->text)
+			    : message_unknown(t, fault->text);
+}
+
 /* Makes a mapping and a cursor of the feed in t->packet; the caller owns both. Returns 1, or
  * EPROTOCOL, EMEMORY. */
 static int attach_feed(
@@ -326,11 +336,10 @@ static int attach_feed(
 		wire_number(&p->wire, WIRE_DATA_BYTES), &fault);
 	packet_close(p);
 	if (!*m)
-		return fault.code == FAULT_MEMORY ? handle_fault(t, &fault)
-						  : message_unknown(t, fault.text);
+		return feed_refused(t, &fault);
 	if (!cursor_decode(cursor, bytes.at, bytes.n, &fault)) {
 		mapping_close(*m, true);
-		return message_unknown(t, fault.text);
+		return feed_refused(t, &fault);
 	}
 	const struct ring_geometry *shape = &(*m)->ring.geometry;
 	const char *wrong = NULL;
@@ -475,5 +484,5 @@ int revive(struct tokend *t, bool wait)
 		r = waiting_over(t, &s->waiting) < 0 ? TOKEND_EAGAIN : 1;
 	}
 	search_end(s);
-	return r == 1 || r == TOKEND_EAGAIN ? r : handle_latch(t, r);
+	return r == 1 || r == TOKEND_EAGAIN || r == TOKEND_EMEMORY ? r : handle_latch(t, r);
 }

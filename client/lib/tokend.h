@@ -183,9 +183,9 @@ struct tokend_batch {
  *
  * Errors: EDATA, ECONNECT (no daemon within deadline_ms), EREFUSED (a restarted daemon's config no
  * longer fits), EPROTOCOL: the error is repeated until tokend_seek(). EHELD (release a batch
- * first), EAGAIN (a callback ended it), EARGUMENT (see tokend_record()), ESTART, EWAIT (no batch
- * within max_wait_ms): the next call tries again. EMEMORY, EFORKED. tokend_cursor() works after
- * every error except EFORKED.
+ * first), EAGAIN (a callback ended it), EARGUMENT (see tokend_record()), ESTART, EMEMORY, EWAIT (no
+ * batch within max_wait_ms): the next call tries again. EFORKED. tokend_cursor() works after every
+ * error except EFORKED.
  */
 TOKEND_API int tokend_next(struct tokend *t, struct tokend_batch *batch);
 /* The same without waiting: EAGAIN if no batch is ready. */

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from lib import TOKCTL, wait_until
+from lib import TOKCTL, status, wait_until
 from lib.injected import injected
 from lib.stock import another_daemon
 from job import Job
@@ -29,10 +29,6 @@ def answer(tokctl, status=0, seconds=60):
     out, err = tokctl.communicate(timeout=seconds)
     assert tokctl.returncode == status, out + err
     return json.loads(out.splitlines()[-1]) if status == 0 else err
-
-
-def sessions(daemon):
-    return daemon.tokctl("status", "--socket", daemon.socket, "--json")[:-1]
 
 
 def gap(positions):
@@ -228,7 +224,7 @@ def test_requests_on_two_nodes_are_carried_out_on_both_or_on_none(daemon):
             node.config.write_text(text)
             node.signal(signal.SIGHUP)
             assert node.said("was read again")
-            wait_until(lambda node=node: sessions(node), "the session after the reload")
+            wait_until(lambda node=node: status(node.socket)[0], "the session after the reload")
         assert "shards" in answer(ask(daemon, "mix", "wiki=1", "web=1"), status=1)
         other.freeze()  # it refuses the request: its session cannot get another ring
         tokctl = ask(daemon, "skip", "--samples", 30)
@@ -265,7 +261,7 @@ def test_a_world_may_change_within_its_processes(daemon):
     with Job(daemon.directory, [daemon.socket] * 2, steps=FOR_EVER, shrinks=True) as job:
         job.wait_for_steps(20)
         answer(ask(daemon, "rescale", "--world", 1))
-        wait_until(lambda: len(sessions(daemon)) == 1, "the other's end")
+        wait_until(lambda: len(status(daemon.socket)[0]) == 1, "the other's end")
         before = job.steps()
         wait_until(lambda: job.steps()[0] > before[0] + 20, "steps alone")
         answer(ask(daemon, "drain"))
@@ -309,7 +305,7 @@ def test_all_ranks_act_at_one_step_or_none_does_when_tokctl_is_killed(daemon, se
         with Job(daemon.directory, sockets, steps=FOR_EVER, **options) as job:
             job.wait_for_steps(20)
             ended = kill_many([daemon, other], random.Random(seed))
-            asked = lambda: any(s["request"] for s in sessions(daemon) + sessions(other))
+            asked = lambda: any(s["request"] for d in (daemon, other) for s in status(d.socket)[0])
             wait_until(lambda: not asked(), "the end of all requests")
             answer(ask(other, "skip", "--samples", 123))
             last = len(job.of(0, "took"))

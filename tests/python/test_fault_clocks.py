@@ -6,11 +6,11 @@ A preloaded library shifts the clock that the processes see.
 
 import pytest
 from job import Job
-from lib import wait_until
+from lib import status, wait_until
 from lib.injected import injected
 from lib.preload import Preload
 from lib.stock import StockDaemon
-from test_control import FOR_EVER, answer, ask, gap, sessions
+from test_control import FOR_EVER, answer, ask, gap
 
 SHIFTED = r"""
 #include <errno.h>
@@ -83,7 +83,7 @@ def test_a_job_does_not_notice_that_the_clock_jumps(daemon, clock):
                 daemon.kill()
                 daemon.start()
                 starts += 1
-            wait_until(lambda: len(sessions(daemon)) == 2, "the trainers' return")
+            wait_until(lambda: len(status(daemon.socket)[0]) == 2, "the trainers' return")
             answer(ask(daemon, "skip", "--samples", SKIPPED))
             wait_until(lambda: clock.get("tokend_lived") >= 1, "the jump, in the daemon")
             wait_until(lambda: clock.get("others_lived") >= 2, "the jump, in the trainers")

@@ -11,13 +11,9 @@ import pytest
 from loading import check_run, make
 
 import tokend
-from lib import child_environment, wait_until
+from lib import child_environment, status, wait_until
 from lib.injected import injected
 from lib.stock import StockDaemon
-
-
-def sessions(daemon):
-    return daemon.tokctl("status", "--socket", daemon.socket, "--json")[-1]["sessions"]
 
 
 @pytest.mark.parametrize(("row", "end"), [(5, "kill"), (7, "stop")])
@@ -109,10 +105,11 @@ def test_a_truncated_shard_stops_the_stream_and_is_named(daemon):
 
 def test_sessions_end_with_their_loader(daemon):
     loader = make(daemon)
-    assert sessions(daemon) == 1
+    sessions = lambda: status(daemon.socket)[1]["sessions"]
+    assert sessions() == 1
     del loader
     gc.collect()
-    wait_until(lambda: sessions(daemon) == 0, "the end of the session")
+    wait_until(lambda: sessions() == 0, "the end of the session")
 
 
 # ---- which daemon ----

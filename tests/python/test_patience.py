@@ -5,6 +5,7 @@ skip never waits.
 import contextlib
 import os
 import re
+import resource
 import signal
 import socket
 import threading
@@ -13,19 +14,15 @@ import time
 import numpy
 import pytest
 import tokend
-from lib import few_descriptors, wait_until
+from lib import few_descriptors, status, wait_until
 from lib.injected import injected
 from lib.users import As
 from lib.stock import StockDaemon, another_daemon
 from job import Job
-from test_control import FOR_EVER, answer, ask, gap, sessions
+from test_control import FOR_EVER, answer, ask, gap
 from tokend import _tokend
 
 SLOTS = 4
-
-
-def memory_in_use(daemon):
-    return daemon.tokctl("status", "--socket", daemon.socket, "--json")[-1]["memory_bytes"]
 
 
 def client(daemon, **more):
@@ -43,9 +40,10 @@ def take(client):
 
 def limit_memory(daemon, rings, **more):
     """Restarts the daemon with memory for exactly @rings rings of client()."""
-    empty = memory_in_use(daemon)
+    in_use = lambda: status(daemon.socket)[1]["memory_bytes"]
+    empty = in_use()
     one = client(daemon, **more)
-    ring = memory_in_use(daemon) - empty
+    ring = in_use() - empty
     one.close()
     daemon.stop()
     daemon.config.write_text(daemon.config.read_text().replace("64MiB", str(empty + rings * ring)))
@@ -97,6 +95,26 @@ def test_a_connection_too_many_waits_for_one_that_ends(daemon):
         late = client(daemon)
     assert take(late) == [0, 1, 2, 3]
     injected(44)
+
+
+def test_a_process_without_descriptors_is_told_so_and_goes_on_with_more(daemon):
+    """There is one for a connection, and none for a feed; with the lost session's, one of two."""
+    ours = client(daemon, deadline_ms=500)
+    rows = take(ours)
+    daemon.kill()
+    daemon.start()
+    few, limits = os.dup(0), resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(few)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few + 1, limits[1]))
+    try:
+        with pytest.raises(tokend.ResourceError, match="Too many open files"):
+            client(daemon)
+        with pytest.raises(tokend.ResourceError, match="Too many open files"):
+            while True:
+                rows += take(ours)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert rows + take(ours) == list(range(len(rows) + 4))
 
 
 def test_a_loader_made_before_its_daemon_waits_for_it(directory):
@@ -177,7 +195,7 @@ def test_an_edit_needs_no_more_memory(daemon):
         assert [rank.obey("skip", "samples 80") for rank in ranks] == [place] * 2
         assert [take(rank)[0] for rank in ranks] == [place, place + 4]
         place += 8
-    wait_until(lambda: len(sessions(daemon)) == 2, "the end of the rings that were left")
+    wait_until(lambda: len(status(daemon.socket)[0]) == 2, "the end of the rings that were left")
     with pytest.raises(tokend.RefusedError, match="raise memory:"):
         client(daemon, run="third", deadline_ms=1000)
 
