@@ -83,6 +83,8 @@ static int receive(struct tokend *t)
 {
 	switch (message_next(t, t->fd)) {
 	case LINK_MESSAGE:
+		if (wire_number(&t->packet.wire, WIRE_SERIAL) == t->saving)
+			t->saving = 0;
 		return 1;
 	case LINK_CLOSED:
 		handle_lose(t);
@@ -164,7 +166,7 @@ static int take_reply(struct tokend *t, enum wire_op reply)
 
 	int r = message_refused(t);
 
-	return r == TOKEND_EDATA ? handle_latch(t, r) : r;
+	return is_end(&t->packet.wire) ? handle_latch(t, r) : r;
 }
 
 /* Waits for the reply to query @serial, or the end of the stream. Returns 1 with it in t->packet, 0
@@ -180,8 +182,6 @@ static int await(struct tokend *t, uint64_t serial, struct waiting *w)
 		if (r < 0 || t->fd < 0)
 			return r;
 		of = r == 1 ? wire_number(&t->packet.wire, WIRE_SERIAL) : 0;
-		if (of > 0 && of == t->saving)
-			t->saving = 0;
 		if (r == 1 && (of == serial || is_end(&t->packet.wire)))
 			return 1;
 	}
@@ -190,9 +190,12 @@ static int await(struct tokend *t, uint64_t serial, struct waiting *w)
 /* The daemon stores one checkpoint of a session at a time: waits for one that was interrupted. */
 static int await_saved(struct tokend *t, struct waiting *w)
 {
-	int r = t->saving ? await(t, t->saving, w) : 1;
+	if (!t->saving)
+		return 1;
 
-	return r == 1 && t->saving ? handle_latch(t, message_refused(t)) : r;
+	int r = await(t, t->saving, w);
+
+	return r == 1 && is_end(&t->packet.wire) ? handle_latch(t, message_refused(t)) : r;
 }
 
 int query(struct tokend *t, const struct wire *query, enum wire_op reply)

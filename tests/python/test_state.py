@@ -151,7 +151,8 @@ def test_checkpoint_and_start_from_its_tag(served):
         make(served, run="one", start="step-4")
 
 
-def test_a_late_reply_is_not_taken_for_the_next_one(served):
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_late_reply_is_not_taken_for_the_next_one(served, listens):
     """The daemon stores one checkpoint at a time, and answers the first when it is back."""
     with make(served, run="late", deadline=2) as loader:
         check_run(served, loader, 3)
@@ -159,6 +160,10 @@ def test_a_late_reply_is_not_taken_for_the_next_one(served):
         with pytest.raises(tokend.ConnectError, match="has not answered for 2 s"):
             loader.checkpoint("first")
         served.signal(signal.SIGCONT)
+        if listens:
+            with make(served, run="other") as other:
+                other.checkpoint("third")  # after the first
+            loader._client.attend()
         path = loader.checkpoint("second")
         assert "second" in path and open(path, "rb").read() == loader.state_dict()["cursor"]
         check_run(served, loader, 3, start=12)

@@ -131,7 +131,6 @@ struct trainer {
 	uint64_t uncommitted[AHEAD + 64];
 	uint64_t reattached;
 	unsigned since; /* steps since the last meeting */
-	bool hurried;	/* a signal comes soon */
 };
 
 extern struct job world_job[JOBS_MOST];

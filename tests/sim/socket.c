@@ -455,7 +455,10 @@ static bool is_starved(const struct end *e)
 int __wrap_ppoll(struct pollfd *p, nfds_t n, const struct timespec *t, const sigset_t *mask)
 {
 	int64_t until = fiber_now + (t ? t->tv_sec * SECOND + t->tv_nsec : NEVER / 2);
+	bool hurried = fiber_proc()->hurried && until > fiber_now + MILLI;
 
+	if (hurried)
+		until = fiber_now + (int64_t)draw(MILLI);
 	(void)mask;
 	CHECK(n == 1);
 	system_call();
@@ -480,6 +483,6 @@ int __wrap_ppoll(struct pollfd *p, nfds_t n, const struct timespec *t, const sig
 		/* A side sleeps although a slot is ready: a wake-up was lost. */
 		CHECK(!starved || fiber_now - begin < STARVES_MS * MILLI || !is_starved(e));
 		if (fiber_now >= until)
-			return 0;
+			return hurried ? (errno = EINTR, -1) : 0;
 	}
 }

@@ -84,8 +84,11 @@ static void snapshot(struct trainer *r)
 			*s = (struct snapshot){.node = r->node};
 		attempt(s, job);
 
+		r->proc->hurried = chance(2);
+
 		int got = tokend_checkpoint(r->t, tag, NULL, 0);
 
+		r->proc->hurried = false;
 		if (got == 0) {
 			*s = (struct snapshot){
 				.node = r->node, .acknowledged = true, .n = job->shared_n};
@@ -93,8 +96,9 @@ static void snapshot(struct trainer *r)
 			world_counts.snapshots++;
 		} else {
 			world_say("job %u: snapshot: %s", job->number, tokend_why(r->t));
-			trainer_check_error(got == TOKEND_EREFUSED || got == TOKEND_ECONNECT ||
-						    got == TOKEND_EDATA || got == TOKEND_EAGAIN,
+			trainer_check_error(got == TOKEND_EREFUSED || got == TOKEND_EDATA ||
+						    got == TOKEND_EAGAIN ||
+						    (got == TOKEND_ECONNECT && tokend_lost(r->t)),
 				got, tokend_why(r->t));
 		}
 	}

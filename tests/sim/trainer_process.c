@@ -240,9 +240,9 @@ static void look_for_daemon(struct trainer *r)
 		tokend_attend(r->t);
 		return;
 	}
-	r->hurried = chance(2);
+	r->proc->hurried = chance(2);
 	tokend_stream(r->t, bytes, sizeof(bytes));
-	r->hurried = false;
+	r->proc->hurried = false;
 }
 
 static bool step(struct trainer *r)
@@ -281,11 +281,11 @@ static bool step(struct trainer *r)
 
 /* ---- the beginning ---- */
 
-/* Called every 100 ms of a wait: a signal has come, or not. */
+/* Called every 100 ms of a wait, and after a signal: its handler ends the wait, or not. */
 static int interrupt(void *argument)
 {
 	const struct trainer *r = argument;
-	bool comes = r->hurried || (r->job->nervous && chance(5));
+	bool comes = r->proc->hurried || (r->job->nervous && chance(5));
 
 	world_counts.interrupts += comes;
 	return comes;

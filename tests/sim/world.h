@@ -91,6 +91,7 @@ struct proc {
 	int pid;
 	uid_t uid;
 	bool alive, gone;
+	bool hurried;	/* a signal comes in each wait, within a millisecond */
 	uint64_t token; /* of process.c */
 	struct node *node;
 	struct file *fd[FDS];
