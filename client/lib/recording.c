@@ -396,6 +396,7 @@ static int begin_record(struct tokend *t, const char *path)
 	}
 	r->path = copy;
 	r->state.rows = t->number > 0 || (old && old->state.rows);
+	r->again = old && old->again;
 	r->state.at = r->from = t->taken;
 	r->written = r->state;
 

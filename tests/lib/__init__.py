@@ -43,12 +43,12 @@ from .text import has
 from .users import As, client_of
 from .wait import LONG, wait_for, wait_until
 from .wire import PACKET_BYTES, PAGE, Client, Closed, Refused, Witness, attach_at_once
-from .wire import connect, decode, receive, refusal
+from .wire import connect, decode, forked_reader, receive, refusal
 
 __all__ = [
     "BIN", "LONG", "MODES", "PACKAGE", "PACKET_BYTES", "PAGE", "REPO", "TOKCTL", "TOKEND",
     "As", "Client", "Closed", "Daemon", "Place", "Refused", "Witness",
     "attach_at_once", "client_of", "connect", "datasets", "decode", "child_environment",
-    "few_descriptors", "free_port", "has", "mode_name", "rank_rows", "receive", "refusal",
-    "rows_at", "run", "status", "wait_for", "wait_until", "with_parent",
+    "few_descriptors", "forked_reader", "free_port", "has", "mode_name", "rank_rows", "receive",
+    "refusal", "rows_at", "run", "status", "wait_for", "wait_until", "with_parent",
 ]  # fmt: skip

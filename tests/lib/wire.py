@@ -16,6 +16,7 @@ import msgpack
 import numpy
 
 from .order import rank_rows
+from .process import with_parent
 from .wait import LONG
 
 PACKET_BYTES = 128 * 1024
@@ -254,6 +255,24 @@ def attach_at_once(path, world, **keys):
         client.feed = client.hear()
         client.map()
     return clients
+
+
+def forked_reader(attach):
+    """A process that reads with the client of attach() until it is killed: (pid, its first batch's
+    bytes).
+    """
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with_parent()
+        client = attach()
+        os.write(into, client.next().tobytes())
+        while True:
+            client.next()
+    os.close(into)
+    first = os.read(out, 1 << 16)
+    os.close(out)
+    return pid, first
 
 
 class Witness:

@@ -15,7 +15,8 @@ import time
 import numpy
 import pytest
 
-from lib import TOKEND, Client, Daemon, Witness, datasets, rows_at, status, wait_for, with_parent
+from lib import TOKEND, Client, Daemon, Witness, datasets, forked_reader, rows_at, status
+from lib import wait_for, with_parent
 from lib.injected import injected
 from lib.killed_job import KilledJob
 
@@ -112,18 +113,8 @@ def test_a_killed_trainer_frees_its_session(shared, config):
 
 def attach_and_die(socket):
     """Kills a trainer in the middle of its ring."""
-    out, into = os.pipe()
-    trainer = os.fork()
-    if trainer == 0:
-        with_parent()
-        client = Client(socket).attach(micro=64, slots=16)
-        client.next()
-        os.write(into, b"x")
-        while True:
-            client.next()
-    os.close(into)
-    assert os.read(out, 1) == b"x", "it lived"
-    os.close(out)
+    trainer, first = forked_reader(lambda: Client(socket).attach(micro=64, slots=16))
+    assert first, "it lived"
     os.kill(trainer, signal.SIGKILL)
     os.waitpid(trainer, 0)
 

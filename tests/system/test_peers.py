@@ -7,7 +7,7 @@ import signal
 
 import numpy
 
-from lib import Client, Daemon, datasets, rank_rows, rows_at, status, wait_for, with_parent
+from lib import Client, Daemon, datasets, forked_reader, rank_rows, rows_at, status, wait_for
 from lib.injected import injected
 
 MICRO, WORLD, STEPS, KILLS = 4, 2, 60, 10
@@ -23,17 +23,7 @@ def attach(daemon, peer, **start):
 
 def doomed(daemon, step):
     """A peer in another process, from a step on. Returns (pid, its first batch)."""
-    out, into = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        with_parent()
-        client = attach(daemon, DOOMED, position=step * MICRO * WORLD)
-        os.write(into, client.next().tobytes())
-        while True:
-            client.next()
-    os.close(into)
-    raw = os.read(out, 1 << 16)
-    os.close(out)
+    pid, raw = forked_reader(lambda: attach(daemon, DOOMED, position=step * MICRO * WORLD))
     return pid, numpy.frombuffer(raw, "<u2").reshape(MICRO, 65)
 
 
