@@ -34,6 +34,11 @@ static const uint64_t required[WIRE_OPS] = {
 	[WIRE_WARNING] = BIT(WIRE_TEXT),
 };
 
+static bool is_bytes(unsigned key)
+{
+	return key == WIRE_CURSOR || key == WIRE_SHARDS;
+}
+
 const char *wire_op_name(enum wire_op op)
 {
 	assert(op < WIRE_OPS);
@@ -69,7 +74,7 @@ size_t wire_encode(const struct wire *w, void *packet)
 		pack_text(&p, key_names[key], strlen(key_names[key]));
 		if (key < WIRE_NUMBERS)
 			pack_uint(&p, w->number[key]);
-		else if (key == WIRE_CURSOR)
+		else if (is_bytes(key))
 			pack_bytes(&p, wire_bytes(w, key).at, wire_bytes(w, key).n);
 		else
 			pack_text(&p, wire_bytes(w, key).at, wire_bytes(w, key).n);
@@ -97,7 +102,7 @@ static bool take(struct wire *w, unsigned key, const struct value *value)
 		wire_set(w, key, value->number);
 		return true;
 	}
-	if (value->type != (key == WIRE_CURSOR ? VALUE_BYTES : VALUE_TEXT))
+	if (value->type != (is_bytes(key) ? VALUE_BYTES : VALUE_TEXT))
 		return false;
 	wire_set_bytes(w, key, value->bytes, value->count);
 	return true;

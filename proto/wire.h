@@ -203,6 +203,8 @@ struct wire_shards {
 	uint16_t eos;	 /* 0: no documents are served */
 };
 
+_Static_assert(sizeof(struct wire_shards) == 24, "it is sent as it is, without padding");
+
 /* Returns the first of @is[@n] that differs from the one of the same name of @was[@had], or @n. */
 uint32_t wire_shards_differ(
 	const struct wire_shards *was, uint32_t had, const struct wire_shards *is, uint32_t n);
