@@ -223,10 +223,10 @@ class Control:
 
     def _act(self, greatest: int, offered: int) -> Request | None:
         client, group = self.client, self.group
-        place = [client.position, client.taken, client.fingerprint]
-        row = [offered == greatest, self._daemon, self._handled == greatest, *place]
-        table = group.gather(row)
-        source = next(i for i, row in enumerate(table) if row[0])
+        place = {field: getattr(client, field) for field in PLACE}
+        seen = {"offered": offered == greatest, "handled": self._handled == greatest}
+        table = group.gather({**place, **seen, "daemon": self._daemon})
+        source = next(i for i, row in enumerate(table) if row["offered"])
         fetched = group.gather(self._fetch(greatest) if source == group.index else None)[source]
         number, kind, args = fetched
         # the daemon announces it to all its sessions before one can fetch it
@@ -235,9 +235,10 @@ class Control:
             self._handled = shown
         if not number:
             return None
-        writes = group.index == next(i for i, row in enumerate(table) if row[1] == self._daemon)
+        daemons = [row["daemon"] for row in table]
+        writes = group.index == daemons.index(self._daemon)
         request = Request(self, number, kind, args, shown == number, writes)
-        if any(row[2] for row in table):
+        if any(row["handled"] for row in table):
             request.error = (
                 "some of the processes have carried it out before, in another group; "
                 "send a new request"
@@ -251,11 +252,11 @@ class Control:
     @staticmethod
     def _apart(table: list[Any]) -> str | None:
         for i, row in enumerate(table):
-            for field, here, first in zip(PLACE, row[3:], table[0][3:], strict=True):
-                if here != first:
+            for field in PLACE:
+                if row[field] != table[0][field]:
                     return (
-                        f"{field}: {here} at process {i} differs from {first} at process 0; "
-                        "all ranks must call control() equally often, at the same steps"
+                        f"{field}: {row[field]} at process {i} differs from {table[0][field]} at "
+                        "process 0; all ranks must call control() equally often, at the same steps"
                     )
         return None
 
