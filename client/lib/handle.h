@@ -368,7 +368,7 @@ void recording_origin(struct tokend *t);
 int recording_commit(struct tokend *t, uint64_t next);
 /* Drops the entries that are not committed: the session moves, and they never will be. */
 void recording_drop(struct tokend *t);
-/* Before a seek. @again: it goes to the beginning of another pass. */
+/* After a seek, before recording_moved(). @again: to the beginning of another pass. */
 void recording_pass(struct tokend *t, bool again);
 /* Ends the record. @ours: false in a forked child, which only frees memory. */
 void recording_end(struct tokend *t, bool ours);

@@ -197,8 +197,9 @@ static int seek_here(struct tokend *t, struct target *target)
 	return position_check(t);
 }
 
+/* @again: to the beginning of another pass. Replaces what a former seek without rows noted. */
 static int seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
-	uint64_t world, uint32_t micro_batch)
+	uint64_t world, uint32_t micro_batch, bool again)
 {
 	struct target target = {.cursor = cursor,
 		.cursor_bytes = cursor_bytes,
@@ -206,8 +207,10 @@ static int seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 		.world = world,
 		.micro_batch = micro_batch};
 	struct cursor origin;
-	int r = attach_check(t, &target);
+	int r = handle_usable(t);
 
+	if (r == 0)
+		r = attach_check(t, &target);
 	if (r < 0)
 		return r;
 	undo_forget(t);
@@ -220,35 +223,21 @@ static int seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 	if (r != 1)
 		return r;
 	position_start(t, &origin, &target);
+	recording_pass(t, again);
 	recording_moved(t);
 	return position_check(t);
-}
-
-/* @again: to the beginning of another pass. Replaces what a former seek without rows noted. */
-static int seek_as(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
-	uint64_t world, uint32_t micro_batch, bool again)
-{
-	int r = handle_usable(t);
-
-	if (r < 0)
-		return r;
-	recording_pass(t, again);
-	r = seek(t, cursor, cursor_bytes, rank, world, micro_batch);
-	if (r < 0)
-		recording_pass(t, false);
-	return r;
 }
 
 int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
 	uint64_t world, uint32_t micro_batch)
 {
-	return seek_as(t, cursor, cursor_bytes, rank, world, micro_batch, false);
+	return seek(t, cursor, cursor_bytes, rank, world, micro_batch, false);
 }
 
 int tokend_seek_pass(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
 	uint64_t world, uint32_t micro_batch)
 {
-	return seek_as(t, cursor, cursor_bytes, rank, world, micro_batch, true);
+	return seek(t, cursor, cursor_bytes, rank, world, micro_batch, true);
 }
 
 int seek_edited(struct tokend *t, const struct cursor *edited)

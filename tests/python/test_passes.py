@@ -9,6 +9,8 @@ import transforms
 from lib.forks import run_together
 from loading import WINDOWS, make, positions, python, verify, warned
 
+import tokend
+
 WHOLE = -(-WINDOWS // 5)  # batches of a pass in batches of 5
 
 
@@ -168,6 +170,9 @@ def test_a_row_lost_or_taken_again_is_found(served, directory):
     with make(served, "finite", 5, record=directory) as loader:
         list(loader)
         loader.reset()
+        loader.seek()
+        with pytest.raises(tokend.ArgumentError):
+            loader.seek(rank=1)
         loader._client.record(bytes(directory / "other.record"))  # knows of the new pass
         first(1, loader)
         at = loader.position
