@@ -141,7 +141,7 @@ int edit_session(struct tokend *t, struct cursor_edit *edit, uint64_t *acts_from
 	if (r == 0 && !cursor_apply(&edited, edit, acts_from, &fault))
 		r = handle_fault(t, &fault);
 	if (r == 0 && t->committing && edited.segment[0]->start > t->committed)
-		r = handle_fail(t, TOKEND_EAGAIN, "mix",
+		r = handle_fail(t, TOKEND_EARGUMENT, "mix",
 			"more mixes began since the committed position %" PRIu64
 			" than a cursor holds; commit first",
 			t->committed);

@@ -294,9 +294,9 @@ int tokend_attend(struct tokend *t)
 	if (r < 0 || t->fd >= 0)
 		return r < 0 ? r : 1;
 	search_end(&t->search);
-	do
-		r = revive(t, false);
-	while (r == 0 && t->search.fd >= 0 && wait_ready(t, t->search.fd, POLLIN, until) == 1);
+	while ((r = revive(t, false)) == 0 && t->search.fd >= 0 &&
+		(r = wait_ready(t, t->search.fd, POLLIN, until)) == 1)
+		;
 	search_end(&t->search);
 	return r;
 }

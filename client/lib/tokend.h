@@ -97,8 +97,8 @@ struct tokend_options {
 	 * and both are warned. */
 	int strict;
 	/* Called every 100 ms while a call waits, and after signals. A result other than 0 ends the
-	 * call with TOKEND_EAGAIN. During the callback another thread may make calls that do not
-	 * wait, such as tokend_cursor(). */
+	 * call with TOKEND_EAGAIN. During the callback another thread may call tokend_commit(),
+	 * tokend_release() and functions that change nothing, such as tokend_cursor(). */
 	int (*idle)(void *context);
 	/* Called with the daemon's warnings instead of @warn, from within any call. The callback
 	 * must not use the handle; it should only copy @line. NULL: they go to @warn. */
@@ -188,7 +188,8 @@ struct tokend_batch {
  * error except EFORKED.
  */
 TOKEND_API int tokend_next(struct tokend *t, struct tokend_batch *batch);
-/* The same without waiting: EAGAIN if no batch is ready. */
+/* The same without waiting: EAGAIN if no batch is ready; tokend_why() is then that of a former
+ * failure. */
 TOKEND_API int tokend_try_next(struct tokend *t, struct tokend_batch *batch);
 /* Describes the batch that the next tokend_next() returns, without taking it. It may be read until
  * it is taken, or until a seek. As tokend_next() if @wait is not 0, otherwise as tokend_try_next().
@@ -319,8 +320,8 @@ TOKEND_API int tokend_seek_pass(struct tokend *t, const void *cursor, size_t cur
  * first position of the new mix: the next multiple of 1024 at or after the last batch taken, and
  * after the start of the mix in force.
  *
- * Errors: EARGUMENT (unknown name, invalid weight, a stream with epochs), EAGAIN (more mixes began
- * since the committed position than a cursor holds: commit first), and those of tokend_seek().
+ * Errors: EARGUMENT (unknown name, invalid weight, a stream with epochs; more mixes began since the
+ * committed position than a cursor holds: commit first), and those of tokend_seek().
  */
 TOKEND_API int tokend_set_mix(struct tokend *t, const char *const *names, const double *weights,
 	uint32_t n, uint64_t *acts_from);
