@@ -43,6 +43,14 @@ def seed():
 
 
 @pytest.fixture(scope="session")
+def written():
+    """Shards of all formats, as their own writers write them."""
+    from lib.corpus import corpus
+
+    return corpus()
+
+
+@pytest.fixture(scope="session")
 def uring():
     """The reason why a daemon cannot use io_uring here; "" if it can."""
     with Place() as place:

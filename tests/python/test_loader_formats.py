@@ -7,18 +7,13 @@ import numpy
 import pytest
 import tokend
 from lib import Daemon, wait_for
-from lib.corpus import FORMATS, SEQ_LEN, corpus, plan
+from lib.corpus import FORMATS, SEQ_LEN, plan
 from lib.web import metric
 from loading import make, verify
 
 MICRO, BATCHES = 8, 40
 MARKS = {"documents": True, "loss_mask": True}
 MIXED = ("flat-masked", "zstd", "megatron", "npy-i64", "npy-i32", "arrow-lists", "zstd-i64")
-
-
-@pytest.fixture(scope="module")
-def written():
-    return corpus()
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ static bool stopped(void)
 	return !world_job[0].running;
 }
 
-void month(const struct options *o, struct result *result)
+void month(const struct options *o)
 {
 	struct job *job = &world_job[0];
 
@@ -88,9 +88,4 @@ void month(const struct options *o, struct result *result)
 		job->stopped = job->saves > 0 && job->save[job->saves - 1].next >= goal;
 	}
 	history_check(&job->history, goal);
-	result->counts = world_counts;
-	result->switches = fiber_switches;
-	result->interrupts = fiber_interrupts;
-	result->trace = fiber_trace;
-	result->virtual_ns = (uint64_t)fiber_now;
 }

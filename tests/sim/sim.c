@@ -78,9 +78,11 @@ static void child(const struct options *o)
 	alarm(o->month ? 0 : 300);
 	world_verbose = o->verbose;
 	if (o->month)
-		month(o, shared);
+		month(o);
 	else
-		history(o, shared);
+		history(o);
+	*shared = (struct result){
+		world_counts, fiber_switches, fiber_interrupts, fiber_trace, (uint64_t)fiber_now};
 	if (o->engine)
 		engine_history(o->seed, o->engine);
 }

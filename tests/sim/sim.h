@@ -20,9 +20,9 @@ struct result {
 };
 
 /* Runs in a process of its own. */
-void history(const struct options *o, struct result *result);
+void history(const struct options *o);
 /* month.c */
-void month(const struct options *o, struct result *result);
+void month(const struct options *o);
 /* shrink.c: finds a smaller set of options that still fails. @fails runs a child. */
 void shrink(struct options *o, bool (*fails)(const struct options *o));
 void print_command(const struct options *o);

@@ -122,7 +122,7 @@ static void finish(void)
 	fiber_run(fiber_now + SECOND, never);
 }
 
-void history(const struct options *o, struct result *result)
+void history(const struct options *o)
 {
 	world_seed = o->seed;
 	world_rng.state = order_mix64(o->seed) | 1;
@@ -136,9 +136,4 @@ void history(const struct options *o, struct result *result)
 		job_free(&world_job[i]);
 	for (unsigned i = 0; i < world_nodes; i++)
 		node_free(&world_node[i]);
-	result->counts = world_counts;
-	result->switches = fiber_switches;
-	result->interrupts = fiber_interrupts;
-	result->trace = fiber_trace;
-	result->virtual_ns = (uint64_t)fiber_now;
 }

@@ -13,18 +13,13 @@ import numpy
 import pytest
 
 from lib import TOKCTL, TOKEND, Client, Daemon, Refused, has, run, status, wait_for
-from lib.corpus import FORMATS, SEQ_LEN, corpus, manifest, plan
+from lib.corpus import FORMATS, SEQ_LEN, manifest, plan
 from lib.shard_writers import arrow, llmc, mds, npy, put, raw, seekable
 
 pytestmark = pytest.mark.asan  # parsers must not touch memory out of bounds
 
 MICRO, BATCHES = 5, 70  # about two epochs
 WINDOW = SEQ_LEN + 1
-
-
-@pytest.fixture(scope="module")
-def written():
-    return corpus()
 
 
 @pytest.fixture(scope="module")
