@@ -126,19 +126,6 @@ def test_what_is_refused_changes_nothing(served):
         check_run(served, loader, 2, start=8)
 
 
-def test_set_mix_acts_from_one_position_on_all_ranks(served):
-    loaders = [make(served, rank=rank, world=2, run="mixed") for rank in range(2)]
-    for loader in loaders:
-        next(loader)
-    assert {loader.set_mix({"code": 3, "web": 1}) for loader in loaders} == {1024}
-    (state,) = {loader.state_dict()["cursor"] for loader in loaders}
-    before, after = served.plan("train", 8, 2000), served.plan("train", 8, 2000, state)
-    assert before[:1016] == after[:1016] and before[1016:] != after[1016:]
-    for rank, loader in enumerate(loaders):
-        check_run(served, loader, 200, start=8, rank=rank, world=2, cursor=state)
-        loader.close()
-
-
 def test_checkpoint_and_start_from_its_tag(served):
     with make(served, run="one") as loader:
         check_run(served, loader, 3)

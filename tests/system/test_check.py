@@ -16,6 +16,7 @@ import pyzstd
 import zstandard
 
 from lib import TOKCTL, TOKEND, child_environment, has, run
+from lib.shard_writers import npy
 
 SEQ_LEN = 64
 RNG = numpy.random.default_rng(16)
@@ -23,12 +24,6 @@ RNG = numpy.random.default_rng(16)
 
 def ids(n, vocab=50257, dtype="<u2"):
     return RNG.integers(0, vocab, n, dtype=numpy.uint32).astype(dtype)
-
-
-def npy(array, damaged=False):
-    file = io.BytesIO()
-    numpy.save(file, array)
-    return bytes(128) + file.getvalue()[128:] if damaged else file.getvalue()
 
 
 def frames(array):
@@ -86,8 +81,8 @@ REFUSED = {  # shards, keys of the dataset or the stream or the whole, words of 
                  "a.npy: token 77 is -5; must be 0 to"),
     "index is lost": (NO_INDEX, {}, "1.bin: format is flat", "is megatron",
                       "if the index of one is lost", "restore that first"),
-    "header is lost": (NPY | {"0.npy": npy(ids(10_000), True)}, {}, "1.npy: format is npy",
-                       "is flat", "header is damaged"),
+    "header is lost": (NPY | {"0.npy": bytes(128) + npy(ids(10_000))[128:]}, {},
+                       "1.npy: format is npy", "is flat", "header is damaged"),
     "a frame is damaged, not sampled": (FRAMES, {}, "100.bin.zst: zstd frame 1 is damaged"),
     "README.md": (WEB | {"README.md": b"# The shards\n\nof web.\n"}, {}, "README.md: is text",
                   "move it away, or set a pattern that matches only the shards"),
