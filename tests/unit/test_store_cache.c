@@ -351,9 +351,6 @@ static void test_evicted_while_others_read(void **state)
 	pthread_t thread[THREADS];
 
 	(void)state;
-	churn(cache, 20);
-	store_cache_close(cache); /* so that pieces are verified by several threads */
-	cache = open_cache(ROOM * PIECE / 6);
 	for (unsigned i = 0; i < THREADS; i++) {
 		crowd[i] = (struct crowd){cache, rng_next(&rng) | 1, &stop, 0};
 		pthread_create(&thread[i], NULL, read_all_the_time, &crowd[i]);
