@@ -69,11 +69,12 @@ class Daemon:
         self.process.terminate()
         return self.process.wait(LONG)
 
-    def reload(self):
-        """Sends SIGHUP; returns once it has executed itself and is ready."""
-        ready = self.log().count("ready at")
+    def reload(self, line="ready at"):
+        """Sends SIGHUP, and waits for the line in the log. Returns what was logged since."""
+        before = len(self.log())
         self.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: self.log().count("ready at") > ready, "the daemon is ready again")
+        wait_until(lambda: line in self.log()[before:], line)
+        return self.log()[before:]
 
     def opened(self):
         """The paths of its open files, and what its other descriptors are."""

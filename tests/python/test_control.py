@@ -222,9 +222,8 @@ def test_requests_on_two_nodes_are_carried_out_on_both_or_on_none(daemon):
             wiki = "      - {name: wiki, path: wiki.bin, weight: 0}\n      - {name: web,"
             text = node.config.read_text().replace("      - {name: web,", wiki, 1)
             node.config.write_text(text)
-            node.signal(signal.SIGHUP)
-            assert node.said("was read again")
-            wait_until(lambda node=node: status(node.socket)[0], "the session after the reload")
+            node.reload()
+            wait_until(lambda node=node: sessions(node), "the session after the reload")
         assert "shards" in answer(ask(daemon, "mix", "wiki=1", "web=1"), status=1)
         other.freeze()  # it refuses the request: its session cannot get another ring
         tokctl = ask(daemon, "skip", "--samples", 30)

@@ -9,7 +9,7 @@ import signal
 import numpy
 import pytest
 from lib import TOKCTL, has, run, wait_for
-from tokend import ArgumentError, Error, Loader
+from tokend import ArgumentError, Loader
 from verifying import SEQ_LEN, SHARD, WINDOW, Scene, entries, proves, timeless
 
 BATCH = 4 * 16  # bytes

@@ -43,16 +43,10 @@ class Scene:
         self.config = self.write(train=self.train)
         kind = type("Program", (Daemon,), {"program": program})
         self.daemon = kind(place, self.config, **{"start_new_session": True, **keys})
+        self.reload = self.daemon.reload
 
     def write(self, more=None, **streams):
         return self.place.config(streams={**streams, **self.more}, **self.top, **(more or {}))
-
-    def reload(self, line="ready at"):
-        """Sends SIGHUP and waits for the line in the log. Returns what was logged since."""
-        before = len(self.daemon.log())
-        self.daemon.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: line in self.daemon.log()[before:], line)
-        return self.daemon.log()[before:]
 
     def goes_on(self, trainer):
         """It attaches again once it needs more than its ring has."""

@@ -16,7 +16,7 @@ import time
 import pytest
 
 from lib import TOKCTL, TOKEND, As, Client, Daemon, Refused, client_of, datasets, refusal, run
-from lib import wait_for, wait_until
+from lib import wait_for
 from lib.injected import injected
 from lib.old_kernel import old_kernel
 
@@ -157,20 +157,14 @@ def test_an_operator_waits_while_the_queue_of_clients_is_full(daemon):
     assert asks.wait(10) == 0
 
 
-def reload(daemon, line="was read again"):
-    before = daemon.log().count(line)
-    os.kill(daemon.pid, signal.SIGHUP)
-    wait_until(lambda: daemon.log().count(line) > before, line)
-
-
 def test_a_reload_allows_and_removes_users(daemon, shared):
     """A removed one cannot connect again, and its session ends."""
     assert "add it to allow_uids" in refusal(lambda: client_of(daemon, LATER))
     config(shared, ALLOWED, LATER, "daemon")
-    reload(daemon)
+    daemon.reload()
     client_of(daemon, LATER).attach(run="theirs").next()
     config(shared, ALLOWED)
-    reload(daemon)
+    daemon.reload()
     assert "add it to allow_uids" in refusal(lambda: client_of(daemon, LATER))
     client_of(daemon, ALLOWED).attach(run="stays").next()
 
@@ -196,12 +190,12 @@ def test_a_config_that_is_no_text_is_refused(daemon, shared):
     ):
         os.remove(path)
         make(path)
-        reload(daemon, "keeps the config that it has")
+        daemon.reload("keeps the config that it has")
         code, _, _ = run(TOKEND, "--check", "-c", path, timeout=10)
         assert code == 1, "nor does a daemon start"
     os.remove(path)
     config(shared, ALLOWED)
-    reload(daemon)
+    daemon.reload()
 
 
 def test_a_snapshot_that_is_a_fifo_and_a_run_that_is_a_link_are_refused(daemon, shared):
