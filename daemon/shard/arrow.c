@@ -451,7 +451,7 @@ static bool add_lists(struct arrow *a, const struct message *m, uint64_t items, 
 static bool read_batch(struct arrow *a, struct message *m)
 {
 	const struct column *c = &a->column;
-	uint64_t compression = fb_table(a, m->header, BATCH_COMPRESSION), length, items, values;
+	uint64_t compression = fb_table(a, m->header, BATCH_COMPRESSION), items, values;
 	bool flat = c->of == TYPE_INT;
 
 	m->rows = fb_integer(a, m->header, BATCH_LENGTH, 8);
@@ -464,9 +464,8 @@ static bool read_batch(struct arrow *a, struct message *m)
 			fb_integer(a, compression, 0, 1) ? "ZSTD" : "LZ4_FRAME", c->name);
 	if (a->failed || !check(a, m->nodes.count, a->fields, a->fields, "number of nodes") ||
 		!check(a, m->buffers.count, a->buffers, a->buffers, "number of buffers") ||
-		!read_node(a, m, 0, &length) || !check(a, length, m->rows, m->rows, "length"))
+		!read_node(a, m, 0, &items) || !check(a, items, m->rows, m->rows, "length"))
 		return false;
-	items = length;
 	if ((!flat && !read_node(a, m, 1, &items)) ||
 		!find_buffer(a, m, c->values, "values", items, a->s->map->width, &values))
 		return false;

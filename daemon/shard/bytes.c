@@ -36,18 +36,6 @@ bool bytes_check(
 		least, most);
 }
 
-bool bytes_grow(void **array, size_t *room, size_t needed, size_t item)
-{
-	size_t more = needed <= *room ? *room : needed + needed / 8 + 8;
-	void *grown = more == *room ? *array : realloc(*array, more * item);
-
-	if (grown) {
-		*array = grown;
-		*room = more;
-	}
-	return grown;
-}
-
 /* ---- files ---- */
 
 static bool file_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault)

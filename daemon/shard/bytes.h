@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 struct bytes;
 struct frames;
@@ -132,7 +133,18 @@ bool bytes_side_path(
 /* ---- helpers for formats ---- */
 
 /* Makes room for @needed items of @item bytes in an array of *@room. False: out of memory. */
-bool bytes_grow(void **array, size_t *room, size_t needed, size_t item);
+static inline bool bytes_grow(void **array, size_t *room, size_t needed, size_t item)
+{
+	size_t more = needed + needed / 8 + 8;
+
+	if (needed <= *room)
+		return true;
+	void *grown = realloc(*array, more * item);
+
+	*array = grown ? grown : *array;
+	*room = grown ? more : *room;
+	return grown;
+}
 
 /* fault_data(fault, text, …): the contents of a file are wrong. Always false. */
 #define fault_data(fault, ...) fault_set(fault, FAULT_DATA, "", __VA_ARGS__)

@@ -62,16 +62,18 @@ static void store_last(struct map *m)
 
 void map_add(struct map *m, uint64_t at, uint64_t tokens, bool gap)
 {
-	bool joins = m->joins && m->last > 0 && at == m->last_at + m->last * m->width;
-
 	assert(m->width > 0 && tokens < UINT64_C(1) << 61);
 	if (tokens == 0)
 		return;
-	if (m->last > 0 && !joins)
-		store_last(m);
-	m->last_at = joins ? m->last_at : at;
-	m->last = joins ? m->last + tokens : tokens;
-	m->last_gap = gap;
+	if (m->last > 0 && m->joins && at == m->last_at + m->last * m->width) {
+		m->last += tokens;
+	} else if (!m->counts || !m->scattered) {
+		if (m->last > 0)
+			store_last(m);
+		m->last_at = at;
+		m->last = tokens;
+		m->last_gap = gap;
+	}
 	m->tokens += tokens;
 }
 

@@ -119,6 +119,7 @@ static bool walk_sequences(struct megatron *m)
 	struct bytes_array lengths = {.b = m->s->index, .at = at, .count = n, .width = 4};
 	struct bytes_array pointers = {.b = m->s->index, .at = at + 4 * n, .count = n, .width = 8};
 
+	map->scattered = map->counts;
 	for (uint64_t i = 0; i < n && map->tokens <= most; i++) {
 		const uint8_t *item = bytes_item(&lengths, i, m->s->fault);
 
@@ -133,7 +134,6 @@ static bool walk_sequences(struct megatron *m)
 			return false;
 		map_add(map, map->counts ? 0 : bytes_u64(item), (uint64_t)length, false);
 	}
-	map->scattered |= map->counts;
 	return map->tokens <= most ||
 	       refuse(m,
 		       "its sequences have over %" PRIu64

@@ -106,7 +106,7 @@ static bool load(
 	const struct shard_scan s = {b, shard->index, hint, facts, &shard->map, fault};
 
 	shard->format = format;
-	shard->map = (struct map){.joins = !hint->documents, .counts = !whole};
+	shard->map = (struct map){.joins = !whole || !hint->documents, .counts = !whole};
 	*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = true};
 	facts->index = shard->index ? shard->index->id : 0;
 	if (!format->scan(&s) || !(format->indexed ? take_map(shard, fault) : bounds_scan(&s)) ||

@@ -97,8 +97,8 @@ static bool decode(const struct source *s, const struct frame *f, char *to, stru
 	if (!ZSTD_isError(length) && length != packed)
 		return fault_data(fault,
 			"zstd frame %td: is %zu bytes long, and %zu are there: it has several "
-			"frames, but no seek table that lists them; "
-			"decompress it, and use `tokctl pack --format zstd`",
+			"frames, but no seek table that lists them; decompress it, and use "
+			"`tokctl pack --format zstd`",
 			f - s->frame, length, packed);
 	if (ZSTD_getErrorCode(got) == ZSTD_error_memory_allocation)
 		return fault_memory(fault);
