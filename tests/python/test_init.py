@@ -150,7 +150,6 @@ def test_valid_is_what_train_does_not_have(case):
 
 
 BAD = {  # files, arguments, words of the message
-    "no files": ({}, [D], "../data: has no documents; name other files"),
     "neither shards nor text": (
         {f"{D}/a.png": b"\x89PNG\0"},
         [D],
@@ -230,7 +229,7 @@ def test_a_check_that_dies_is_one_line(monkeypatch):
 
 
 @pytest.mark.parametrize("more", [[], ["--tokenizer", "bytes"]])
-def test_shards_of_tokenize_keep_their_eos(here, more):
+def test_shards_of_tokenize_keep_their_eos(here, made, more):
     write({f"{D}/a.txt": WORDS})
     tokenize(f"{D}/a.txt", "-o", "made", "--tokenizer", "bytes", "--eos", 10)
     notes = here / "made/.tokenize.json"
@@ -239,13 +238,16 @@ def test_shards_of_tokenize_keep_their_eos(here, more):
     assert "made: tokenize has not ended; continue with --resume" in refused("made")
     notes.write_text(text)
     assert "--eos: 7: the shards were made with 10" in refused("made", "--eos", "7", *more)
+    tokenize(f"{D}/a.txt", "-o", "other", "--tokenizer", made)
+    for arguments in (["made", "other"], ["other", "--tokenizer", "bytes"]):
+        assert "so the same tokens mean other texts" in refused(*arguments)
     assert begin("made", *more)[0]["train"][0]["eos"] == 10
 
 
 def test_text_is_served_as_text(here, made):
     """In one command each, with the tokenizer next to the text."""
     write({f"{D}/a.py": b"print('words')\n" * 4000, f"{D}/b.jsonl": b'{"text": "more"}\n' * 900})
-    write({f"{D}/tokenizer.json": made.read_bytes(), f"{D}/c.png": b"\x89PNG\0", f"{D}/d.txt": b""})
+    write({"../tokenizer.json": made.read_bytes(), f"{D}/c.png": b"\x89PNG\0", f"{D}/d.txt": b""})
     streams, said = begin(D, "--most", "1")
     assert has(said, "901 documents", "c.png: is not UTF-8 text", "d.txt: is empty\n")
     stream, _ = streams["train"]

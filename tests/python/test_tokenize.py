@@ -228,15 +228,16 @@ def test_columns_of_tokens(directory):
     documents = [[*range(i, 80_000, 9_000)] for i in range(9)] + [[], [1]]
     source = directory / "in"
     source.mkdir()
-    lists = pa.table({"x": range(11), "input_ids": pa.array(documents, pa.list_(pa.int32()))})
-    large = pa.table({"input_ids": pa.array(documents, pa.large_list(pa.int64()))})
-    nulls = pa.table({"input_ids": pa.array([None, [1, 2]], pa.list_(pa.int32()))})
+    lists = pa.table({"labels": range(11), "input_ids": pa.array(documents, pa.list_(pa.int32()))})
+    large = pa.array(documents, pa.large_list(pa.int64()))
+    large = pa.table({"x": range(11), "y": [None] * 11, "input_ids": large})
+    empty = pa.table({"input_ids": pa.array([[], [1, 2]], pa.list_(pa.int32()))})
     parquet.write_table(lists, source / "a.parquet", row_group_size=4)
     lz4 = pa.ipc.IpcWriteOptions(compression="lz4")
     for name, table, new, options in (
         ("b.arrow", lists, pa.ipc.new_stream, None),
         ("c.arrow", large, pa.ipc.new_file, None),
-        ("d.arrow", nulls, pa.ipc.new_stream, lz4),
+        ("d.arrow", empty, pa.ipc.new_stream, lz4),
     ):
         with new(str(source / name), table.schema, options=options) as writer:
             writer.write(table)
@@ -246,6 +247,7 @@ def test_columns_of_tokens(directory):
     out, said = tokenize(*ask, directory / "out")
     assert tokens(directory / "out", "<u4").tolist() == sum(expected, [])
     assert f"{len(expected)} documents, " in said and "no EOS" in said
+    assert said.count("a.parquet: column labels is not used: ") == 1 == said.count("not used")
     assert "eos" not in out and "\n    # vocab: " in out and '"dtype": "u32"' in out
     (directory / "tokend.yaml").write_text(out.replace("seq_len: 2048", "seq_len: 64"))
     code, _, err = lib.run(lib.TOKEND, "--check", "-c", directory / "tokend.yaml")
@@ -256,12 +258,12 @@ def test_columns_of_tokens(directory):
         "problems"
     ]
     assert "python -m tokend tokenize --column " in problem[0], "the daemon rejects it"
-    named = source / "a.parquet"
+    named = source / "c.arrow"
     for more, text in (
-        (["--column", "y"], 'Field "y" does not exist in schema; pass another --field'),
+        (["--column", "z"], '0 columns "z"; pass another --field, or --column, of x, y, input_ids'),
+        (["--column", "y"], '"y" is null; must be a list of tokens'),
         (["--column", "x"], '"x" is int; must be a list of tokens'),
         (["--column", "input_ids", "--dtype", "u16"], "--column takes lists of tokens of u16"),
-        (["--tokenizer", "bytes"], 'Field "text" does not exist in schema'),
     ):
         assert text in refused(named, "-o", directory / "none" / "-".join(more), *more)
     said = tokenize(named, "-o", "none", code=2)[1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from typing import Any
 
 HERE = os.path.dirname(__file__) + os.sep
 
@@ -31,6 +32,6 @@ def kind_is_not(name: str, value: object, what: str) -> str:
     return f"{name}: a {type(value).__name__} is not {what}"
 
 
-def few(ranks: list[int]) -> str:
+def few(values: list[Any]) -> str:
     """The first eight."""
-    return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
+    return ", ".join(map(str, values[:8])) + (", …" if len(values) > 8 else "")

@@ -11,6 +11,7 @@ import re
 import typing
 import zlib
 
+from .. import phrases
 from ..errors import Error
 
 LOOKED_AT_BYTES = 512 << 10
@@ -18,6 +19,7 @@ PART = 32 << 20  # characters of a text; tokenizers need up to a hundred times t
 ROWS = 256  # of a table, in memory
 TEXTS, TABLES = ("txt", "jsonl", "parquet"), ("parquet", "arrow")
 ENDING = re.compile(r"\.(?:(txt|jsonl)(?:\.gz|\.zst)?|(parquet|arrow))$")
+UNUSED = {"attention_mask", "labels", "loss_mask", "completion_mask", "assistant_masks"}  # columns
 TOKENIZERS = re.compile(r"tokenizer\.json|.*\.tiktoken")
 VALIDATION = {"val", "valid", "validation", "test", "dev", "eval", "held", "heldout"}  # in names
 NOT_TEXT = "is not UTF-8 text"
@@ -189,52 +191,71 @@ def _jsonl(source, stream, field):
             continue
         where = f"{source.path}:{number}"
         try:
-            content = json.loads(line)[field]
+            row = json.loads(line)
+            content = row[field]
         except (KeyError, TypeError):
-            what = "write one object a line, or pass another --field"
+            what = "write one object a line"
+            if isinstance(row, dict):
+                what = f"pass one of the object's own as --field: {phrases.few([*row])}"
             raise Error(f'{where}: no field "{field}"; {what}') from None
         except (ValueError, RecursionError) as error:
             raise Error(f"{where}: invalid JSON: {error}; write one object a line") from None
         yield Part(where, content)
 
 
-def _batches(source, file, column):
+def _opened(source, file, column):
+    """Returns the names of a table's columns, and its batches."""
     if source.kind == "parquet":
         opened = importlib.import_module("pyarrow.parquet").ParquetFile(file)
-        return opened.iter_batches(ROWS, columns=[column])
+        return opened.schema_arrow.names, opened.iter_batches(ROWS, columns=[column])
     ipc = importlib.import_module("pyarrow.ipc")
     if file.peek(6)[:6] == b"ARROW1":
         opened = ipc.open_file(file)
-        return map(opened.get_batch, range(opened.num_record_batches))
-    return ipc.open_stream(file)
+        batches = map(opened.get_batch, range(opened.num_record_batches))
+    else:
+        opened = batches = ipc.open_stream(file)
+    return opened.schema.names, batches
 
 
-def _table(source, file, column):
-    row = 0
-    for batch in _batches(source, file, column):
+def _table(source, file, column, doubt):
+    row, (names, batches) = 0, _opened(source, file, column)
+    if names.count(column) != 1:
+        what = f"pass another --field, or --column, of {phrases.few(names)}"
+        raise Error(f'{source.path}: has {names.count(column)} columns "{column}"; {what}')
+    doubt(source.path, {*names} - {column})
+    for batch in batches:
         for value in batch.column(column).to_pylist():
             row += 1
             yield Part(f"{source.path}: row {row}", value)
 
 
-def _parts(source, file, field):
+def _parts(source, file, field, doubt):
     if source.kind in TABLES:
-        return _table(source, file, field)
+        return _table(source, file, field, doubt)
     stream = io.TextIOWrapper(_unpacked(source.path, file), "utf-8-sig", newline="\n")
     return _text(source, stream) if source.kind == "txt" else _jsonl(source, stream, field)
 
 
-def read(sources, field, tokens=False):
+def read(sources, field, say, tokens=False):
     """Yields all documents as pairs of a Part and the bytes of sources up to its end. @field: of a
-    line of JSONL, or a column. @tokens: documents are lists; null is an empty one.
+    line of JSONL, or a column. @tokens: documents are lists. @say: called once, if other columns
+    exclude some of their tokens.
     """
-    before = 0
+    before, said = 0, not tokens
+
+    def doubt(path, others):
+        nonlocal said
+        if not said and others & UNUSED:
+            said = True
+            say(
+                f"{path}: column {min(others & UNUSED)} is not used: if there is padding or a "
+                "prompt, it is trained on; write rows without it"
+            )
+
     for source in sources:
         with open(source.path, "rb") as file:
             try:
-                for part in _parts(source, file, field):
-                    if tokens and part.content is None:
-                        part = part._replace(content=[])
+                for part in _parts(source, file, field, doubt):
                     if not isinstance(part.content, list if tokens else str):
                         kind = "null" if part.content is None else type(part.content).__name__
                         wanted = "a list of tokens" if tokens else "a string"
@@ -242,9 +263,6 @@ def read(sources, field, tokens=False):
                     yield part, before + min(file.tell(), source.size)
             except UnicodeDecodeError as error:
                 why = f"is not UTF-8 ({error}); convert it (iconv -t UTF-8)"
-                raise Error(f"{source.path}: {why}") from None
-            except KeyError as error:  # no such column, or two
-                why = f"{error.args[0]}; pass another --field, or --column"
                 raise Error(f"{source.path}: {why}") from None
             except DAMAGED as error:
                 why = f"is damaged: {' '.join(str(error).split())}; fetch it again"

@@ -79,6 +79,7 @@ for step, batch in zip(range(20), loader):
     if loader.world > 1:
         for weights in model.parameters():  # as DDP does for a real model
             torch.distributed.all_reduce(weights.grad)
+            weights.grad /= loader.world
     optimizer.step()
     print(f"step {{step}}, rank {{loader.rank}}: loss {{loss:.3f}}, {{batch['position'].tolist()}}")
     request = loader.control()  # carries out tokctl's mix and skip
@@ -173,7 +174,8 @@ def _dataset(name, path, shards):
 
 def _convert(names, given):
     """Makes shards of texts. Yields their directories."""
-    near = (path for name in names for path in sorted(pathlib.Path(_directory(name)).glob("*")))
+    places = (p for name in names for p in (_directory(name), f"{os.path.abspath(name)}/.."))
+    near = (path for place in places for path in sorted(pathlib.Path(place).glob("*")))
     found = (str(path) for path in near if documents.TOKENIZERS.fullmatch(path.name))
     file = given.tokenizer or next(found, tokenizer.BYTES)
     if file == tokenizer.BYTES:
@@ -189,15 +191,30 @@ def _convert(names, given):
 # ---- the config ----
 
 
+def _refuse_other_tokenizers(datasets, encoder):
+    """Raises Error if one token is two texts. The tokenizer of a column of tokens is not known."""
+    made = [("--tokenizer", encoder.file, encoder.digest)] if encoder.file else []
+    runs = [(dataset.keys["path"], dataset.run) for dataset in datasets]
+    made += [(path, run["file"], run["tokenizer"]) for path, run in runs if run.get("file")]
+    for path, file, digest in made:
+        first, other, its = made[0]
+        if digest != its:
+            raise Error(
+                f"{path}: was made with {file} (SHA-256 {digest[:8]}…), unlike {first}: {other} "
+                f"({its[:8]}…), so the same tokens mean other texts; use one tokenizer for all"
+            )
+
+
 def _vocabulary(datasets, given):
     """Returns vocab, a comment about it, and eos: a key and its value, or a comment."""
     runs = [dataset.run for dataset in datasets]
-    (file, _, eos), *others = {tuple(map(run.get, ("file", "tokenizer", "eos"))) for run in runs}
-    encoder = tokenizer.load(given.tokenizer)
-    if file and not others and encoder.file in (None, file):
-        its = tokenizer.load(file)
-        if given.eos is not None and tokenize.token("--eos", given.eos, its) != eos:
-            raise Error(f"--eos: {given.eos}: the shards were made with {eos}; leave it out")
+    (_, eos), *others = {(run.get("tokenizer"), run.get("eos")) for run in runs}
+    file, encoder = runs[0].get("file"), tokenizer.load(given.tokenizer)
+    _refuse_other_tokenizers(datasets, encoder)
+    if file and not others:
+        if given.eos is not None:
+            if tokenize.token("--eos", given.eos, tokenizer.load(file)) != eos:
+                raise Error(f"--eos: {given.eos}: the shards were made with {eos}; leave it out")
         return max(run["vocab"] for run in runs), f"tokenizer: {file}", f"eos: {eos}"
     largest, left = 0, SCANNED_BYTES
     for dataset in datasets:
@@ -293,7 +310,7 @@ def main(argv):
     )
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="a directory, a file, or a pattern in quotes")
-    add("--tokenizer", metavar="FILE", help="default: one next to the data, otherwise bytes")
+    add("--tokenizer", metavar="FILE", help="default: one in or next to the data, otherwise bytes")
     tokenize.add_shared(add)
     add("--most", type=positive, default=MOST_MIB, metavar="MIB", help="of text of each PATH")
     given = parser.parse_args(argv)

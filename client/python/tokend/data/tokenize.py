@@ -75,7 +75,8 @@ class Output:
             fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Error(f"{path}: another run writes to it; name another directory") from None
-        if not os.listdir(path):
+        # nothing is lost if there is no shard yet, as after a wrong --field
+        if not os.listdir(path) or read_notes(path)[1].get("shards") == 0:
             self._note()
         elif resume:
             self._resume(*read_notes(path))
@@ -228,7 +229,7 @@ def _convert(output, sources, encoder, threads, most):
 
     pool = concurrent.futures.ThreadPoolExecutor(threads)  # packages encode without Python's lock
     try:
-        found = documents.read(sources, run["field"], not run["file"])
+        found = documents.read(sources, run["field"], say, not run["file"])
         for read, parts in _groups(itertools.islice(found, output.done["parts"], None), most):
             pending.append((read, parts, pool.submit(_encoded, parts, encoder, run)))
             write(2 * threads)
