@@ -179,6 +179,8 @@ def test_directories_that_hugging_face_saved(place):
         write(place, **{f"d/{split}/{name}.json": b"{}" for name in ("dataset_info", "state")})
     said = opened(place, datasets={"a": {"path": "d/train"}, "b": {"path": "d"}})
     assert "column labels is not used: if there is padding or a prompt, it is trained on" in said
+    _, _, said = run(TOKCTL, "pack", place.file("d/train"), place.file("p"), "--format", "flat")
+    assert "column labels is not used" in said
     write(place, **{"d/dataset_dict.json": b'{"splits": ["train", "test"]}'})
     refused(place, "dataset_dict.json: is a list of splits", "set path:", datasets=one("d"))
     save("d/train/cache-0123.arrow")

@@ -100,6 +100,7 @@ static bool find_source(const struct parallel *parallel, struct fault *fault)
 		s->has[PACK_OUTSIDE] = shard->map.outside > 0;
 		s->has[PACK_PADDING] = f->padding > 0;
 		s->has[PACK_MASK] = side_id(SIDE_MASK, format, hint, file);
+		s->has[PACK_NOTE] = f->note[0];
 	}
 	shard_close(shard);
 	ctl_progress_add(1);
@@ -166,6 +167,17 @@ bool pack_find_sources(struct pack *p, char *const *path, int n, struct fault *f
 		for (unsigned t = 0; t < PACK_TRAITS; t++)
 			if (p->source[i].has[t] && !p->first[t])
 				p->first[t] = &p->source[i];
+	}
+	if (fine && p->first[PACK_NOTE]) {
+		const struct pack_source *s = p->first[PACK_NOTE];
+		struct shard *shard = open_source(p, s, 0, fault);
+		char file[PATH_MAX + 1];
+
+		fine = shard;
+		if (shard)
+			ctl_note("%s: %s", ctl_place_path(s->place, s->shard, file),
+				shard->facts.note);
+		shard_close(shard);
 	}
 	return fine;
 }

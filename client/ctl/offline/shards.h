@@ -130,13 +130,14 @@ bool ctl_scan(struct ctl_scan *scan, const struct shard *shard, struct fault *fa
  */
 enum pack_format { PACK_FLAT, PACK_ZSTD, PACK_MEGATRON };
 
-/* Traits of sources. The packed file cannot have the last four. */
+/* Traits of sources. The packed file cannot have the last five. */
 enum pack_trait {
 	PACK_UNINDEXED, /* no document bounds */
 	PACK_DOCUMENTS, /* document bounds */
 	PACK_OUTSIDE,	/* tokens outside all documents */
 	PACK_MASK,	/* a loss mask */
 	PACK_PADDING,	/* what is padding: it is packed in rows already */
+	PACK_NOTE,	/* a remark, as on a column that is not used */
 	PACK_TRAITS,
 };
 
