@@ -11,7 +11,7 @@ import pytest
 from lib import Daemon, datasets, run
 
 PROGRAM = """
-import json, os, sys
+import json, os, sys, warnings
 import lightning as L, torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from tokend.integrations.lightning import TokendData
@@ -52,9 +52,13 @@ trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, callbacks=[saves
     enable_progress_bar=False, enable_model_summary=False, **keys)
 saved = out + "/last.ckpt"
 valid = {"valid": "finite"} if validated else {}
-data, module = TokendData(stream, 4, socket=socket, run="data", **valid), Module()
+record = f"{out}/{os.getpid()}"
+data = TokendData(stream, 4, socket=socket, run="data", record=record, **valid)
+module = Module()
+warnings.filterwarnings("error", ".*not resumable")
 exec(before)
 trainer.fit(module, data, ckpt_path=saved if os.path.exists(saved) else None)
+assert len(os.listdir(record)) == 1, "a validation is not recorded"
 print(json.dumps([module.steps or trainer.global_step, module.seen, module.checked]))
 """
 

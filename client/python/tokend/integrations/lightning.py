@@ -78,6 +78,13 @@ class Batches:
             for logger in self.trainer.loggers:
                 logger.log_metrics(numbers, step=step)
 
+    def state_dict(self):
+        """Nothing: TokendData's has the cursor. Lightning warns of loaders without these two."""
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
     def restart(self, state):
         if state is not None:
             self.loader.load_state_dict(state)
@@ -105,7 +112,7 @@ class TokendData(LightningDataModule):
     stream       name of the training stream in the daemon's config
     micro_batch  rows per batch, for both
     valid        name of the validation stream, or None
-    options      of tokend.Loader, for both; start only for the training stream
+    options      of tokend.Loader, for both; start and record only for the training stream
 
     Raises what tokend.Loader raises, when Lightning asks for the dataloaders.
     """
@@ -137,7 +144,7 @@ class TokendData(LightningDataModule):
 
     def val_dataloader(self):
         if self._valid and self._valid_batches is None:
-            self._valid_batches = Validation(self._loader(self._valid, start="begin"))
+            self._valid_batches = Validation(self._loader(self._valid, start="begin", record=None))
         return self._valid_batches or []
 
     def state_dict(self):
