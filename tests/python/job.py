@@ -138,6 +138,7 @@ class Trainer:
                 self.control(loader)
                 if loader.should_stop and options.get("goes_on"):
                     loader.seek(loader.state_dict()["cursor"])
+                    assert not loader.should_stop
                 elif loader.should_stop and self.goes_on_alone():
                     loader.seek(rank=0, world=1, group=self.group)
                 elif loader.should_stop and not options.get("stays"):

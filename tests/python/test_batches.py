@@ -287,6 +287,7 @@ Y, ARGUMENT, REFUSED = transforms.in_place, tokend.ArgumentError, tokend.Refused
         ({"deadline": 0}, ValueError, "deadline: 0"),
         ({"framework": "jax"}, ValueError, "framework"),
         ({"group": 3}, TypeError, "group: 3"),
+        ({"stream": 5}, TypeError, "stream: 5"),
         ({"mesh": 3, "rank": None, "world": None}, TypeError, "mesh: 3"),
         ({"record": "/dev/null"}, ARGUMENT, "record: /dev/null"),
         ({"device": "mps"}, ARGUMENT, "device: 'mps'"),

@@ -119,18 +119,6 @@ def test_alone_a_request_without_done_has_failed(daemon, loader, ending):
     request.done()  # too late: it is reported
 
 
-def test_alone_a_seek_after_a_drain_goes_on(daemon, loader):
-    tokctl = ask(daemon, "drain")
-    take_until(loader, []).done()
-    answer(tokctl)
-    assert loader.should_stop
-    loader.seek(micro_batch=2)
-    assert not loader.should_stop
-    tokctl = ask(daemon, "skip", "--samples", 100)
-    assert take_until(loader, []).kind == "skip"
-    answer(tokctl)
-
-
 def test_a_loader_of_several_ranks_without_a_group_is_refused(daemon):
     with tokend.Loader("train", 4, socket=daemon.socket, rank=1, world=2) as loader:
         with pytest.raises(tokend.ArgumentError, match="rank 1 of 2 .*pass group="):
@@ -223,7 +211,7 @@ def test_requests_on_two_nodes_are_carried_out_on_both_or_on_none(daemon):
             text = node.config.read_text().replace("      - {name: web,", wiki, 1)
             node.config.write_text(text)
             node.reload()
-            wait_until(lambda node=node: sessions(node), "the session after the reload")
+            wait_until(lambda node=node: status(node.socket)[0], "the session after the reload")
         assert "shards" in answer(ask(daemon, "mix", "wiki=1", "web=1"), status=1)
         other.freeze()  # it refuses the request: its session cannot get another ring
         tokctl = ask(daemon, "skip", "--samples", 30)

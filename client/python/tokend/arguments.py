@@ -19,6 +19,12 @@ MOST_32 = (1 << 32) - 1
 MICRO_BATCH = 1 << 16  # rows, at most
 
 
+def text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(phrases.is_not(name, value, "a string"))
+    return value
+
+
 def micro_batch(value: Any) -> int:
     return integer("micro_batch", value, MICRO_BATCH, 1)
 

@@ -48,7 +48,8 @@ class Doubts:
                 "modes",
                 f"batches of stream {stream!r} are taken with gradients and under no_grad(); the "
                 "state counts all as trained on, so the run loses the rows of the evaluation; "
-                "evaluate with another Loader, of a finite stream or with another run=",
+                "evaluate with another Loader, of a finite stream or with another run=; if this "
+                "one is for evaluation only, take all its batches under no_grad()",
             )
         elif gradients and self._repeats:
             self.warn(

@@ -6,6 +6,7 @@ torch.distributed; without it pass an object with these members, as tokend's exa
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import sys
@@ -20,7 +21,7 @@ from ._tokend import cursor_show
 from .errors import Error
 
 PATIENCE_S = 1800.0  # gloo's default
-WARN_S = 5.0
+WARN_S = LATE_S = 5.0  # for those that do not come, and in a collective
 LONGEST_PAUSE_S = 0.25  # between two looks at the store
 REMEDY = (
     "make loaders, seek, load states and set mixes in all processes together; "
@@ -143,7 +144,16 @@ class Group:
     @staticmethod
     def _wait(work: Any) -> None:
         _kept.append(work)
-        work.wait()
+        try:
+            work.wait(datetime.timedelta(seconds=LATE_S))
+        except RuntimeError:
+            if work.is_completed():  # it has failed
+                raise
+            phrases.warn(
+                f"group: has waited {LATE_S:g} s for another process, which is late or did not "
+                f"call the same; call control() equally often in all processes; {REMEDY}"
+            )
+            work.wait()
 
 
 # ---- waiting for each other ----
@@ -229,7 +239,8 @@ def _fault(rows: list[dict[str, Any]]) -> tuple[int, int, str] | None:
             if here == first:
                 continue
             if name == "cursor":
-                return i, 0, f"{differences(here, first)} (there | {{}})"
+                why = "load the same state in all; their daemons need the same config and shards"
+                return i, 0, f"its cursor is not that of {{}}: {differences(here, first)}; {why}"
             if name == "contents":
                 why = "shards: names and lengths are those at {}, but the tokens, or eos, vocab, "
                 return i, 0, why + "documents or masks, are not"
@@ -255,7 +266,7 @@ def _fault(rows: list[dict[str, Any]]) -> tuple[int, int, str] | None:
 
 
 def differences(here: str, there: str) -> str:
-    """The fields of two cursors (hexadecimal) that differ, as "field: here | there"."""
+    """The fields of two cursors (hexadecimal) that differ."""
     flat = []
     for cursor in here, there:
         shown = json.loads(cursor_show(bytes.fromhex(cursor)))
@@ -265,7 +276,7 @@ def differences(here: str, there: str) -> str:
         flat.append({name: json.dumps(value) for name, value in shown.items()})
     one, two = flat
     lines = [
-        f"{name}: {one.get(name, 'absent')} | {two.get(name, 'absent')}"
+        f"{name}: {one.get(name, 'absent')} instead of {two.get(name, 'absent')}"
         for name in {**one, **two}
         if one.get(name) != two.get(name)
     ]

@@ -73,7 +73,7 @@ class Loader:
 
     `for batch in loader` ends where a finite stream ends, and the next `for` begins again at
     position 0, in the same order. A `for` that was left is continued by the next, but begins again
-    if the thread that takes batches is under torch.no_grad(): call reset() before. One thread takes
+    if all its batches were taken under torch.no_grad(): call reset() before. One thread takes
     batches; others may call state_dict() meanwhile.
 
     The constructor raises ValueError (mostly ArgumentError), TypeError or ImportError: an argument
@@ -145,9 +145,9 @@ class Loader:
                     "micro_batch": arguments.micro_batch(micro_batch),
                 }
                 groups.compare(together, self._place)
-                name = run or parallel.token()
+                name = arguments.text("run", run) if run else parallel.token()
                 session = {
-                    "stream": stream,
+                    "stream": arguments.text("stream", stream),
                     "run": name,
                     "peer": self._place["peer"],
                     "slots": integer("slots", slots, arguments.MOST_32),
