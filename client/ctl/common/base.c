@@ -208,7 +208,10 @@ bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct curso
 	if (!bytes)
 		return false;
 	if (!cursor_decode(cursor, bytes, n, &fault))
-		return ctl_error("%s: %s: %s", path, fault.field, fault.text);
+		return ctl_error("%s: %s: %s%s", path, fault.field, fault.text,
+			n > LIMIT_CURSOR_BYTES
+				? "; of a checkpoint, write state_dict()[\"cursor\"] to a file"
+				: "");
 	return !begin || cursor_belongs(cursor, begin, &fault) ||
 	       ctl_error("%s: is not a cursor of stream %s: %s: %s", path, begin->stream,
 		       fault.field, fault.text);

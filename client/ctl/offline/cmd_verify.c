@@ -37,6 +37,7 @@ struct proof {
 	/* the result */
 	unsigned char *state; /* of each position: taken, skipped or neither */
 	uint64_t samples, skipped, voided, outside, sum;
+	const struct record_section *undone; /* the first one of void rows */
 	struct {
 		uint64_t samples;
 		uint64_t epochs;  /* the last that was reached + 1; 0: none */
@@ -141,6 +142,7 @@ static bool see_row(struct proof *p, struct row *row)
 
 	if (row->position >= row->section->limit) {
 		p->voided++;
+		p->undone = p->undone ? p->undone : row->section;
 		return true;
 	}
 	if (!is_past(row) && (row->position < p->from || row->position >= p->to)) {
@@ -409,13 +411,13 @@ static void name_runs(const struct records *r, FILE *verdict)
 	for (size_t i = 1; i < r->files; i++) {
 		int m = run_of(&r->file[i], &other);
 
-		if (n == 0 || m == 0 || (n == m && strncmp(first, other, (size_t)n) == 0))
-			continue;
-		fprintf(verdict,
-			"; runs %.*s, %.*s were taken for one job that was restarted: if they are "
-			"not, verify the files of each alone",
-			n, first, m, other);
-		return;
+		if (n > 0 && m > 0 && (n != m || strncmp(first, other, (size_t)n) != 0)) {
+			fprintf(verdict,
+				"; runs %.*s, %.*s were taken for one job that was restarted: if "
+				"they are not, verify the files of each alone",
+				n, first, m, other);
+			return;
+		}
 	}
 }
 
@@ -439,6 +441,13 @@ static void write_verdict(const struct proof *p, FILE *to)
 		if (p->peer->rewinding)
 			fputs("; ", to);
 		clock_was_set(p, to);
+		if (p->voided > 0) /* rows have no times */
+			fprintf(to,
+				"; %" PRIu64 " rows are void, first those of %s from %" PRIu64
+				" on, where rank %" PRIu64 " began again; if both processes ran at "
+				"once, they were trained on twice",
+				p->voided, p->undone->file->path, p->undone->limit,
+				p->undone->begin.rank);
 	}
 	name_runs(p->records, to);
 }

@@ -334,7 +334,7 @@ static int stop(const struct ctl_arguments *a)
 	if (!status)
 		return CTL_FAILED;
 	if (sessions > 0)
-		return ctl_fail("%s: %" PRIu64 " session%s of trainers would start it again; end "
+		return ctl_fail("%s: %" PRIu64 " session%s of trainers read from it; end "
 				"them first: tokctl drain, or tokctl status for their pids",
 			link.socket, sessions, sessions == 1 ? "" : "s");
 	if (!is_peer) /* systemd listens, or the daemon is in another PID namespace */

@@ -75,7 +75,9 @@ static bool receive(struct ctl_link *l, int ms)
 			"the daemon closed the connection (it stopped or was killed); try again "
 			"when it is back");
 	case CTL_TIMEOUT:
-		return ctl_link_fail(l, "no reply from the daemon within %d s", ms / 1000);
+		return ctl_link_fail(l,
+			"no reply from %s within %d s; continue its daemon (SIGCONT), or kill it",
+			l->socket, ms / 1000);
 	default:
 		return false;
 	}

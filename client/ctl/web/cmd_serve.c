@@ -389,8 +389,8 @@ static void serve_clients(struct served *s, int fd)
 	ctl_fail("cannot wait for clients: %s", strerror(errno));
 }
 
-/* A socket that listens at @address, "HOST:PORT" with a numeric host ([::1]:9464 for IPv6), or -1
- * after an error. */
+/* A socket that listens at @address, "HOST:PORT" with a numeric host ([::1]:9464 for IPv6), and
+ * says so; or -1 after an error. */
 static int listen_at(const char *address)
 {
 	const struct addrinfo hints = {
@@ -401,8 +401,9 @@ static int listen_at(const char *address)
 
 	if (sscanf(address, "[%63[^]]]:%7[0-9]%n", host, port, &end) < 2)
 		sscanf(address, "%63[^:]:%7[0-9]%n", host, port, &end);
-	if (end == 0 || address[end] || getaddrinfo(host, port, &hints, &at) != 0) {
-		ctl_fail("--listen: %s is not HOST:PORT with a numeric host", address);
+	if (end == 0 || address[end] || atoi(port) > UINT16_MAX ||
+		getaddrinfo(host, port, &hints, &at) != 0) {
+		ctl_fail("--listen: %s is not HOST:PORT: numeric host, port up to 65535", address);
 		return -1;
 	}
 	fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -415,6 +416,10 @@ static int listen_at(const char *address)
 		if (fd >= 0)
 			close(fd);
 		fd = -1;
+	} else {
+		getsockname(fd, at->ai_addr, &at->ai_addrlen);
+		ctl_note("serving at http://%.*s:%u/", (int)(strrchr(address, ':') - address),
+			address, ntohs(((struct sockaddr_in *)(void *)at->ai_addr)->sin_port));
 	}
 	freeaddrinfo(at);
 	return fd;
@@ -439,7 +444,6 @@ static int serve(const struct ctl_arguments *a)
 
 	if (fd < 0)
 		return CTL_FAILED;
-	ctl_note("serving at http://%s/", address);
 	serve_clients(&s, fd);
 	close(fd);
 	return CTL_FAILED;
