@@ -7,12 +7,15 @@
 #include "proto/phrases.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { REMARKS_MOST = 8 }; /* of shards of a dataset */
 
 void dataset_source(const struct dataset *dataset, struct cursor_source *source)
 {
@@ -340,7 +343,7 @@ static bool has_alike(const struct dataset *d, const struct shard_facts *f, stru
 	} sides[] = {
 		{d->hint.loss_mask, f->mask, d->masks, "loss mask"},
 		{d->hint.loss_mask, f->bounds, d->bounds, "list of document bounds"},
-		{d->hint.documents, is_indexed(f), d->indexed, "index of documents"},
+		{d->hint.documents, is_indexed(f), d->indexed, "list of where documents start"},
 	};
 
 	for (size_t i = 0; i < sizeof(sides) / sizeof(sides[0]); i++)
@@ -353,6 +356,19 @@ static bool has_alike(const struct dataset *d, const struct shard_facts *f, stru
 }
 
 /* ---- facts ---- */
+
+/* Was another shard remarked with the same text, but for its numbers? */
+static bool is_remarked(const struct dataset *d, const char *note)
+{
+	const char *words = note + strlen(note);
+
+	while (words > note && !isdigit((unsigned char)words[-1]))
+		words--;
+	for (uint32_t r = 0; r < d->remarks; r++)
+		if (strstr(d->remark[r].text, words))
+			return true;
+	return d->remarks >= REMARKS_MOST;
+}
 
 bool dataset_keep_file(
 	struct dataset *d, uint64_t s, const struct shard *shard, struct fault *fault)
@@ -376,8 +392,8 @@ bool dataset_keep_file(
 		     (d->hint.loss_mask && (facts->mask || facts->bounds));
 	d->plain &= dataset_is_plain(d, s);
 	d->padding += facts->padding;
-	if (facts->note[0] && d->remarks == 0)
-		dataset_remark(d, REMARK_DOUBT, "shard %s (the first with a remark): %s",
+	if (facts->note[0] && !is_remarked(d, facts->note))
+		dataset_remark(d, REMARK_DOUBT, "shard %s (the first with this remark): %s",
 			shard_list_name(&d->list, s), facts->note);
 	return true;
 }

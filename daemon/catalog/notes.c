@@ -2,12 +2,16 @@
 #include "daemon/catalog/opening.h"
 
 #include <ctype.h>
+#include <fcntl.h>
+#include <glob.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum {
 	UNSERVED_PART = 20, /* doubt if more than this part of the tokens is never served */
@@ -37,8 +41,8 @@ void dataset_remark(struct dataset *d, int kind, const char *text, ...)
 static const struct {
 	const char *words, *what;
 } kinds[] = {
-	{" val valid validation test eval dev ", "validation data"},
-	{" partial tmp temp incomplete download ", "a file that is being written"},
+	{" val valid validation test eval dev held heldout holdout ", "validation data"},
+	{" partial tmp temp incomplete download unshuffled ", "a file that is being written"},
 	{" copy bak backup old orig ", "a copy"},
 	{" idx index mask masks offset offsets lengths labels ", "an index or a mask"},
 };
@@ -110,10 +114,39 @@ static void doubt_parts(struct dataset *d)
 	}
 }
 
+/* Of what tokenize and pack have not finished, the rest is not there. */
+static void doubt_unfinished(struct dataset *d)
+{
+	static const char begun[] = "\"finished\": false}}"; /* ends the notes of tokenize */
+	char path[PATH_MAX + 1], end[sizeof(begun)] = "";
+	struct stat st;
+	glob_t parts;
+
+	snprintf(path, sizeof(path), "%s/.tokenize.json", d->list.root);
+	int notes = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	ssize_t n = (ssize_t)sizeof(begun) - 1;
+	bool fits = notes >= 0 && fstat(notes, &st) == 0 && st.st_size > n;
+	bool tokenizing = fits && pread(notes, end, (size_t)n, st.st_size - n) == n &&
+			  strcmp(end, begun) == 0;
+
+	if (notes >= 0)
+		close(notes);
+	snprintf(path, sizeof(path), "%s/.part-*", d->list.root);
+	bool packing = glob(path, GLOB_NOSORT, NULL, &parts) == 0;
+
+	globfree(&parts);
+	if (tokenizing || packing)
+		dataset_remark(d, REMARK_DOUBT,
+			"%s has not finished %.300s, so shards are missing; repeat the command%s",
+			packing ? "tokctl pack" : "tokenize", d->list.root,
+			packing ? "" : " with --resume");
+}
+
 void dataset_doubt_names(struct dataset *d)
 {
 	doubt_kinds(d);
 	doubt_parts(d);
+	doubt_unfinished(d);
 }
 
 /* ---- a dataset ---- */
@@ -134,6 +167,12 @@ static int by_value(const void *a, const void *b)
 	return x->shard < y->shard ? -1 : x->shard > y->shard;
 }
 
+/* 0: not known, or shards may be equal by chance. */
+static uint64_t tokens_of(const struct dataset *d, uint64_t s)
+{
+	return d->table.tokens[s] < COPY_LEAST ? 0 : d->entry[s].digest;
+}
+
 /* A hash that links to one file share. Of objects, and of a manifest's files, it is the path's. */
 static uint64_t file_of(const struct dataset *d, uint64_t s)
 {
@@ -146,29 +185,6 @@ static uint64_t file_of(const struct dataset *d, uint64_t s)
 	return order_digest_add(0, path, e->bytes);
 }
 
-static void doubt_copies(struct dataset *d)
-{
-	uint64_t n = 0;
-	struct digest *all = malloc(d->table.shards * sizeof(*all)), *copy = NULL;
-
-	for (uint64_t s = 0; all && s < d->table.shards; s++)
-		if (d->entry[s].digest && d->table.tokens[s] >= COPY_LEAST)
-			all[n++] = (struct digest){d->entry[s].digest, s, d};
-	if (n > 1)
-		qsort(all, n, sizeof(*all), by_value);
-	for (uint64_t i = 1; i < n; i++)
-		if (all[i].value == all[i - 1].value && (!copy || all[i].shard < copy->shard) &&
-			file_of(d, all[i].shard) != file_of(d, all[i - 1].shard))
-			copy = &all[i];
-	if (copy)
-		dataset_remark(d, REMARK_DOUBT, "shard %.200s has the same tokens as %.150s, %s",
-			shard_list_name(&d->list, copy->shard),
-			shard_list_name(&d->list, copy[-1].shard),
-			d->listed ? "by the manifest"
-				  : "wherever both were sampled (the first of its kind)");
-	free(all);
-}
-
 void dataset_remarks(struct dataset *d)
 {
 	const struct table *w = &d->table;
@@ -177,7 +193,6 @@ void dataset_remarks(struct dataset *d)
 	uint64_t lost = w->short_tokens + (tails ? w->tail_tokens : 0);
 
 	dataset_doubt_names(d);
-	doubt_copies(d);
 	if (w->windows > 0 && d->config->weight > 0 && lost > w->total_tokens / UNSERVED_PART)
 		dataset_remark(d, REMARK_DOUBT,
 			"%.1f %% of its %" PRIu64 " tokens are never served: %" PRIu64
@@ -264,7 +279,35 @@ static bool doubt_shared(struct dataset *d, const struct digest *all, uint64_t n
 	return d != e;
 }
 
-bool catalog_remarks(const struct catalog *c, bool saved, struct fault *fault)
+/* The same of shards with the same tokens, in another file. */
+static bool doubt_copies(struct dataset *d, const struct digest *all, uint64_t n, bool others)
+{
+	const struct digest *copy = NULL;
+
+	for (const struct digest *is = all + 1; is < all + n; is++)
+		if (is->dataset == d && is->value == is[-1].value &&
+			(is[-1].dataset == d || others) && (!copy || is->shard < copy->shard) &&
+			file_of(d, is->shard) != file_of(is[-1].dataset, is[-1].shard))
+			copy = is;
+	if (!copy)
+		return false;
+	const struct dataset *e = copy[-1].dataset;
+	bool one = d->stream == e->stream;
+
+	dataset_remark(d, REMARK_DOUBT, "shard %.150s has the same tokens as %.150s%s%s%s%s, %s",
+		shard_list_name(&d->list, copy->shard), shard_list_name(&e->list, copy[-1].shard),
+		d == e ? "" : " of dataset ", d == e ? "" : e->config->name,
+		one ? "" : " of stream ", one ? "" : e->stream->name,
+		d->listed ? "by the manifest"
+			  : "wherever both were sampled (the first of its kind)");
+	return d != e;
+}
+
+/* Has @doubt remark shards of equal values; 0: none. */
+static bool doubt_equal(const struct catalog *c, bool saved,
+	uint64_t (*value)(const struct dataset *d, uint64_t s),
+	bool (*doubt)(struct dataset *d, const struct digest *all, uint64_t n, bool others),
+	struct fault *fault)
 {
 	const struct config_stream *told = NULL; /* of the last pair: one each is enough */
 	const struct dataset *end = c->dataset + c->datasets;
@@ -278,13 +321,20 @@ bool catalog_remarks(const struct catalog *c, bool saved, struct fault *fault)
 		return fault_memory(fault);
 	for (const struct dataset *d = c->dataset; d < end; d++)
 		for (uint64_t s = 0; s < d->table.shards; s++)
-			all[n++] = (struct digest){file_of(d, s), s, d};
+			if ((all[n] = (struct digest){value(d, s), s, d}).value != 0)
+				n++;
 	qsort(all, n, sizeof(*all), by_value);
 	for (struct dataset *d = c->dataset; d < end; d++)
-		if ((d->bucket || !saved) && doubt_shared(d, all, n, told != d->stream))
+		if ((d->bucket || !saved) && doubt(d, all, n, told != d->stream))
 			told = d->stream;
 	free(all);
 	return true;
+}
+
+bool catalog_remarks(const struct catalog *c, bool saved, struct fault *fault)
+{
+	return doubt_equal(c, saved, file_of, doubt_shared, fault) &&
+	       doubt_equal(c, saved, tokens_of, doubt_copies, fault);
 }
 
 /* ---- a stream ---- */

@@ -254,10 +254,6 @@ static bool check_column(struct arrow *a, const char *wanted, bool text, const c
 		       c->name, c->name, all);
 }
 
-/* Columns that exclude padding or prompts, which are not read. */
-static const char *const masks[] = {
-	"attention_mask", "labels", "loss_mask", "completion_mask", "assistant_masks", NULL};
-
 /* Chooses the config's column; otherwise tokens, input_ids or the only one. Counts the others. */
 static bool read_schema(struct arrow *a, uint64_t schema, const char *wanted)
 {
@@ -285,8 +281,7 @@ static bool read_schema(struct arrow *a, uint64_t schema, const char *wanted)
 		if (rank < best)
 			a->column = c;
 		best = rank < best ? rank : best;
-		for (const char *const *mask = masks; *mask && !a->unused; mask++)
-			a->unused = strcmp(c.name, *mask) == 0 ? *mask : NULL;
+		a->unused = a->unused ? a->unused : shard_excludes(c.name);
 		text |= c.of == TYPE_STRING || c.of == TYPE_LARGE_STRING;
 		snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", c.name);
 	}
@@ -510,25 +505,6 @@ static bool arrow_recognise(const struct bytes *b)
 	return memcmp(b->head, magic, MAGIC_BYTES) == 0;
 }
 
-/*
- * Hugging Face's datasets writes the result of map() next to the data that it was called on. If
- * both were served, the data would be served twice.
- */
-static bool check_not_cache(const struct bytes *b, struct fault *fault)
-{
-	const char *name = bytes_name(b->path);
-	int directory = (int)(name - b->path);
-	char state[PATH_MAX];
-
-	snprintf(state, sizeof(state), "%.*sstate.json", directory, b->path);
-	if (strncmp(name, "cache-", 6) != 0 || bytes_id_at(b->objects, state) == 0)
-		return true;
-	return fault_data(fault,
-		"is a cached result of Hugging Face's datasets, not part of the saved dataset; "
-		"remove it, or set path: %.*sdata-*.arrow",
-		directory, b->path);
-}
-
 static bool scan(struct arrow *a)
 {
 	struct message m;
@@ -557,7 +533,7 @@ static bool arrow_scan(const struct shard_scan *s)
 	const struct bytes *b = s->b;
 	struct shard_facts *facts = s->facts;
 	struct arrow a = {.s = s, .stream = bytes_u32(b->head) == CONTINUED, .end = b->size};
-	bool fine = (!a.stream || check_not_cache(b, s->fault)) && scan(&a);
+	bool fine = scan(&a);
 
 	free(a.metadata);
 	if (!fine)
@@ -565,15 +541,11 @@ static bool arrow_scan(const struct shard_scan *s)
 	if (a.stream && !a.closed)
 		snprintf(facts->note, sizeof(facts->note),
 			"has no end marker: it may be truncated, or its writer was not closed");
-	else if (a.unused && !s->hint->label_mask && strcmp(a.unused, a.column.name) != 0)
-		snprintf(facts->note, sizeof(facts->note),
-			"column %s is not used: if there is padding or a prompt, it is trained on; "
-			"remove it, or set label_mask",
-			a.unused);
 	facts->type = a.column.type;
 	facts->documents = a.documents;
 	memcpy(facts->column, a.column.name, sizeof(a.column.name));
 	fault_line(facts->column);
+	shard_doubt_unused(s, a.unused);
 	facts->row_tokens = (uint64_t)a.column.list_size;
 	return true;
 }

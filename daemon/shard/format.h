@@ -87,6 +87,7 @@ struct shard_facts {
 	uint64_t tokens;
 	uint64_t documents;	/* SHARD_UNKNOWN: the format keeps no index */
 	uint64_t sample_tokens; /* > 0: length of each sample; a window is a sample */
+	bool believed;		/* the config gives the type, although the format can state it */
 	uint64_t row_tokens; /* > 0: length of each row; rows are samples if a window is as long */
 	uint64_t padding; /* of samples that `tokctl pack --fit` made: tokens outside documents */
 	/* Token t is at byte data_at + t·token_bytes of the file, as u16, u32 or i32. Of Megatron,
@@ -163,6 +164,11 @@ const struct shard_format *shard_format(const char *name);
 /* The format of an open file, or @format, unless it is foreign as tokens of @type. NULL: @fault. */
 const struct shard_format *shard_recognise(const struct bytes *b, const struct shard_format *format,
 	enum shard_type type, struct fault *fault);
+
+/* The column's name if it excludes padding or prompts, otherwise NULL. */
+const char *shard_excludes(const char *column);
+/* Notes that such a column is not the one with the tokens, and is not read. NULL: there is none. */
+void shard_doubt_unused(const struct shard_scan *s, const char *column);
 
 /* ---- files that are not shards (foreign.c) ---- */
 

@@ -1,6 +1,7 @@
 #include "daemon/shard/format.h"
 #include "proto/phrases.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Flat comes last: it accepts any content. */
@@ -22,6 +23,28 @@ const struct shard_format *shard_format(const char *name)
 	while (*f && strcmp((*f)->name, name) != 0)
 		f++;
 	return *f;
+}
+
+const char *shard_excludes(const char *column)
+{
+	static const char *const known[] = {
+		"attention_mask", "labels", "loss_mask", "completion_mask", "assistant_masks"};
+
+	for (size_t i = 0; column && i < sizeof(known) / sizeof(known[0]); i++)
+		if (strcmp(column, known[i]) == 0)
+			return known[i];
+	return NULL;
+}
+
+void shard_doubt_unused(const struct shard_scan *s, const char *column)
+{
+	struct shard_facts *facts = s->facts;
+
+	if (column && !facts->note[0] && !s->hint->label_mask && strcmp(column, facts->column) != 0)
+		snprintf(facts->note, sizeof(facts->note),
+			"column %s is not used: if there is padding or a prompt, it is trained on; "
+			"remove it, or set label_mask",
+			column);
 }
 
 static const struct shard_format *find(const struct bytes *b)

@@ -197,8 +197,9 @@ static void doubt(struct sample *s, const struct shard_facts *facts)
 static void judge(struct sample *s, const struct shard *shard)
 {
 	enum shard_type type = shard->facts.type;
-	bool narrow = shard->format->raw && type == SHARD_U16,
-	     raw = narrow || (shard->format->raw && type == SHARD_U32);
+	bool believed = shard->format->raw || shard->facts.believed,
+	     narrow = believed && type == SHARD_U16,
+	     raw = narrow || (believed && type == SHARD_U32);
 	const char *wide = raw ? wider(s, shard_type_bytes(type)) : NULL;
 	const char *foreign = narrow ? foreign_u16(s) : NULL;
 

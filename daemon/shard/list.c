@@ -343,11 +343,43 @@ static bool refuse_saves(const struct shard_list *list, struct fault *fault)
 	return true;
 }
 
+/* Hugging Face's datasets writes the result of map() next to the data that it was called on, as
+ * cache-HASH.arrow or cache-HASH_00000_of_00008.arrow. */
+static bool refuse_cached(const struct shard_list *list, struct fault *fault)
+{
+	const char *last = NULL;
+	size_t of_last = 0; /* its directory, and cache-HASH */
+	char path[PATH_MAX];
+
+	for (uint64_t i = 0; i < list->count; i++) {
+		const char *name = shard_list_name(list, i), *file = bytes_name(name);
+		size_t directory = (size_t)(file - name), of = directory;
+
+		if (!bytes_ends_in(name, ".arrow"))
+			continue;
+		if (strncmp(file, "cache-", 6) == 0)
+			of += strcspn(file, "_.");
+		if (last && bytes_name(last) - last == file - name &&
+			strncmp(name, last, directory) == 0 &&
+			(of != of_last || strncmp(name, last, of) != 0)) {
+			shard_list_path(list, i, path, sizeof(path));
+			return fault_data(fault,
+				"%s: this or %s is a cached result of Hugging Face's datasets, so "
+				"the same data may be served twice; set a pattern that matches "
+				"only one",
+				path, last);
+		}
+		last = name;
+		of_last = of;
+	}
+	return true;
+}
+
 bool shard_list_split(struct shard_list *list, uint64_t *sides, struct fault *fault)
 {
 	shard_list_sort(list);
 	return move_sides(list, sides, fault) && refuse_twins(list, fault) &&
-	       refuse_saves(list, fault);
+	       refuse_saves(list, fault) && refuse_cached(list, fault);
 }
 
 bool shard_list_read(struct shard_list *list, const char *path, struct fault *fault)

@@ -43,6 +43,8 @@ struct mds {
 	uint32_t size;			  /* of our column; 0: variable */
 	unsigned before; /* its values begin with 0: nothing, 1: a shape, 2: a type and a shape */
 	enum shard_type type; /* before is 2: that of sample 0 */
+	bool listed;	      /* in an index */
+	const char *unused;   /* a column that tells what is not to be trained on; or NULL */
 };
 
 struct sample {
@@ -168,7 +170,7 @@ static const json_t *index_at(const struct shard_scan *s, const char *path)
 }
 
 /* Checks the shard by the index, if there is one, that calls it @name, the end of @raw. */
-static bool check_index(const struct mds *m, const char *raw, const char *name)
+static bool check_index(struct mds *m, const char *raw, const char *name)
 {
 	char path[PATH_MAX];
 	json_int_t samples, bytes;
@@ -178,6 +180,7 @@ static bool check_index(const struct mds *m, const char *raw, const char *name)
 
 	if (!x || json_is_null(x))
 		return x;
+	m->listed = true;
 	if (json_unpack(json_object_get(x, name), "[II]", &samples, &bytes) != 0)
 		return refuse(m,
 			"is not among the %zu shards of %.200s; move it away, or rewrite the index",
@@ -194,7 +197,7 @@ static bool check_index(const struct mds *m, const char *raw, const char *name)
  * that they list exist: the index in its directory, and the one above, which is a merged one, and
  * calls the shard DIRECTORY/NAME.
  */
-static bool check_listed(const struct mds *m)
+static bool check_listed(struct mds *m)
 {
 	const char *path = m->s->b->path, *end = bytes_ending(path, ".mds");
 	char raw[PATH_MAX]; /* its path without .zst */
@@ -219,6 +222,7 @@ static bool encoding(struct mds *m, const char *text)
 	char name[24];
 
 	m->before = strcmp(text, "bytes") == 0 ? 0 : 2;
+	m->s->facts->believed = m->before == 0;
 	m->type = hint->has_type ? hint->type : SHARD_I64;
 	if (m->before == 0 || strcmp(text, "ndarray") == 0)
 		return true;
@@ -267,6 +271,9 @@ static bool lay_out(struct mds *m, json_t *config)
 	for (size_t i = 0; fine && i < columns; i++) {
 		const json_t *size = json_array_get(sizes, i);
 
+		const char *known = shard_excludes(json_string_value(json_array_get(names, i)));
+
+		m->unused = m->unused ? m->unused : known;
 		bytes = json_integer_value(size); /* of null: 0 */
 		fine = (json_is_null(size) || json_is_integer(size)) && bytes >= 0 &&
 		       bytes <= UINT32_MAX;
@@ -505,6 +512,11 @@ static bool mds_scan(const struct shard_scan *s)
 		    scan_samples(&m);
 
 	free(m.front);
+	shard_doubt_unused(s, m.unused);
+	if (s->hint->indexes && !m.listed && !s->facts->note[0])
+		snprintf(s->facts->note, sizeof(s->facts->note),
+			"no index.json lists the shards, so some may be missing; write one with "
+			"streaming.base.util.merge_index");
 	return fine;
 }
 

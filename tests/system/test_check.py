@@ -108,6 +108,18 @@ ACCEPTED = {  # shards, keys, words
 }  # fmt: skip
 
 
+DOUBTED = {  # shards, datasets, words
+    "tokenize was killed": (WEB | {".tokenize.json": b'{"run": {}, "done": {"finished": false}}'},
+                            {}, "d: tokenize has not finished "),
+    "pack was killed": (WEB | {".part-b.bin": b""}, {}, "d: tokctl pack has not finished "),
+    "datatrove was killed": (WEB | {"0_unshuffled.bin": ids(9000)}, {}, "is a file that is being"),
+    "a copy in another dataset": (
+        WEB | {"b.bin": WEB["a.bin"]},
+        {"datasets": [{"name": name, "path": f"data/{name}.bin"} for name in "ab"]},
+        "b: shard b.bin has the same tokens as a.bin of dataset a, wherever"),
+}  # fmt: skip
+
+
 def config(place, shards, about):
     """Writes a config over a directory of files: name → bytes or array."""
     about = dict(about)
@@ -142,6 +154,13 @@ def test_good_input_is_rehearsed(place, row):
     assert (code, err) == (0, "") and has(out, *words) and "looks like" not in out, (out, err)
     assert not os.path.exists(os.path.join(place.path, "state")), "nothing is left"
     assert not [name for name in os.listdir(place.path) if "check" in name]
+
+
+@pytest.mark.parametrize("row", DOUBTED)
+def test_what_may_not_be_meant_is_said(place, row):
+    shards, datasets, words = DOUBTED[row]
+    code, out, err = check(config(place, shards, {"stream": datasets}))
+    assert (code, err) == (0, "") and words in out, (out, err)
 
 
 def test_a_loss_mask_without_any_mask(place):

@@ -165,6 +165,19 @@ def test_rows_that_are_joined_are_remarked(place):
         assert words in said if words else "joined" not in said, said
 
 
+def test_what_mosaic_does_not_say(place):
+    """The type of raw values, what another column means, and without an index which exist."""
+    columns = dict.fromkeys(("tokens", "labels"), "bytes")
+    with shard_writers.mds_writer()(columns=columns, out=place.file("w")) as writer:
+        for _ in range(99):
+            ids = numpy.random.randint(1, 50_000, 99).tobytes()  # int64
+            writer.write(dict.fromkeys(columns, ids))
+    assert "column labels is not used" in opened(place, datasets=one("w"))
+    refused(place, "shard.00000.mds looks like int64", datasets=one("w", dtype="u16"))
+    os.rename(place.file("w/shard.00000.mds"), place.file("v.mds"))
+    assert "no index.json lists the shards" in opened(place, datasets=one("v.mds", column="labels"))
+
+
 def test_directories_that_hugging_face_saved(place):
     """The JSON files are skipped. A cached result of map(), and all splits at once, are refused."""
     ids = pa.array([[1] * 99], pa.list_(pa.int32()))
@@ -185,7 +198,10 @@ def test_directories_that_hugging_face_saved(place):
     refused(place, "dataset_dict.json: is a list of splits", "set path:", datasets=one("d"))
     save("d/train/cache-0123.arrow")
     refused(place, "is a cached result of Hugging Face's datasets", datasets=one("d/train"))
-    opened(place, datasets=one("d/train/data-*.arrow"))
+    save("d/train/cache-4567_00000_of_00002.arrow")
+    refused(place, "set a pattern that matches only one", datasets=one("d/train/cache-*.arrow"))
+    for pattern in ("data-*.arrow", "cache-4567*.arrow"):
+        opened(place, datasets=one(f"d/train/{pattern}"))
 
 
 PATH, LABELS = "streams.train.datasets[0].path: ", "streams.train.datasets[0].label_mask: "
@@ -215,7 +231,8 @@ REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
     ("a.bin", ["streams.train.eos: 65536 does not fit u16"], {}, {**DOCUMENTS, "eos": 65536}),
     ("a.bin", ["streams.train.documents: ", "shard a.bin, of format flat, has no index; set eos"],
      {}, DOCUMENTS),
-    ("i", [PATH, "b.ds: has no index of documents, unlike the first shard, a.ds; all"], {}, EOS),
+    ("i", [PATH, "b.ds: has no list of where documents start, unlike the first shard, a.ds; all"],
+     {}, EOS),
     ("i", [PATH, "b.ds: has no loss mask, unlike the first shard, a.ds; all"], {}, LOSSES),
     ("k", [PATH, "b.npy: has a list of document bounds, unlike the first", "a.npy"], {}, LOSSES),
     ("x.tokens", [PATH, "has no known format", "move it away, or", "set `format: flat`"]),

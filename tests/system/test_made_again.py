@@ -109,17 +109,18 @@ def test_an_attach_is_refused_while_another_session_reads_the_former_shards(scen
 def test_a_list_of_document_bounds_is_compared(place):
     """Added, replaced and removed."""
     scene = Scene(place, {"eos": 7, "documents": True})
-    side = place.file("web/1.csv.gz")
+    sides = [place.file(f"web/{i}.csv.gz") for i in range(3)]  # all have one, or none
     for rows in (b"0,30\n50,6000\n", b"0,77\n90,6000\n", None):
         first = rest(scene.attach())
-        if rows:
-            with gzip.open(place.file("new"), "wb") as file:
-                file.write(rows)
-            os.rename(place.file("new"), side)
-        else:
-            os.remove(side)
+        for side in sides:
+            if rows:
+                with gzip.open(place.file("new"), "wb") as file:
+                    file.write(rows)
+                os.rename(place.file("new"), side)
+            else:
+                os.remove(side)
         text = refusal(scene.attach)
-        assert has(text, "web/1.bin: its side files", f"pid {os.getpid()}"), text
+        assert has(text, "web/0.bin: its side files", f"pid {os.getpid()}"), text
         first.close()
         assert wait_for(scene.serves)
 

@@ -105,6 +105,8 @@ def batches(job):
     refused("another seq_length", args, keys, "seq_length", str(seq + 1), "train")
     args.create_attention_mask_in_dataloader = True
     refused("a mask", args, keys, "--no-create-attention-mask-in-dataloader")
+    args.create_attention_mask_in_dataloader, args.eod_mask_loss = False, True
+    refused("a loss mask by EOD", args, keys, "eod_mask_loss: TokendIterator does not")
 
 
 def begins(what, args, keys, position, why):

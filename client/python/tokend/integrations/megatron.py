@@ -129,19 +129,28 @@ class TokendIterator:
 
         Raises:
             ValueError: the directory has cursors, but none of the checkpoint's iteration; or its
-                cursor is at less than the samples consumed; or the processes expect a mask.
+                cursor is at less than the samples consumed; or the processes expect a mask, or
+                positions or a loss mask by EOD tokens.
         """
         if args.create_attention_mask_in_dataloader:
             raise ValueError(
                 "create_attention_mask_in_dataloader: batches have no attention_mask, because "
                 "attention is causal without one; pass --no-create-attention-mask-in-dataloader"
             )
+        documents = getattr(args, "dataloader_inter_document_masking", False)
+        resets = () if documents else ("reset_position_ids", "reset_attention_mask")
+        for flag in ("eod_mask_loss", *resets):
+            if getattr(args, flag, False):
+                raise ValueError(
+                    f"{flag}: TokendIterator does not do it; omit it, and mark documents with "
+                    "--dataloader-inter-document-masking, or what has no loss with loss_mask: true"
+                )
         return cls(
             stream,
             args.micro_batch_size,
             start=_begin(stream, args),
             seq_len=args.seq_length,
-            documents=getattr(args, "dataloader_inter_document_masking", False),
+            documents=documents,
             **options,
         )
 
