@@ -8,7 +8,7 @@ import signal
 
 import numpy
 import pytest
-from lib import TOKCTL, has, run, wait_for
+from lib import TOKCTL, has, run
 from tokend import ArgumentError, Loader
 from verifying import SEQ_LEN, SHARD, WINDOW, Scene, entries, proves, timeless
 
