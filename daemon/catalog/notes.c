@@ -115,13 +115,15 @@ static void doubt_parts(struct dataset *d)
 }
 
 /* Of what tokenize and pack have not finished, the rest is not there. */
-static void doubt_unfinished(struct dataset *d)
+static void doubt_unfinished(struct dataset *d, const char *of)
 {
 	static const char begun[] = "\"finished\": false}}"; /* ends the notes of tokenize */
 	char path[PATH_MAX + 1], end[sizeof(begun)] = "";
 	struct stat st;
 	glob_t parts;
 
+	if (stat(of, &st) == 0 && S_ISREG(st.st_mode)) /* the others there are not its */
+		return;
 	snprintf(path, sizeof(path), "%s/.tokenize.json", d->list.root);
 	int notes = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 	ssize_t n = (ssize_t)sizeof(begun) - 1;
@@ -142,11 +144,11 @@ static void doubt_unfinished(struct dataset *d)
 			packing ? "" : " with --resume");
 }
 
-void dataset_doubt_names(struct dataset *d)
+void dataset_doubt_names(struct dataset *d, const char *path)
 {
 	doubt_kinds(d);
 	doubt_parts(d);
-	doubt_unfinished(d);
+	doubt_unfinished(d, path);
 }
 
 /* ---- a dataset ---- */
@@ -192,7 +194,7 @@ void dataset_remarks(struct dataset *d)
 	bool tails = !d->config->slide && w->stride <= w->window_tokens;
 	uint64_t lost = w->short_tokens + (tails ? w->tail_tokens : 0);
 
-	dataset_doubt_names(d);
+	dataset_doubt_names(d, d->config->path);
 	if (w->windows > 0 && d->config->weight > 0 && lost > w->total_tokens / UNSERVED_PART)
 		dataset_remark(d, REMARK_DOUBT,
 			"%.1f %% of its %" PRIu64 " tokens are never served: %" PRIu64

@@ -3,6 +3,7 @@
 #include "daemon/catalog/parallel_for.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -100,7 +101,8 @@ static bool find_source(const struct parallel *parallel, struct fault *fault)
 		s->has[PACK_OUTSIDE] = shard->map.outside > 0;
 		s->has[PACK_PADDING] = f->padding > 0;
 		s->has[PACK_MASK] = side_id(SIDE_MASK, format, hint, file);
-		s->has[PACK_NOTE] = f->note[0];
+		if (f->note[0] && f->padding == 0 && !atomic_exchange(&p->noted, true))
+			ctl_note("%s: %s", ctl_place_path(s->place, s->shard, file), f->note);
 	}
 	shard_close(shard);
 	ctl_progress_add(1);
@@ -136,7 +138,7 @@ static bool add_place(struct pack *p, const char *path, struct fault *fault)
 	if (!ctl_place_open(place, p->input.stores, path, NULL, NULL, fault))
 		return fail_at(path, fault);
 	p->places++;
-	dataset_doubt_names(&place->set); /* those of the packed files will not tell */
+	dataset_doubt_names(&place->set, path); /* those of the packed files will not tell */
 	for (uint32_t r = 0; r < place->set.remarks; r++)
 		ctl_note("%s: %s", path, place->set.remark[r].text);
 	if (ctl_place_threads(place) > p->threads)
@@ -167,17 +169,6 @@ bool pack_find_sources(struct pack *p, char *const *path, int n, struct fault *f
 		for (unsigned t = 0; t < PACK_TRAITS; t++)
 			if (p->source[i].has[t] && !p->first[t])
 				p->first[t] = &p->source[i];
-	}
-	if (fine && p->first[PACK_NOTE]) {
-		const struct pack_source *s = p->first[PACK_NOTE];
-		struct shard *shard = open_source(p, s, 0, fault);
-		char file[PATH_MAX + 1];
-
-		fine = shard;
-		if (shard)
-			ctl_note("%s: %s", ctl_place_path(s->place, s->shard, file),
-				shard->facts.note);
-		shard_close(shard);
 	}
 	return fine;
 }

@@ -130,14 +130,13 @@ bool ctl_scan(struct ctl_scan *scan, const struct shard *shard, struct fault *fa
  */
 enum pack_format { PACK_FLAT, PACK_ZSTD, PACK_MEGATRON };
 
-/* Traits of sources. The packed file cannot have the last five. */
+/* Traits of sources. The packed file cannot have the last four. */
 enum pack_trait {
 	PACK_UNINDEXED, /* no document bounds */
 	PACK_DOCUMENTS, /* document bounds */
 	PACK_OUTSIDE,	/* tokens outside all documents */
 	PACK_MASK,	/* a loss mask */
 	PACK_PADDING,	/* what is padding: it is packed in rows already */
-	PACK_NOTE,	/* a remark, as on a column that is not used */
 	PACK_TRAITS,
 };
 
@@ -176,6 +175,7 @@ struct pack {
 	size_t sources;
 	const struct pack_source *first[PACK_TRAITS]; /* that has it; NULL: none */
 	uint64_t tokens;
+	_Atomic bool noted; /* a remark on one of them, as on a column that is not used */
 	bool has_eos;
 	uint64_t eos; /* ends a document in formats without document bounds */
 
