@@ -237,13 +237,6 @@ static bool start(struct control *control, struct fault *fault)
 	return true;
 }
 
-/* Has the loop more to do? */
-static bool goes_on(const struct control *control)
-{
-	return !control->stopping || control->connections.n > 0 || control->sessions.n > 0 ||
-	       pool_busy(control);
-}
-
 static void close_handle(uv_handle_t *handle, void *none)
 {
 	(void)none;
@@ -275,7 +268,8 @@ int server_run(const struct server_options *options)
 			control->config->streams == 1 ? "" : "s");
 		notify_starting(false);
 		status_notify(control, true);
-		while (goes_on(control))
+		while (!control->stopping || control->connections.n > 0 ||
+			control->sessions.n > 0 || pool_busy(control))
 			uv_run(&loop, UV_RUN_ONCE);
 		users_free(&control->users);
 		data_thread_stop(control->data_thread);

@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static char path[64];
 static const char *const shards[] = {"web", "code", "a.bin"}; /* flat files */

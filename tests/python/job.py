@@ -128,8 +128,6 @@ class Trainer:
             for self.step in range(options["steps"]):
                 for _ in range(options.get("evaluates", 0) if self.step == 5 else 0):
                     next(loader)
-                if self.step == 5 and options.get("mix"):
-                    loader._client.set_mix(options["mix"])  # without the others
                 batch = next(loader)
                 rows = list(zip(batch["position"].tolist(), batch["dataset"].tolist(), strict=True))
                 self.note(took=rows, cursor=loader.state_dict()["cursor"].hex())

@@ -236,14 +236,6 @@ def test_a_rank_that_takes_more_batches_than_the_others_is_noticed(daemon):
         answer(ask(daemon, "drain"), status=1)
 
 
-def test_a_mix_that_one_rank_sets_is_noticed(daemon):
-    mix = [{"web": 1}, None]
-    with Job(daemon.directory, [daemon.socket] * 2, steps=FOR_EVER, mix=mix, every=0.1) as job:
-        for rank in (0, 1):
-            wait_until(lambda rank=rank: "ranks have different cursors" in job.said(rank), "it")
-            assert "ranks are at positions" not in job.said(rank)
-
-
 def test_a_world_may_change_within_its_processes(daemon):
     with Job(daemon.directory, [daemon.socket] * 2, steps=FOR_EVER, shrinks=True) as job:
         job.wait_for_steps(20)

@@ -5,7 +5,6 @@ import json
 import os
 import re
 
-import numpy
 import pytest
 
 from lib import BIN, TOKCTL, Daemon, run, status, wait_for
@@ -22,7 +21,7 @@ def ask(daemon, *arguments):
 @pytest.mark.tsan
 def test_the_c_trainer_carries_out_requests(place):
     for name in ("web", "code"):
-        (numpy.arange(1 << 20) % 50000).astype("<u2").tofile(place.file(f"{name}.bin"))
+        place.shard(f"{name}.bin", 1 << 20)
     stream = {
         "seed": 1,
         "seq_len": SEQ,

@@ -500,7 +500,7 @@ class Loader:
         """Carries out an operator's request (tokctl mix, skip, checkpoint, drain, rescale).
 
         All processes of the job call it after every step. About once a second, or every 64 steps,
-        they look for a request together, by an all-reduce of 48 bytes. Returns a Request, or None.
+        they look for a request together, by an all-reduce of 32 bytes. Returns a Request, or None.
         If it is true, save the model, then call its done(), in all processes. ArgumentError: the
         job has several processes, and the loader has no group of them.
         """

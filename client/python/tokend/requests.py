@@ -1,7 +1,7 @@
 """An operator's requests, carried out by all processes of a job at the same step.
 
 In every k-th call of control(), about once a second, a small all-reduce says whether one of their
-daemons has a request, agrees on k, and compares cursors. A request's number so reaches all
+daemons has a request, agrees on k, and compares positions. A request's number so reaches all
 processes in the same call. From then on they act together: one fetches the request, all compare
 their positions, all carry it out, and all check that all did.
 """
@@ -171,20 +171,14 @@ class Control:
         calls, when = self._round
         self._round = self._calls, time.monotonic()
         fits = int((self._calls - calls) * EVERY_S / max(self._round[1] - when, 1e-6))
-        here, order = self.client.position, self.client.fingerprint >> 1  # as a signed number
-        spacing = max(1, min(EVERY_CALLS, fits))
-        greatest, spacing, last, first, one, other = self.group.greatest(
-            number, spacing, here, -here, order, -order
-        )
-        if (last, one) != (-first, -other) and not self._apart_before:
+        here, spacing = self.client.position, max(1, min(EVERY_CALLS, fits))
+        greatest, spacing, last, first = self.group.greatest(number, spacing, here, -here)
+        if last != -first and not self._apart_before:
             self._apart_before = True
             phrases.warn(
                 f"the ranks are at positions {-first} to {last}, so a resume from one rank's state "
                 "loses or repeats rows of the others; take equally many batches in every process, "
                 "also for evaluation or logging in one of them, and call control() equally often"
-                if last != -first
-                else f"the ranks have different cursors at position {last}, so they lose and "
-                "repeat rows; call set_mix() and seek() in every process, at the same step"
             )
         self._next = self._calls + spacing
         return int(greatest)
