@@ -364,6 +364,7 @@ static bool is_remarked(const struct dataset *d, const char *note)
 
 	while (words > note && !isdigit((unsigned char)words[-1]))
 		words--;
+	words = *words ? words : note;
 	for (uint32_t r = 0; r < d->remarks; r++)
 		if (strstr(d->remark[r].text, words))
 			return true;

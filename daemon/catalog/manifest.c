@@ -148,6 +148,11 @@ static bool take_names(const struct reading *r, struct line *l, const struct sha
 	if (set && *format != set)
 		return WRONG(r, "format is %s, but the config sets %s; must be the same", l->format,
 			set->name);
+	if (!l->column && (*format == &shard_arrow || *format == &shard_mds))
+		return WRONG(r, "column is missing; write the manifest again");
+	if (config && config->column && l->column && strcmp(config->column, l->column) != 0)
+		return WRONG(r, "column is %.63s, but the config sets %.63s; must be the same",
+			l->column, config->column);
 	if (!shard_type(l->dtype, &l->facts.type))
 		return WRONG(r,
 			"dtype '%.39s' is unknown; must be u8, i8, u16, i16, u32, i32, u64 or i64",

@@ -201,7 +201,7 @@ static bool find_shards(struct dataset *d, struct fault *fault)
 	/* If the format mixes rows and one shard has others than windows, those of all are joined.
 	 */
 	d->hint.joined = d->format->mixes_rows && d->sample_tokens == 0;
-	if (d->odd > 0 && d->remarks == 0)
+	if (d->odd > 0)
 		dataset_remark(d, REMARK_DOUBT,
 			"the samples of some shards are windows, and of some not (%.200s differs "
 			"from the first); so all are joined, and windows run over their ends",

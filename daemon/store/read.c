@@ -235,12 +235,13 @@ static int64_t pause_ms(struct reading *r, const struct get *get, bool others)
 {
 	enum verdict_kind kind = get->verdict.kind;
 	bool none = r->bucket->success_begun_ms == 0; /* yet: a gateway may not know the key */
+	bool expired = wallet_left_s(&r->bucket->wallet) <= 0; /* others are looked for */
 	/* Tools can be called again, so that an object is missing is said at once. */
 	bool listed = r->asked.etag && r->stores->options.patience_ms == 0;
 
 	if (kind == VERDICT_FINAL || (kind == VERDICT_UNTRUSTED && none))
 		return STOP;
-	if (kind == VERDICT_OTHER || (kind == VERDICT_DENIED && (others || none))) {
+	if (kind == VERDICT_OTHER || (kind == VERDICT_DENIED && (others || (none && !expired)))) {
 		if (!listed || ++r->other >= OTHER_TRIES)
 			return STOP;
 		return OTHER_MS - stores_random() % (OTHER_MS / 4);

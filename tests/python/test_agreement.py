@@ -138,7 +138,7 @@ def test_snapshots_of_nodes_that_disagree_are_refused(daemon):
 def test_the_others_do_not_wait_for_a_process_that_cannot_attach(daemon):
     told = refusals(daemon.directory, [daemon.socket, f"{daemon.socket}.not"])
     assert [kind for kind, _ in told] == ["DisagreementError", "ConnectError"]
-    pattern = r"process 1 of 2 \(host \S+, pid \d+\): could not attach: .*socket\.not"
+    pattern = r"process 1 of 2 \(host \S+, pid \d+\): failed: .*socket\.not"
     assert re.search(pattern, told[0][1]), told[0][1]
 
 

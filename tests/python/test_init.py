@@ -240,7 +240,7 @@ def test_shards_of_tokenize_keep_their_eos(here, made, more):
     assert "--eos: 7: the shards were made with 10" in refused("made", "--eos", "7", *more)
     tokenize(f"{D}/a.txt", "-o", "other", "--tokenizer", made)
     for arguments in (["made", "other"], ["other", "--tokenizer", "bytes"]):
-        assert "so the same tokens mean other texts" in refused(*arguments)
+        assert "so the same tokens may mean other texts" in refused(*arguments)
     assert begin("made", *more)[0]["train"][0]["eos"] == 10
 
 

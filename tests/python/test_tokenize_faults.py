@@ -53,6 +53,8 @@ def test_resume_refuses_other_options_and_inputs(directory, made):
     assert "datasets:" in done and shards(out) == before
     tokenizer = directory / "tokenizer.json"
     tokenizer.write_text(made.read_text() + "\n")
+    tokenize(*ask, "--resume", "--tokenizer", tokenizer)
+    tokenizer.write_text(made.read_text().replace("false", "true", 1))
     for more, text in (
         (["--field", "body"], "other field than before"),
         ([write_jsonl(directory / "b.jsonl", ["b"])], "other inputs than before"),

@@ -1,7 +1,6 @@
 /* Common steps of all ranks of a job: checkpoints, edits, requests. */
 #include "tests/sim/job.h"
 
-
 /* All ranks have the same cursor, byte for byte. It is left in job->shared. */
 bool trainer_check_equal(struct trainer *r)
 {

@@ -3,7 +3,6 @@
 
 #include "client/lib/handle.h"
 
-
 static uint64_t sum_of(const struct tokend_batch *b)
 {
 	const uint8_t *bytes = b->tokens;

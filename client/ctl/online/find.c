@@ -154,6 +154,8 @@ void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struc
 	found->shared = found->n;
 	if (!whole && found->named.place[0].from == PLACE_ENVIRONMENT)
 		return;
+	if (whole && ctl_private_socket(whole, false, path, &fault)) /* first, its own view's */
+		add(found, PLACE_PRIVATE, path);
 	if (whole && ctl_private_socket(whole, true, path, &fault))
 		add_all(found, PLACE_PRIVATE, path);
 	for (unsigned i = 0; i < places.n; i++) {

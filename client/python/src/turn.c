@@ -84,9 +84,10 @@ bool enter(struct client *c, bool waits)
 
 void warn_notices(struct client *c)
 {
-	PyObject *notices = c->notices;
+	PyObject *notices = PyErr_Occurred() ? NULL : c->notices; /* otherwise by the next call */
 
-	c->notices = NULL;
+	if (notices)
+		c->notices = NULL;
 	for (Py_ssize_t i = 0; notices && i < PyList_Size(notices) && !PyErr_Occurred(); i++) {
 		const char *line = PyBytes_AsString(PyList_GetItem(notices, i));
 		PyObject *done = in_python("warn", line, 0);

@@ -21,7 +21,7 @@ from ._tokend import cursor_show
 from .errors import Error
 
 PATIENCE_S = 1800.0  # gloo's default
-WARN_S = LATE_S = 5.0  # for those that do not come, and in a collective
+WARN_S, LATE_S = 5.0, 60.0  # for those that do not come; in a collective: one may be saving
 LONGEST_PAUSE_S = 0.25  # between two looks at the store
 REMEDY = (
     "make loaders, seek, load states and set mixes in all processes together; "
@@ -147,13 +147,13 @@ class Group:
         try:
             work.wait(datetime.timedelta(seconds=LATE_S))
         except RuntimeError:
-            if work.is_completed():  # it has failed
-                raise
-            phrases.warn(
-                f"group: has waited {LATE_S:g} s for another process, which is late or did not "
-                f"call the same; call control() equally often in all processes; {REMEDY}"
-            )
-            work.wait()
+            if not work.is_completed():
+                phrases.warn(
+                    f"group: has waited {LATE_S:g} s for another process, which is late, as one "
+                    "that saves or evaluates alone, or did not call the same; call control() "
+                    f"equally often in all processes; {REMEDY}"
+                )
+            work.wait()  # raises, if it has failed
 
 
 # ---- waiting for each other ----
@@ -232,7 +232,7 @@ def _fault(rows: list[dict[str, Any]]) -> tuple[int, int, str] | None:
     """
     for i, row in enumerate(rows):
         if "error" in row:
-            return i, 0, f"could not attach: {row['error']}"
+            return i, 0, f"failed: {row['error']}"
     for name in ("world", "micro_batch", "cursor", "contents"):
         for i, row in enumerate(rows):
             here, first = row.get(name), rows[0].get(name)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -94,11 +94,13 @@ class Workers:
         arguments: dict[str, Any],
         patience: float | None,
     ) -> None:
-        method = multiprocessing.get_start_method()
+        # without a choice, the first is the default; to ask for that would choose it for good
+        first = multiprocessing.get_all_start_methods()[0]
+        method = multiprocessing.get_start_method(allow_none=True) or first
         try:
             if method != "fork":
-                ForkingPickler.dumps(transform)
-        except Exception as error:  # each object has its own errors
+                pickle.dumps(transform)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ArgumentError(
                 f"transform: {error}, so it cannot be passed to workers, which Python starts by "
                 f"{method}; pass a function of a module, or workers=0, or first call "

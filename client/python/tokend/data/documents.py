@@ -143,7 +143,11 @@ def sources_of(paths, kinds, any_text, say):
                 source = f"is the same file as {taken[real]}"
             else:
                 source = _source(file, kinds, any_text)
-            if file != path and is_held_out(os.path.relpath(file, path)):
+            if (
+                file != path
+                and (any_text or os.path.isdir(path))
+                and is_held_out(os.path.relpath(file, path))
+            ):
                 source = "is for validation by its name"
             if isinstance(source, Source):
                 found.append(source)

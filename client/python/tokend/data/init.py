@@ -174,12 +174,14 @@ def _dataset(name, path, shards):
 
 def _convert(names, given):
     """Makes shards of texts. Yields their directories."""
-    places = (p for name in names for p in (_directory(name), f"{os.path.abspath(name)}/.."))
+    places = [*map(_directory, names), *(f"{os.path.abspath(name)}/.." for name in names)]
     near = (path for place in places for path in sorted(pathlib.Path(place).glob("*")))
     found = (str(path) for path in near if documents.TOKENIZERS.fullmatch(path.name))
     file = given.tokenizer or next(found, tokenizer.BYTES)
     if file == tokenizer.BYTES:
         tokenize.say("no tokenizer found, so a token is a byte; pass --tokenizer FILE for others")
+    elif not given.tokenizer:
+        tokenize.say(f"tokenizer: {file}; pass --tokenizer FILE for another")
     for path, name in names.items():
         place = os.path.join(TOKENS, name)
         options = tokenize.arguments(["--text", f"--tokenizer={file}", "-o", place, "--", path])
@@ -201,7 +203,7 @@ def _refuse_other_tokenizers(datasets, encoder):
         if digest != its:
             raise Error(
                 f"{path}: was made with {file} (SHA-256 {digest[:8]}…), unlike {first}: {other} "
-                f"({its[:8]}…), so the same tokens mean other texts; use one tokenizer for all"
+                f"({its[:8]}…), so the same tokens may mean other texts; use one tokenizer for all"
             )
 
 

@@ -27,7 +27,8 @@ class Tokenizer:
 
     vocab = shown = 0  # all tokens are below; all with a text are
     file = None  # from anywhere
-    made_by = digest = "column"  # name and version of the package that encodes; of the file
+    made_by = digest = "column"  # name and version of the package that encodes; of the content
+    content = None  # of the file, however it is written
     pattern = None  # of a .tiktoken file, which does not contain it
     note = None  # a line for the user about this file
     begin = ()  # tokens that the file puts before each text
@@ -64,6 +65,7 @@ class HuggingFace(Tokenizer):
         self._made.no_padding()
         if getattr(self._made.model, "dropout", None):  # of BPE: other tokens each time
             self._made.model.dropout = None
+        self.content = self._made.to_str().encode()
         self._made.encode_special_tokens = True
         known = self._made.get_vocab(with_added_tokens=True).values()
         self.vocab = self.shown = max(known, default=-1) + 1
@@ -162,5 +164,6 @@ def load(path, pattern=None):
             f"--tokenizer {path}: not a tokenizer: {line}; name a tokenizer.json or a .tiktoken "
             "file, and --pattern must be a regex"
         ) from None
-    tokenizer.file, tokenizer.digest = os.path.realpath(path), hashlib.sha256(data).hexdigest()
+    tokenizer.file = os.path.realpath(path)
+    tokenizer.digest = hashlib.sha256(tokenizer.content or data).hexdigest()
     return tokenizer

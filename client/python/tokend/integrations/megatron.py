@@ -142,8 +142,9 @@ class TokendIterator:
         for flag in ("eod_mask_loss", *resets):
             if getattr(args, flag, False):
                 raise ValueError(
-                    f"{flag}: TokendIterator does not do it; omit it, and mark documents with "
-                    "--dataloader-inter-document-masking, or what has no loss with loss_mask: true"
+                    f"{flag}: TokendIterator does not do it; omit it, and set loss_mask: true in "
+                    "the daemon's config for a loss mask, or for positions by document pass "
+                    "--dataloader-inter-document-masking"
                 )
         return cls(
             stream,
