@@ -225,7 +225,9 @@ struct catalog *catalog_open(const struct config *config, struct stores *stores,
 		if (!only || strcmp(only, config->stream[i].name) == 0)
 			fine = open_stream(&catalog->stream[i], saved, fault);
 	if (fine && !only) {
-		fine = check_parts(catalog, saved, fault) && catalog_remarks(catalog, saved, fault);
+		fine = check_parts(catalog, saved, fault) &&
+		       catalog_remarks(catalog, true, saved, fault) &&
+		       catalog_remarks(catalog, false, saved, fault);
 		plan_fetch(catalog);
 	}
 	if (fine)

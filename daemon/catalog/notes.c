@@ -2,8 +2,7 @@
 #include "daemon/catalog/opening.h"
 
 #include <ctype.h>
-#include <fcntl.h>
-#include <glob.h>
+#include <dirent.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -11,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum {
 	UNSERVED_PART = 20, /* doubt if more than this part of the tokens is never served */
@@ -117,31 +115,23 @@ static void doubt_parts(struct dataset *d)
 /* Of what tokenize and pack have not finished, the rest is not there. */
 static void doubt_unfinished(struct dataset *d, const char *of)
 {
-	static const char begun[] = "\"finished\": false}}"; /* ends the notes of tokenize */
-	char path[PATH_MAX + 1], end[sizeof(begun)] = "";
+	const struct dirent *entry;
 	struct stat st;
-	glob_t parts;
+	DIR *dir;
 
 	if (stat(of, &st) == 0 && S_ISREG(st.st_mode)) /* the others there are not its */
 		return;
-	snprintf(path, sizeof(path), "%s/.tokenize.json", d->list.root);
-	int notes = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-	ssize_t n = (ssize_t)sizeof(begun) - 1;
-	bool fits = notes >= 0 && fstat(notes, &st) == 0 && st.st_size > n;
-	bool tokenizing = fits && pread(notes, end, (size_t)n, st.st_size - n) == n &&
-			  strcmp(end, begun) == 0;
-
-	if (notes >= 0)
-		close(notes);
-	snprintf(path, sizeof(path), "%s/.part-*", d->list.root);
-	bool packing = glob(path, GLOB_NOSORT, NULL, &parts) == 0;
-
-	globfree(&parts);
-	if (tokenizing || packing)
-		dataset_remark(d, REMARK_DOUBT,
-			"%s has not finished %.300s, so shards are missing; repeat the command%s",
-			packing ? "tokctl pack" : "tokenize", d->list.root,
-			packing ? "" : " with --resume");
+	dir = opendir(d->list.root);
+	while (dir && (entry = readdir(dir)))
+		if (strncmp(entry->d_name, ".part-", 6) == 0) {
+			dataset_remark(d, REMARK_DOUBT,
+				"tokctl pack or tokenize has not finished %.300s, so shards are "
+				"missing; repeat its command (of tokenize, with --resume)",
+				d->list.root);
+			break;
+		}
+	if (dir)
+		closedir(dir);
 }
 
 void dataset_doubt_names(struct dataset *d, const char *path)
@@ -246,24 +236,31 @@ static bool is_meant(const struct dataset *d, const struct dataset *e)
 	return d != e && (parts || (path && d->stream != e->stream)) && dataset_same_files(d, e);
 }
 
-/* Remarks the first of @d's files that it has twice, or that an earlier dataset has, too. The @n
- * of @all are sorted. Returns whether another stream or dataset has it. */
-static bool doubt_shared(struct dataset *d, const struct digest *all, uint64_t n, bool others)
+/*
+ * Remarks the first shard of @d that is equal to another of its own or of an earlier dataset. The
+ * @n of @all are sorted. @files: they are one file, otherwise they have the same tokens. Returns
+ * whether another dataset has it.
+ */
+static bool doubt_equal(
+	struct dataset *d, const struct digest *all, uint64_t n, bool files, bool others)
 {
 	const struct digest *first = NULL;
 	const struct dataset *e, *last = NULL;
-	uint64_t files = 0;
+	uint64_t equal = 0;
 	bool meant = false;
 
 	for (const struct digest *is = all + 1; is < all + n; is++) {
 		e = is[-1].dataset;
 		if (is->dataset != d || is->value != is[-1].value || (e != d && !others))
 			continue;
-		meant = e == last ? meant : is_meant(d, e);
+		if (!files)
+			meant = file_of(d, is->shard) == file_of(e, is[-1].shard);
+		else if (e != last)
+			meant = is_meant(d, e);
 		last = e;
 		if (meant)
 			continue;
-		files++;
+		equal++;
 		first = first && first->shard < is->shard ? first : is;
 	}
 	if (!first)
@@ -272,44 +269,20 @@ static bool doubt_shared(struct dataset *d, const struct digest *all, uint64_t n
 	bool one = d->stream == e->stream;
 
 	dataset_remark(d, REMARK_DOUBT,
-		"shard %.150s is the same file as %.150s%s%s%s%s (%" PRIu64 " of %" PRIu64
-		" shards are such), so %s; leave one out",
-		shard_list_name(&d->list, first->shard), shard_list_name(&e->list, first[-1].shard),
-		d == e ? "" : " of dataset ", d == e ? "" : e->config->name,
-		one ? "" : " of stream ", one ? "" : e->stream->name, files, d->table.shards,
-		one ? "its tokens are served twice" : "both streams serve its tokens");
+		"shard %.150s %s %.150s%s%s%s%s (%" PRIu64 " of %" PRIu64
+		" shards are such%s), so its tokens are served twice; leave one out",
+		shard_list_name(&d->list, first->shard),
+		files ? "is the same file as" : "has the same tokens as",
+		shard_list_name(&e->list, first[-1].shard), d == e ? "" : " of dataset ",
+		d == e ? "" : e->config->name, one ? "" : " of stream ", one ? "" : e->stream->name,
+		equal, d->table.shards,
+		files	    ? ""
+		: d->listed ? ", by the manifest"
+			    : ", among those that were sampled");
 	return d != e;
 }
 
-/* The same of shards with the same tokens, in another file. */
-static bool doubt_copies(struct dataset *d, const struct digest *all, uint64_t n, bool others)
-{
-	const struct digest *copy = NULL;
-
-	for (const struct digest *is = all + 1; is < all + n; is++)
-		if (is->dataset == d && is->value == is[-1].value &&
-			(is[-1].dataset == d || others) && (!copy || is->shard < copy->shard) &&
-			file_of(d, is->shard) != file_of(is[-1].dataset, is[-1].shard))
-			copy = is;
-	if (!copy)
-		return false;
-	const struct dataset *e = copy[-1].dataset;
-	bool one = d->stream == e->stream;
-
-	dataset_remark(d, REMARK_DOUBT, "shard %.150s has the same tokens as %.150s%s%s%s%s, %s",
-		shard_list_name(&d->list, copy->shard), shard_list_name(&e->list, copy[-1].shard),
-		d == e ? "" : " of dataset ", d == e ? "" : e->config->name,
-		one ? "" : " of stream ", one ? "" : e->stream->name,
-		d->listed ? "by the manifest"
-			  : "wherever both were sampled (the first of its kind)");
-	return d != e;
-}
-
-/* Has @doubt remark shards of equal values; 0: none. */
-static bool doubt_equal(const struct catalog *c, bool saved,
-	uint64_t (*value)(const struct dataset *d, uint64_t s),
-	bool (*doubt)(struct dataset *d, const struct digest *all, uint64_t n, bool others),
-	struct fault *fault)
+bool catalog_remarks(const struct catalog *c, bool files, bool saved, struct fault *fault)
 {
 	const struct config_stream *told = NULL; /* of the last pair: one each is enough */
 	const struct dataset *end = c->dataset + c->datasets;
@@ -322,21 +295,16 @@ static bool doubt_equal(const struct catalog *c, bool saved,
 	if (!all)
 		return fault_memory(fault);
 	for (const struct dataset *d = c->dataset; d < end; d++)
-		for (uint64_t s = 0; s < d->table.shards; s++)
-			if ((all[n] = (struct digest){value(d, s), s, d}).value != 0)
-				n++;
+		for (uint64_t s = 0; s < d->table.shards; s++) {
+			all[n] = (struct digest){files ? file_of(d, s) : tokens_of(d, s), s, d};
+			n += all[n].value != 0;
+		}
 	qsort(all, n, sizeof(*all), by_value);
 	for (struct dataset *d = c->dataset; d < end; d++)
-		if ((d->bucket || !saved) && doubt(d, all, n, told != d->stream))
+		if ((d->bucket || !saved) && doubt_equal(d, all, n, files, told != d->stream))
 			told = d->stream;
 	free(all);
 	return true;
-}
-
-bool catalog_remarks(const struct catalog *c, bool saved, struct fault *fault)
-{
-	return doubt_equal(c, saved, file_of, doubt_shared, fault) &&
-	       doubt_equal(c, saved, tokens_of, doubt_copies, fault);
 }
 
 /* ---- a stream ---- */

@@ -41,9 +41,10 @@ __attribute__((format(printf, 3, 4))) void dataset_remark(
 void dataset_remarks(struct dataset *d);
 /* Do both have the same files, under any paths, in the same order, and so the same windows? */
 bool dataset_same_files(const struct dataset *a, const struct dataset *b);
-/* Adds those about files that are in a dataset twice, or in two datasets. @saved: what is not in a
- * store has its remarks already. False: @fault. */
-bool catalog_remarks(const struct catalog *c, bool saved, struct fault *fault);
+/* Adds those about shards that are in a dataset twice, or in two datasets: as the same file if
+ * @files, otherwise with the same tokens. @saved: what is not in a store has its remarks already.
+ * False: @fault. */
+bool catalog_remarks(const struct catalog *c, bool files, bool saved, struct fault *fault);
 
 /* ---- its shards ---- */
 

@@ -33,9 +33,11 @@ def test_a_killed_run_resumes_to_the_same_bytes(directory, name):
             assert process.poll() is None, "it was done before it could be killed"
             process.kill()
         names = list(shards(out))
+        assert (out / ".part-tokenize").exists()
         (out / f".{len(names):05}.bin.part").write_bytes(b"of another time")
     kept = {name: (out / name).stat().st_mtime_ns for name in names[:-1]}
     tokenize(*ask, "--resume")
+    assert not (out / ".part-tokenize").exists()
     changed = [name for name, time in kept.items() if (out / name).stat().st_mtime_ns != time]
     assert not changed, "whole shards were written again"
     assert texts(out) == documents and len(shards(out)) > len(names)

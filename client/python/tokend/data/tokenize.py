@@ -19,6 +19,7 @@ import fcntl
 import itertools
 import json
 import os
+import pathlib
 import sys
 import time
 
@@ -28,6 +29,7 @@ from . import documents, tokenizer
 from .parser import Parser, positive, printable, progress, quoted
 
 NOTES = ".tokenize.json"  # in the directory of shards: options, inputs and progress
+UNFINISHED = ".part-tokenize"  # there until the last shard is; as of tokctl pack, tokend remarks it
 TYPECODES = {"u16": "H", "u32": "I"}  # of arrays; tokens and these machines are little-endian
 LABEL_BYTES = 64
 TOGETHER = 1 << 18  # characters or tokens that are encoded together
@@ -96,6 +98,7 @@ class Output:
             if (size := os.stat(path).st_size) != whole:
                 raise Error(f"{path}: has {size} bytes instead of {whole}; {START_OVER}")
             rest -= whole
+        self._note()
 
     def _open(self, name, mode):
         return open(os.path.join(self.path, f".{name}.part"), mode)
@@ -109,9 +112,13 @@ class Output:
         os.fsync(self._directory)
 
     def _note(self):
-        file = self._open(NOTES, "w")
+        file, mark = self._open(NOTES, "w"), pathlib.Path(self.path, UNFINISHED)
         json.dump({"run": self.run, "done": self.done}, file)
         self._finish(file, NOTES)
+        if self.done["finished"]:
+            mark.unlink(missing_ok=True)
+        else:
+            mark.touch()
 
     def write(self, parts, data):
         """Appends the tokens of some parts, without those that are in shards already."""
