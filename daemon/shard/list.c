@@ -263,114 +263,106 @@ static bool refuse_orphan(const struct shard_list *list, uint64_t i, struct faul
 /* Moves side files to the end of the list, after its new count. */
 static bool move_sides(struct shard_list *list, uint64_t *sides, struct fault *fault)
 {
-	uint64_t count = list->count, n = 0, shards = 0;
+	uint64_t count = list->count, shards = 0;
 	uint8_t *is = shard_list_mark(list);
-	uint32_t *side = malloc((count + 1) * sizeof(*side));
-	bool fine = (is && side) || fault_memory(fault);
+	bool fine = is || fault_memory(fault);
 
-	for (uint64_t i = 0; fine && i < count; i++)
+	for (uint64_t i = 0; fine && i < count; i++) {
+		uint32_t at = list->at[i];
+
 		fine = is[i] != LIST_ORPHAN || refuse_orphan(list, i, fault);
-	for (uint64_t i = 0; fine && i < count; i++)
-		*(is[i] == LIST_SIDE ? &side[n++] : &list->at[shards++]) = list->at[i];
-	if (fine) {
-		if (n > 0)
-			memcpy(list->at + shards, side, n * sizeof(*side));
-		list->count = shards;
-		*sides = n;
+		if (is[i] == LIST_SIDE)
+			continue;
+		list->at[i] = list->at[shards];
+		list->at[shards++] = at;
 	}
+	list->count = shards;
+	*sides = count - shards;
 	free(is);
-	free(side);
 	return fine;
 }
 
-/*
- * Rejects a shard that also exists compressed, as after `zstd -k`: its tokens would be served
- * twice.
- */
-static bool refuse_twins(const struct shard_list *list, struct fault *fault)
-{
-	char other[PATH_MAX], path[PATH_MAX];
-
-	for (uint64_t i = 0; i < list->count; i++) {
-		const char *name = shard_list_name(list, i);
-
-		if ((!bytes_side_path(name, ".zst", "", other, sizeof(other)) &&
-			    !bytes_side_path(name, ".zstd", "", other, sizeof(other))) ||
-			shard_list_find(list, other) < 0)
-			continue;
-		shard_list_path(list, i, path, sizeof(path));
-		return fault_data(fault,
-			"%s: exists uncompressed too, as %s, so its tokens would be served twice; "
-			"move one of them away, or set a pattern that matches only one",
-			path, other);
-	}
-	return true;
-}
+/* ---- what would be served twice ---- */
 
 uint64_t shard_parts(const char *name, size_t *shared, char **after)
 {
-	const char *of = strstr(name, "-of-"), *digits = of;
+	const char *digits = NULL, *of = bytes_name(name);
 
+	for (const char *next = of; (next = strstr(next, "-of-")); next++)
+		digits = of = next;
 	while (digits && digits > name && isdigit((unsigned char)digits[-1]))
 		digits--;
-	if (!of || digits == of || !isdigit((unsigned char)of[4]))
+	if (digits == of || !digits || !isdigit((unsigned char)of[4]))
 		return 0;
 	*shared = (size_t)(digits - name);
 	return strtoull(of + 4, after, 10);
 }
 
-/* Rejects a dataset that was saved twice, as 2 and as 4 files: writers do not remove others. */
-static bool refuse_saves(const struct shard_list *list, struct fault *fault)
+/* Whether the file also exists as @other, uncompressed, as after `zstd -k`, or as .zst. */
+static bool is_packed(const struct shard_list *list, const char *name, char other[PATH_MAX])
 {
-	char *ending, *after, path[PATH_MAX];
+	static const char *const endings[][2] = {{".zst", ""}, {".zstd", ""}, {".zstd", ".zst"}};
+
+	for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]); i++)
+		if (bytes_side_path(name, endings[i][0], endings[i][1], other, PATH_MAX) &&
+			shard_list_find(list, other) >= 0)
+			return true;
+	return false;
+}
+
+/* Whether neighbours are of a dataset that was saved twice, as 2 and as 4 files: writers do not
+ * remove others. */
+static bool are_saves(const char *last, const char *name)
+{
+	char *ending, *after;
 	size_t shared, its;
+	uint64_t parts = shard_parts(last, &shared, &ending), n = shard_parts(name, &its, &after);
 
-	for (uint64_t i = 1; i < list->count; i++) {
-		const char *last = shard_list_name(list, i - 1), *name = shard_list_name(list, i);
-		uint64_t parts = shard_parts(last, &shared, &ending),
-			 n = shard_parts(name, &its, &after);
-
-		if (n == parts || n == 0 || parts == 0 || its != shared ||
-			memcmp(name, last, its) != 0 || strcmp(after, ending) != 0)
-			continue;
-		shard_list_path(list, i, path, sizeof(path));
-		return fault_data(fault,
-			"%s: is one of %" PRIu64 " files by its name, and %s is one of %" PRIu64
-			", so the directory has two saves, and documents would be served twice; "
-			"remove the older one, or set a pattern: *%s",
-			path, n, last, parts, strstr(name, "-of-"));
-	}
-	return true;
+	return n != parts && n > 0 && parts > 0 && its == shared && memcmp(name, last, its) == 0 &&
+	       strcmp(after, ending) == 0;
 }
 
 /* Hugging Face's datasets writes the result of map() next to the data that it was called on, as
  * cache-HASH.arrow or cache-HASH_00000_of_00008.arrow. */
-static bool refuse_cached(const struct shard_list *list, struct fault *fault)
+static size_t cached(const char *file)
 {
-	const char *last = NULL;
-	size_t of_last = 0; /* its directory, and cache-HASH */
-	char path[PATH_MAX];
+	return strncmp(file, "cache-", 6) == 0 ? strcspn(file, "_.") : 0;
+}
 
-	for (uint64_t i = 0; i < list->count; i++) {
-		const char *name = shard_list_name(list, i), *file = bytes_name(name);
-		size_t directory = (size_t)(file - name), of = directory;
+/* Whether one of two neighbours in a directory is such a file, and the other is of another. */
+static bool is_cached(const char *last, const char *name)
+{
+	const char *file = bytes_name(name), *before = bytes_name(last);
+	size_t directory = (size_t)(file - name), n = cached(file);
 
-		if (!bytes_ends_in(name, ".arrow"))
+	return bytes_ends_in(name, ".arrow") && bytes_ends_in(last, ".arrow") &&
+	       before - last == file - name && memcmp(name, last, directory) == 0 &&
+	       (n != cached(before) || memcmp(file, before, n) != 0);
+}
+
+static bool refuse_doubles(const struct shard_list *list, struct fault *fault)
+{
+	const char *last = "", *name;
+	char other[PATH_MAX], path[PATH_MAX];
+
+	for (uint64_t i = 0; i < list->count; i++, last = name) {
+		name = shard_list_name(list, i);
+		bool packed = is_packed(list, name, other);
+		const char *why = packed ? "exists also as"
+				  : are_saves(last, name)
+					  ? "is by its name of another save of the dataset than"
+				  : is_cached(last, name)
+					  ? "is a cached result of Hugging Face's datasets, or "
+					    "next to one:"
+					  : NULL;
+
+		if (!why)
 			continue;
-		if (strncmp(file, "cache-", 6) == 0)
-			of += strcspn(file, "_.");
-		if (last && bytes_name(last) - last == file - name &&
-			strncmp(name, last, directory) == 0 &&
-			(of != of_last || strncmp(name, last, of) != 0)) {
-			shard_list_path(list, i, path, sizeof(path));
-			return fault_data(fault,
-				"%s: this or %s is a cached result of Hugging Face's datasets, so "
-				"the same data may be served twice; set a pattern that matches "
-				"only one",
-				path, last);
-		}
-		last = name;
-		of_last = of;
+		shard_list_path(list, i, path, sizeof(path));
+		return fault_data(fault,
+			"%s: %s %s, so its tokens would be served twice; move one of them away, or "
+			"set a pattern that matches only one",
+			path, why, packed ? other : last);
 	}
 	return true;
 }
@@ -378,8 +370,7 @@ static bool refuse_cached(const struct shard_list *list, struct fault *fault)
 bool shard_list_split(struct shard_list *list, uint64_t *sides, struct fault *fault)
 {
 	shard_list_sort(list);
-	return move_sides(list, sides, fault) && refuse_twins(list, fault) &&
-	       refuse_saves(list, fault) && refuse_cached(list, fault);
+	return move_sides(list, sides, fault) && refuse_doubles(list, fault);
 }
 
 bool shard_list_read(struct shard_list *list, const char *path, struct fault *fault)

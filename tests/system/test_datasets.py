@@ -214,15 +214,15 @@ FILES = {
     "csv/meta/combined_counts.csv": b"x", "csv/b.bin": 40, "masks/short/a.bin": 19,
     "masks/npy/a.bin": 148, "m/a.bin": 40, "lower/a.bin": 40,
     "lower/m/a.bin": 20, "many/a.bin": 40, "many/a.bin.zst": 40, "raw/a.mds": 9,
-    "raw/a.mds.zstd": 9,
-    **{f"saves/x-0000{i}-of-0000{n}.bin": 40 for n in (2, 3) for i in range(n)},
+    "raw/a.mds.zstd": 9, "z/b.zst": 9, "z/b.zstd": 9,
+    **{f"saves/1-of-2/x-0000{i}-of-0000{n}.bin": 40 for n in (2, 3) for i in range(n)},
 }  # fmt: skip
 REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
     ("nix", [PATH, "nix: No such file or directory; must be a readable file, a directory or"]),
     ("*.xyz", [PATH, "*.xyz: no shards found; must have at least one"]),
     ("short/**/*.bin", [PATH, "** would match one level only; name the directory, which is read"]),
-    ("saves", ["x-00000-of-00003.bin: is one of 3 files by its name, and x-00000-of-00002.bin is",
-               "two saves", "set a pattern: *-of-00003.bin"]),
+    ("saves", ["1-of-2/x-00000-of-00003.bin: is by its name of another save of the dataset than "
+               "1-of-2/x-00000-of-00002.bin, so its tokens would be served twice;"]),
     ("gone", ["gone/gone.bin: No such file"]),
     ("loop", ["loop/in/back/", "a link in it leads to a directory that contains it; remove"]),
     ("short", [PATH, "all have fewer than 9 tokens", "weight 0"]),
@@ -242,8 +242,8 @@ REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
     ("lit", ["index.json: is a Mosaic index by its name", "(.mds) is not among", "a pattern"]),
     ("ds", ["c.ds.index: is a datatrove index, but its shard (.ds) is not among"]),
     ("csv", ["is a table of counts, but its shard"]),
-    ("many", ["a.bin.zst: exists uncompressed too, as a.bin"]),
-    ("raw", ["a.mds.zstd: exists uncompressed too, as a.mds", "a pattern"]),
+    *((path, [f"/{packed}: exists also as {other}, so its"]) for path, packed, other in (
+        ("many", "a.bin.zst", "a.bin"), ("raw", "a.mds.zstd", "a.mds"), ("z", "b.zstd", "b.zst"))),
     *(("m/a.bin", [PATH, *words], {"label_mask": f"masks/{mask}"}, LOSSES) for mask, *words in (
         ("none", "has no loss mask: ", "masks/none/a.bin does not exist; label_mask must have"),
         ("short", "its loss mask: its size is 19 bytes; must be 20, one for each token"),
