@@ -160,7 +160,7 @@ extern const struct shard_format shard_flat, shard_npy, shard_llmc, shard_megatr
 extern const struct shard_format *const shard_formats[];
 /* The format called @name, or NULL. "auto" is not a format. */
 const struct shard_format *shard_format(const char *name);
-#define SHARD_FORMATS "megatron, npy, llmc, arrow, datatrove, mds, flat"
+#define SHARD_FORMATS "megatron|npy|llmc|arrow|datatrove|mds|flat" /* for messages and options */
 /* The format of an open file, or @format, unless it is foreign as tokens of @type. NULL: @fault. */
 const struct shard_format *shard_recognise(const struct bytes *b, const struct shard_format *format,
 	enum shard_type type, struct fault *fault);

@@ -73,7 +73,7 @@ struct ctl_input {
 };
 
 #define CTL_INPUT_FORMAT_OPTION                                                                    \
-	OPTION_CHOICE("input-format", "auto|npy|llmc|datatrove|flat|megatron|mds|arrow",           \
+	OPTION_CHOICE("input-format", "auto|" SHARD_FORMATS,                                       \
 		"format of the shards; default: auto, recognise each")
 #define CTL_INPUT_DTYPE_OPTION                                                                     \
 	OPTION_CHOICE("input-dtype", "u8|i8|u16|i16|u32|i32|u64|i64",                              \
