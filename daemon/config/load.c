@@ -203,11 +203,11 @@ static bool read_text(struct schema *s, FILE *file)
 	c->text_bytes = fread(c->text, 1, TEXT_MOST + 1, file);
 	if (ferror(file))
 		return fault_errno(s->fault, errno, "",
-			"%s: cannot be read: %s; check the path given with -c", c->path,
+			"%s: cannot be read: %s; pass a config file of tokend", c->path,
 			strerror(errno));
 	if (c->text_bytes > TEXT_MOST)
 		return schema_refuse(s,
-			"the file is larger than %d MiB; check the path given with -c",
+			"the file is larger than %d MiB; pass a config file of tokend",
 			TEXT_MOST >> 20);
 	char *fits = realloc(c->text, c->text_bytes + 1);
 
@@ -345,7 +345,7 @@ struct config *config_load_from(int fd, const char *path, struct fault *fault)
 		fault_errno(fault, errno, "", "%s: %s", path, strerror(errno));
 	else if (!S_ISREG(st.st_mode)) /* a FIFO would wait for its writer */
 		fault_set(fault, FAULT_ARGUMENT, "",
-			"%s: cannot be read: not a regular file; check the path given with -c",
+			"%s: cannot be read: not a regular file; pass a config file of tokend",
 			path);
 	else if (parse(file, config, fault))
 		goto out;
@@ -363,7 +363,7 @@ struct config *config_load(const char *path, struct fault *fault)
 
 	if (fd >= 0)
 		return config_load_from(fd, path, fault);
-	fault_errno(fault, errno, "", "%s: cannot be opened: %s; check the path given with -c",
+	fault_errno(fault, errno, "", "%s: cannot be opened: %s; pass a config file of tokend",
 		path, strerror(errno));
 	return NULL;
 }

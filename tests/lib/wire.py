@@ -80,16 +80,8 @@ def decode(data):
 
 
 def attach_message(stream="train", rank=0, world=1, micro=2, run="test", peer=0, slots=4, **start):
-    message = {
-        "op": "attach",
-        "stream": stream,
-        "run": run,
-        "rank": rank,
-        "world": world,
-        "micro": micro,
-        "peer": peer,
-    }
-    return {**message, "slots": slots, **(start or {"begin": 1})}
+    message = {"op": "attach", "stream": stream, "run": run, "rank": rank, "world": world}
+    return {**message, "micro": micro, "peer": peer, "slots": slots, **(start or {"begin": 1})}
 
 
 class Client:

@@ -68,17 +68,11 @@ def trainer(options):
 class Trainer:
     """A trainer's process, which executes calls on command."""
 
-    def __init__(self, bench, rank=0, world=1, micro=64, run="job", stream="train", **more):
-        about = {
-            "socket": bench.daemon.socket,
-            "stream": stream,
-            "run": run,
-            "rank": rank,
-            "world": world,
-            "micro": micro,
-        }
+    def __init__(self, bench, **more):
+        about = {"stream": "train", "run": "job", "rank": 0, "world": 1, "micro": 64, **more}
+        about["socket"] = bench.daemon.socket
         self.process = bench.place.spawn(
-            [sys.executable, os.path.abspath(__file__), "trainer", json.dumps({**about, **more})],
+            [sys.executable, os.path.abspath(__file__), "trainer", json.dumps(about)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.heard()

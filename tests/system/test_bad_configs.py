@@ -81,7 +81,7 @@ FILES = [
     whole(GOOD + "socket: a: b\n", "YAML: mapping values…(column 10); must be valid YAML", 7),
     whole(GOOD + "---\nio: a\n", "config: a second YAML document begins here; must be only one", 7),
     whole("streams: " + "[" * 200_000, "YAML: …nested deeper than 32 levels; a config needs 7"),
-    whole(GOOD + "#" * (2 << 20), "config: the file is larger than 1 MiB; check the path given"),
+    whole(GOOD + "#" * (2 << 20), "config: the file is larger than 1 MiB; pass a config file"),
 ]
 KEYS = [
     whole(GOOD + "sockt: x\n", "sockt: unknown key; did you mean socket?", 7),
@@ -317,4 +317,4 @@ def test_config_that_cannot_be_read_is_refused_in_one_line(bench):
         (bench.place.path, "cannot be read: not a regular file"),
     ):
         code, _, err = run(TOKEND, "-c", path)
-        assert (code, err) == (1, f"tokend: {path}: {why}; check the path given with -c\n")
+        assert (code, err) == (1, f"tokend: {path}: {why}; pass a config file of tokend\n")

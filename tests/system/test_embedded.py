@@ -252,10 +252,10 @@ def test_failures_are_one_line(place):
     assert code == -10 and line.startswith(f"{config}:1: ") and has(line, "path", "nowhere")
     assert not os.path.exists(f"{scene.runtime}/tokend")
     for scene.config, why in (
-        (f"{config}.not", "No such file or directory"),
-        (os.path.dirname(config), "Is a directory"),
+        (f"{config}.not", "opened: No such file or directory"),
+        (os.path.dirname(config), "read: not a regular file"),
     ):
-        line = f"config: {scene.config}: {why}; pass a config file of tokend"
+        line = f"{scene.config}: cannot be {why}; pass a config file of tokend"
         assert failed(scene.start_c()) == (-10, line)
     scene.config = config
     os.mkdir(f"{scene.runtime}/tokend", 0o755)

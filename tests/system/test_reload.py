@@ -468,6 +468,9 @@ def test_storage_that_hangs_refuses_a_reload(place):
         disk.answer()
         stuck.next()
         scene.reload()
+        disk.hang()
+        code, _, err = run(TOKCTL, "status", "-c", scene.config, timeout=20)
+        assert code == 0, err
     finally:
         disk.close()
 

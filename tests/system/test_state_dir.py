@@ -15,6 +15,7 @@ from lib.cat import moved
 from lib.injected import injected
 from lib.fuse import hanging
 from lib.web import metric
+from lib.wire import attach_message
 
 SOON = 5.0  # seconds; a wait for a state_dir that hangs takes at least 20
 GREEDY, POLITE = 1001, 1002
@@ -69,10 +70,10 @@ def test_training_continues_while_state_dir_hangs(place):
             assert client.next(SOON) is not None, "new sessions attach, and get batches"
         assert witness.step(100), "a running session continues"
         by_tag = Client(daemon.socket)
-        attach = {"op": "attach", "stream": "train", "run": "before", "rank": 0, "world": 1}
-        by_tag.tell(**attach, micro=2, peer=0, slots=4, tag="early")
+        attach = attach_message(run="before", tag="early")
+        by_tag.tell(**attach)
         for _ in range(50):  # clients that leave at once
-            Client(daemon.socket).tell(**attach, micro=2, peer=0, slots=4, tag="early")
+            Client(daemon.socket).tell(**attach)
         saving.s.settimeout(30)
         told = refusal(saving.hear)
         took = time.monotonic() - asked

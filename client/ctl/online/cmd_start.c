@@ -241,18 +241,14 @@ static int print(bool private, const char *socket, bool json)
 	return emit_end(&e, CTL_OK);
 }
 
-/* Finds the daemon of this file at the places where clients look, and sets s->link.socket to it.
- * Prints nothing about a file that is wrong: the private daemon does. */
-static bool find_shared(struct service *s)
+/* Finds the daemon of this file at the places where clients look, and sets s->link.socket to it. */
+static bool find_shared(struct service *s, const struct config *config)
 {
-	struct ctl_daemons found = {0};
-	struct fault fault;
-	struct config *config = config_load(s->config, &fault);
+	struct ctl_daemons found;
 	bool serves = false;
 
 	s->link.quiet = true;
-	if (config)
-		ctl_daemons_look(&s->link, &found, config, s->config);
+	ctl_daemons_look(&s->link, &found, config, s->config);
 	for (unsigned i = 0; i < found.shared && !serves; i++) {
 		serves = ctl_daemon_has(&s->link, &found, i, s->config, NULL, NULL);
 		if (serves && s->link.edited)
@@ -261,7 +257,6 @@ static bool find_shared(struct service *s)
 			ctl_note("%s; until then a private daemon serves %s", s->link.why,
 				s->config);
 	}
-	config_free(config);
 	return serves;
 }
 
@@ -283,8 +278,9 @@ static int start_private(struct service *s, const struct ctl_arguments *a)
 
 static int start(const struct ctl_arguments *a)
 {
-	bool alone = ctl_given(a, "socket") || ctl_given(a, "foreground");
+	bool socket = ctl_given(a, "socket"), alone = socket || ctl_given(a, "foreground"), shared;
 	struct service s = {.pid = 0};
+	struct config *config;
 	struct fault fault;
 
 	if (!config_whole(ctl_text(a, "config"), s.config))
@@ -293,11 +289,16 @@ static int start(const struct ctl_arguments *a)
 	if (tokend_program("tokend", s.program, sizeof(s.program)) != 0)
 		return ctl_fail("config: tokend is neither near tokctl nor on PATH; install it, or "
 				"set TOKEND_BIN to its directory");
-	if (!alone && find_shared(&s))
-		return print(false, s.link.socket, ctl_given(a, "json"));
-	if (!ctl_private_socket(s.config, false, s.link.socket, &fault))
+	config = config_load(s.config, &fault);
+	if (!config)
 		return ctl_fail("%s", fault.text);
-	if (ctl_given(a, "socket") && !ctl_choose(&s.link, a, NULL, NULL))
+	shared = !alone && find_shared(&s, config);
+	if (!shared && !socket)
+		ctl_private_socket(config, s.config, false, s.link.socket);
+	config_free(config);
+	if (shared)
+		return print(false, s.link.socket, ctl_given(a, "json"));
+	if (socket && !ctl_choose(&s.link, a, NULL, NULL))
 		return CTL_FAILED;
 	return start_private(&s, a);
 }

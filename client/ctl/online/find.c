@@ -6,7 +6,6 @@
 #include "proto/phrases.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <glob.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -43,12 +42,12 @@ static uint64_t mounted_at(const char *path)
 	return order_derive(st.stx_dev_major, st.stx_dev_minor, st.stx_ino);
 }
 
-/* The same of all that @config names; NULL: the file is wrong. */
+/* The same of all that @config names. */
 static uint64_t mounted(const struct config *config)
 {
 	uint64_t all = 0;
 
-	for (uint32_t s = 0; config && s < config->streams; s++)
+	for (uint32_t s = 0; s < config->streams; s++)
 		for (uint32_t d = 0; d < config->stream[s].datasets; d++) {
 			const struct config_dataset *dataset = &config->stream[s].dataset[d];
 
@@ -58,36 +57,19 @@ static uint64_t mounted(const struct config *config)
 	return all;
 }
 
-bool ctl_private_socket(
-	const char *config, bool exists, char path[WIRE_SOCKET_BYTES], struct fault *fault)
+void ctl_private_socket(
+	const struct config *config, const char *whole, bool exists, char path[WIRE_SOCKET_BYTES])
 {
-	static char text[1 << 20]; /* of a larger config only the beginning counts */
 	const char *runtime = getenv("XDG_RUNTIME_DIR");
-	int fd = open(config, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	ssize_t n = fd >= 0 ? read(fd, text, sizeof(text)) : -1;
 	char name[40], view[16] = "*";
 
-	if (n < 0)
-		fault_errno(fault, errno, "config", "config: %s: %s; pass a config file of tokend",
-			config, strerror(errno));
-	if (fd >= 0)
-		close(fd);
-	if (n < 0)
-		return false;
-	if (!exists) {
-		struct config *loaded = config_load(config, fault);
-
-		snprintf(view, sizeof(view), "%08" PRIx32, (uint32_t)mounted(loaded));
-		config_free(loaded);
-	}
+	if (!exists)
+		snprintf(view, sizeof(view), "%08" PRIx32, (uint32_t)mounted(config));
 	snprintf(name, sizeof(name), "%016" PRIx64 "%s.sock",
-		order_derive(
-			order_name_hash(config, strlen(config)), order_checksum(text, (size_t)n)),
-		view);
+		order_derive(order_name_hash(whole, strlen(whole)), config->digest), view);
 	if (!runtime || access(runtime, W_OK | X_OK) < 0 ||
 		!place_own(runtime, getuid(), name, path))
 		place_own(NULL, getuid(), name, path);
-	return true;
 }
 
 /* ---- the daemons that listen ---- */
@@ -134,9 +116,8 @@ void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struc
 	const char *socket = config && config->has_socket ? config->socket : NULL;
 	const struct place_setting unnamed = {
 		.runtime = getenv("XDG_RUNTIME_DIR"), .uid = geteuid()};
-	char path[WIRE_SOCKET_BYTES], pattern[WIRE_SOCKET_BYTES + 8];
+	char path[WIRE_SOCKET_BYTES], own[WIRE_SOCKET_BYTES], pattern[WIRE_SOCKET_BYTES + 8];
 	struct places places;
-	struct fault fault;
 
 	*found = (struct ctl_daemons){.digest = config ? config->digest : 0};
 	places_read(&found->named, NULL, socket);
@@ -154,10 +135,17 @@ void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struc
 	found->shared = found->n;
 	if (!whole && found->named.place[0].from == PLACE_ENVIRONMENT)
 		return;
-	if (whole && ctl_private_socket(whole, false, path, &fault)) /* first, its own view's */
-		add(found, PLACE_PRIVATE, path);
-	if (whole && ctl_private_socket(whole, true, path, &fault))
+	if (whole && config) {
+		ctl_private_socket(config, whole, true, path);
 		add_all(found, PLACE_PRIVATE, path);
+	}
+	/* The first of several is its own view's. Otherwise no data is looked at: it may hang. */
+	if (found->n > found->shared + 1) {
+		found->n = found->shared;
+		ctl_private_socket(config, whole, false, own);
+		add(found, PLACE_PRIVATE, own);
+		add_all(found, PLACE_PRIVATE, path);
+	}
 	for (unsigned i = 0; i < places.n; i++) {
 		snprintf(pattern, sizeof(pattern), "%.*s/*.sock",
 			(int)(strrchr(places.place[i].path, '/') - places.place[i].path),

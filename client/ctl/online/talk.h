@@ -70,13 +70,13 @@ void ctl_daemons_look(struct ctl_link *l, struct ctl_daemons *found, const struc
 bool ctl_daemon_has(struct ctl_link *l, const struct ctl_daemons *found, unsigned daemon,
 	const char *whole, const char *stream, const char *run);
 /*
- * Writes the socket of the private daemon of @config, an absolute path. Its name depends on the
- * file's text: readers of an edited config must not find the daemon of the old one. Nor must those
- * in another container, with other data at the same paths. @exists: a pattern of all that have the
- * text, without a look at the data. False with @fault if the file cannot be read.
+ * Writes the socket of the private daemon of @config, which is the file @whole. Its name depends on
+ * the file's text: readers of an edited config must not find the daemon of the old one. Nor must
+ * those in another container, with other data at the same paths. @exists: a pattern of all that
+ * have the text, without a look at the data.
  */
-bool ctl_private_socket(
-	const char *config, bool exists, char path[WIRE_SOCKET_BYTES], struct fault *fault);
+void ctl_private_socket(
+	const struct config *config, const char *whole, bool exists, char path[WIRE_SOCKET_BYTES]);
 /*
  * Writes l->socket, of the daemon that is meant: by --socket, otherwise the daemon that serves the
  * file of -c, otherwise by $TOKEND_SOCKET. Without any of them it is the only daemon that is found;
