@@ -227,6 +227,7 @@ void undo_keep_mapping(struct tokend *t)
 	t->mapping->undoable = true;
 	k->mapping = t->mapping;
 	k->fd = t->fd;
+	k->saving = t->saving;
 	t->fd = -1;
 }
 
@@ -240,6 +241,7 @@ static int readopt(struct tokend *t, const struct undo *k)
 	*at = m->older;
 	m->undoable = false;
 	attach_adopt(t, m, k->fd);
+	t->saving = k->saving;
 	/* Releases in the meantime were not reported to the daemon. */
 	ring_release(&m->ring, m->queue.released);
 	if (t->fd >= 0)

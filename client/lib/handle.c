@@ -99,8 +99,8 @@ const char *tokend_field(const struct tokend *t)
 	return handle_forked(t) ? "fork" : t->fault.field;
 }
 
-/* Of a daemon's refusal query.c first chooses the code: what is an argument here is not the
- * caller's there. */
+/* Of this process's own faults. A daemon's refusal has another code first (query.c): an argument or
+ * a cursor that is wrong here is the caller's, and there the daemon's to refuse. */
 enum tokend_error error_of(enum fault_code code)
 {
 	static const int errors[FAULT_CODES] = {

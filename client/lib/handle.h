@@ -110,6 +110,7 @@ struct undo {
 	uint64_t taken, committed, number, batches;
 	struct mapping *mapping; /* NULL: the edit has not been carried out yet */
 	int fd;			 /* of its session; -1: no daemon */
+	uint64_t saving;	 /* of that */
 };
 
 /* Positions that an edit left out after a batch that was not committed. */

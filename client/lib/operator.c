@@ -255,9 +255,10 @@ int tokend_answer(struct tokend *t, uint64_t number, enum tokend_outcome outcome
 			wire_set(&note, WIRE_ACTS_FROM, t->applied.acts_from);
 		}
 	}
-	if (outcome != TOKEND_NOTED) {
+	r = send_answer(t, &note);
+	if (outcome != TOKEND_NOTED && r != TOKEND_EAGAIN) {
 		t->applied.any = false;
 		undo_forget(t);
 	}
-	return send_answer(t, &note);
+	return r;
 }

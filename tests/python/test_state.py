@@ -13,6 +13,7 @@ import threading
 import pytest
 import transforms
 from lib import PACKAGE
+from lib.fuse import hanging
 from lib.injected import injected
 from loading import SEQ, check, check_run, make, python
 
@@ -138,16 +139,23 @@ def test_checkpoint_and_start_from_its_tag(served):
         make(served, run="one", start="step-4")
 
 
-@pytest.mark.parametrize("listens", [False, True])
-def test_a_late_reply_is_not_taken_for_the_next_one(served, listens):
+@pytest.mark.parametrize("then", ["waits", "listens", "undoes"])
+def test_a_late_reply_is_not_taken_for_the_next_one(served, then):
     """The daemon stores one checkpoint at a time, and answers the first when it is back."""
     with make(served, run="late", deadline=2) as loader:
         check_run(served, loader, 3)
-        served.freeze()
+        state = os.path.dirname(loader.checkpoint("none"))
+        disk = hanging(state, state) if then == "undoes" else None
+        disk.hang() if disk else served.freeze()
         with pytest.raises(tokend.ConnectError, match="has not answered for 2 s"):
             loader.checkpoint("first")
-        served.signal(signal.SIGCONT)
-        if listens:
+        if then == "undoes":
+            loader._client.obey("skip", "samples 40")
+            loader._client.undo()
+            threading.Timer(0.5, disk.close).start()
+        else:
+            served.signal(signal.SIGCONT)
+        if then == "listens":
             with make(served, run="other") as other:
                 other.checkpoint("third")  # after the first
             loader._client.attend()
