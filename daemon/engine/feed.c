@@ -341,7 +341,8 @@ bool feed_plan(struct feed *feed, struct engine_action *read)
 	struct ring_row row = *next_row(feed);
 	bool real = row.position != RING_PADDING;
 
-	assert(feed->state <= FEED_READY && r < g->rows); /* IDLE: without an engine */
+	assert(feed->state == FEED_READY || feed->state == FEED_IDLE); /* without an engine */
+	assert(r < g->rows);
 	if (r == 0)
 		begin_slot(feed, next_slot(feed));
 	ring_rows(ring, feed->planned)[r] = row;

@@ -66,7 +66,8 @@ struct feed {
 
 static inline bool feed_runs(const struct feed *feed)
 {
-	return feed->state < FEED_FAILING;
+	return feed->state != FEED_FAILING && feed->state != FEED_FAILED &&
+	       feed->state != FEED_LEAVING;
 }
 
 /* Asserts the invariants above, in constant time. Words that the client writes are not checked. */

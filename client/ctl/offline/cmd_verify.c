@@ -411,13 +411,13 @@ static void name_runs(const struct records *r, FILE *verdict)
 	for (size_t i = 1; i < r->files; i++) {
 		int m = run_of(&r->file[i], &other);
 
-		if (n > 0 && m > 0 && (n != m || strncmp(first, other, (size_t)n) != 0)) {
-			fprintf(verdict,
-				"; runs %.*s, %.*s were taken for one job that was restarted: if "
-				"they are not, verify the files of each alone",
-				n, first, m, other);
-			return;
-		}
+		if (n == 0 || m == 0 || (n == m && strncmp(first, other, (size_t)n) == 0))
+			continue;
+		fprintf(verdict,
+			"; runs %.*s, %.*s were taken for one job that was restarted: if they are "
+			"not, verify the files of each alone",
+			n, first, m, other);
+		return;
 	}
 }
 
