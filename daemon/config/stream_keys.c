@@ -137,7 +137,7 @@ static const struct schema_key dataset_keys[] = {
 		.choices = order_shuffles, .preset = "global",
 		.help = "`global` shuffles all windows. `block` is for storage that needs long "
 			"reads: it shuffles blocks of windows, then the windows within each group "
-			"of blocks."},
+			"of blocks. `none` serves them in the order of the shards."},
 	{"block", schema_number32, offsetof(struct config_dataset, block), .min = 1,
 		.max = UINT64_C(1) << 31, .unit = "windows", .preset = "64",
 		.help = "With `shuffle: block`, the size of a block."},
