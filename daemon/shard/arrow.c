@@ -550,22 +550,10 @@ static bool arrow_scan(const struct shard_scan *s)
 	return true;
 }
 
-/*
- * IBM's tools keep the counts of all files in meta/, next to the directories of the files. Hugging
- * Face's datasets describes the files of a directory in two of JSON.
- */
-static const struct shard_companion companions[] = {
-	{"/dataset_info.json", ".arrow", "Hugging Face's description", .unread = true},
-	{"/state.json", ".arrow", "Hugging Face's list of files", .unread = true},
-	{"counts.csv", ".arrow", "a table of counts", .unread = true},
-	{0},
-};
-
 const struct shard_format shard_arrow = {
 	.name = "arrow",
 	.ending = ".arrow",
 	.recognise = arrow_recognise,
 	.scan = arrow_scan,
 	.indexed = true,
-	.companions = companions,
 };

@@ -114,19 +114,10 @@ static bool datatrove_scan(const struct shard_scan *s)
 	return true;
 }
 
-/* A merged .ds.metadata sums up all shards of a directory; no shard has its name. */
-static const struct shard_companion companions[] = {
-	{".ds.index", ".ds", "a datatrove index", .side = SIDE_INDEX},
-	{".ds.loss", ".ds", "a datatrove loss mask", .side = SIDE_MASK},
-	{".ds.metadata", ".ds", "datatrove's metadata", .unread = true},
-	{0},
-};
-
 const struct shard_format shard_datatrove = {
 	.name = "datatrove",
 	.ending = ".ds",
 	.raw = true,
 	.scan = datatrove_scan,
 	.indexed = true,
-	.companions = companions,
 };

@@ -39,18 +39,10 @@ static bool flat_scan(const struct shard_scan *s)
 	return true;
 }
 
-/* Every format without documents of its own has them. */
-static const struct shard_companion flat_companions[] = {
-	{BOUNDS_ENDING, ".npy", "a list of document bounds", .side = SIDE_BOUNDS},
-	{BOUNDS_ENDING, ".bin", "a list of document bounds", .side = SIDE_BOUNDS},
-	{0},
-};
-
 const struct shard_format shard_flat = {
 	.name = "flat",
 	.ending = ".bin",
 	.recognise = flat_recognise,
 	.raw = true,
 	.scan = flat_scan,
-	.companions = flat_companions,
 };

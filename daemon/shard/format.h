@@ -6,8 +6,9 @@
  * and allocate memory in proportion to the file, never to a number read from it. Shards are read,
  * never mapped. All functions block.
  *
- * A new format is one file with recognise() and scan(), and what ARCHITECTURE.md lists.
- * Compression, widths, the config, `inspect` and the input of `pack` then work.
+ * A new format is one file with recognise() and scan(), a row in sides.c for each kind of its side
+ * files, and what ARCHITECTURE.md lists. Compression, widths, the config, `inspect` and the input
+ * of `pack` then work.
  */
 #ifndef TOKEND_SHARD_FORMAT_H
 #define TOKEND_SHARD_FORMAT_H
@@ -110,16 +111,6 @@ struct mds_indexes;
 /* Side files that are read with a shard. */
 enum side_kind { SIDE_OTHER, SIDE_INDEX, SIDE_BOUNDS, SIDE_MASK };
 
-/* A kind of side file. A dataset's list skips it, and rejects it if its shard is missing. */
-struct shard_companion {
-	/* Its path is the shard's, with this ending instead of that one, which .zst or .zstd may
-	 * follow; or "/name" in the shard's directory or above. */
-	const char *ending, *shard;
-	const char *kind; /* "a Megatron index" */
-	enum side_kind side;
-	bool unread; /* no format reads it; any shard with that ending will do */
-};
-
 /* A shard that is described or opened. */
 struct shard_scan {
 	const struct bytes *b, *index; /* index: the open side file, or NULL */
@@ -148,7 +139,6 @@ struct shard_format {
 	bool indexed;
 	/* Samples are joined unless those of all shards of a dataset are as long as a window. */
 	bool mixes_rows;
-	const struct shard_companion *companions; /* terminated by a NULL ending; or NULL */
 };
 
 extern const struct shard_format shard_flat, shard_npy, shard_llmc, shard_megatron, shard_datatrove,
@@ -243,6 +233,20 @@ void map_mask(const struct map *map, uint64_t token, uint64_t n, uint8_t *to);
  */
 #define BOUNDS_ENDING ".csv.gz"
 #define BOUNDS_ROWS   "tokend: rows of %" PRIu64 " tokens, %" PRIu64 " of padding"
+
+/* A kind of side file. A dataset's list skips it, and rejects it if its shard is missing. */
+struct shard_companion {
+	/* Its path is the shard's, with this ending instead of that one, which .zst or .zstd may
+	 * follow; or "/name" in the shard's directory or above. */
+	const char *ending, *shard;
+	const char *kind; /* "a Megatron index" */
+	enum side_kind side;
+	/* That reads it; flat: so do all that are not indexed. NULL: none does, and any shard with
+	 * that ending will do. */
+	const struct shard_format *format;
+};
+
+extern const struct shard_companion shard_companions[]; /* the last has a NULL ending */
 
 /* Whether the file at @path is of this kind, by its name. */
 bool side_is(const struct shard_companion *c, const char *path);

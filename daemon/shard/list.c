@@ -233,7 +233,7 @@ static void mark_kind(const struct shard_list *list, const struct shard_companio
 				is[at] = LIST_SIDE;
 		}
 	}
-	for (uint64_t i = 0; c->unread && shards && i < list->count; i++)
+	for (uint64_t i = 0; !c->format && shards && i < list->count; i++)
 		if (side_is(c, shard_list_name(list, i)))
 			is[i] = LIST_SIDE;
 }
@@ -242,9 +242,8 @@ uint8_t *shard_list_mark(const struct shard_list *list)
 {
 	uint8_t *is = calloc(list->count + 1, sizeof(*is));
 
-	for (const struct shard_format *const *f = shard_formats; is && *f; f++)
-		for (const struct shard_companion *c = (*f)->companions; c && c->ending; c++)
-			mark_kind(list, c, is);
+	for (const struct shard_companion *c = shard_companions; is && c->ending; c++)
+		mark_kind(list, c, is);
 	return is;
 }
 

@@ -520,16 +520,10 @@ static bool mds_scan(const struct shard_scan *s)
 	return fine;
 }
 
-static const struct shard_companion companions[] = {
-	{"/index.json", ".mds", "a Mosaic index by its name", .side = SIDE_OTHER},
-	{0},
-};
-
 const struct shard_format shard_mds = {
 	.name = "mds",
 	.ending = ".mds",
 	.scan = mds_scan,
-	.companions = companions,
 	.indexed = true,
 	.mixes_rows = true,
 };

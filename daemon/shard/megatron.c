@@ -203,15 +203,9 @@ static bool megatron_scan(const struct shard_scan *s)
 	return true;
 }
 
-static const struct shard_companion companions[] = {
-	{".idx", ".bin", "a Megatron index", .side = SIDE_INDEX},
-	{0},
-};
-
 const struct shard_format shard_megatron = {
 	.name = "megatron",
 	.recognise = megatron_recognise,
 	.scan = megatron_scan,
 	.indexed = true,
-	.companions = companions,
 };

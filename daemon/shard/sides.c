@@ -13,6 +13,25 @@ enum { CHUNK = 32 * 1024 };
 
 /* ---- any of them ---- */
 
+/*
+ * datatrove's merged metadata sums up all shards of a directory; no shard has its name. IBM's tools
+ * keep the counts of all files in meta/, next to the directories of the files. Hugging Face's
+ * datasets describes the files of a directory in two of JSON.
+ */
+const struct shard_companion shard_companions[] = {
+	{".idx", ".bin", "a Megatron index", SIDE_INDEX, &shard_megatron},
+	{".ds.index", ".ds", "a datatrove index", SIDE_INDEX, &shard_datatrove},
+	{".ds.loss", ".ds", "a datatrove loss mask", SIDE_MASK, &shard_datatrove},
+	{".ds.metadata", ".ds", "datatrove's metadata", SIDE_OTHER, NULL},
+	{"/index.json", ".mds", "a Mosaic index by its name", SIDE_OTHER, &shard_mds},
+	{"/dataset_info.json", ".arrow", "Hugging Face's description", SIDE_OTHER, NULL},
+	{"/state.json", ".arrow", "Hugging Face's list of files", SIDE_OTHER, NULL},
+	{"counts.csv", ".arrow", "a table of counts", SIDE_OTHER, NULL},
+	{BOUNDS_ENDING, ".npy", "a list of document bounds", SIDE_BOUNDS, &shard_flat},
+	{BOUNDS_ENDING, ".bin", "a list of document bounds", SIDE_BOUNDS, &shard_flat},
+	{0},
+};
+
 bool side_is(const struct shard_companion *c, const char *path)
 {
 	/* "/index.json" is also the whole of a relative path. */
@@ -22,18 +41,18 @@ bool side_is(const struct shard_companion *c, const char *path)
 
 const struct shard_companion *side_kind(const char *path)
 {
-	for (const struct shard_format *const *f = shard_formats; *f; f++)
-		for (const struct shard_companion *c = (*f)->companions; c && c->ending; c++)
-			if (side_is(c, path))
-				return c;
-	return NULL;
+	const struct shard_companion *c = shard_companions;
+
+	while (c->ending && !side_is(c, path))
+		c++;
+	return c->ending ? c : NULL;
 }
 
 bool side_name(const struct shard_companion *c, const char *shard, size_t *next, char to[PATH_MAX])
 {
 	size_t n = *next;
 
-	if (n == 0 || c->unread || !bytes_ending(shard, c->shard))
+	if (n == 0 || !c->format || !bytes_ending(shard, c->shard))
 		return false;
 	*next = 0;
 	if (c->ending[0] != '/')
@@ -52,13 +71,11 @@ static bool side_path(enum side_kind side, const struct shard_format *format,
 		return snprintf(path, PATH_MAX, "%s%s%s", hint->label_mask,
 			       bytes_ends_in(hint->label_mask, "/") ? "" : "/",
 			       shard + hint->root_bytes) < PATH_MAX;
-	if (side == SIDE_BOUNDS && format->indexed)
-		return false;
-	const struct shard_companion *c =
-		side == SIDE_BOUNDS ? shard_flat.companions : format->companions;
-
-	for (; c && c->ending; c++)
-		if (c->side == side && side_name(c, shard, &(size_t){SIZE_MAX}, path))
+	if (side == SIDE_BOUNDS && !format->indexed)
+		format = &shard_flat;
+	for (const struct shard_companion *c = shard_companions; c->ending; c++)
+		if (c->side == side && c->format == format &&
+			side_name(c, shard, &(size_t){SIZE_MAX}, path))
 			return true;
 	return false;
 }

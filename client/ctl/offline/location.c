@@ -118,10 +118,9 @@ static bool list_sides(struct shard_list *names, const char *shard, struct fault
 	bool fine = true;
 	char side[PATH_MAX];
 
-	for (const struct shard_format *const *f = shard_formats; *f; f++)
-		for (const struct shard_companion *c = (*f)->companions; c && c->ending; c++)
-			for (size_t n = strlen(shard) + 1; fine && side_name(c, shard, &n, side);)
-				fine = shard_list_add(names, side, fault);
+	for (const struct shard_companion *c = shard_companions; c->ending; c++)
+		for (size_t n = strlen(shard) + 1; fine && side_name(c, shard, &n, side);)
+			fine = shard_list_add(names, side, fault);
 	return fine;
 }
 
