@@ -70,12 +70,12 @@ struct arrow {
 	uint32_t batches;  /* that were read */
 	uint8_t *metadata; /* of the message */
 	uint64_t metadata_bytes;
-	bool failed;		  /* the metadata are damaged */
-	char what[120];		  /* "Arrow batch 17, column 'tokens'" */
+	bool failed;	/* the metadata are damaged */
+	char what[120]; /* "Arrow batch 17, column 'tokens'" */
+	struct columns columns;
 	struct column column;	  /* with the tokens */
 	uint32_t fields, buffers; /* of all columns */
 	uint64_t documents;	  /* that were read */
-	const char *unused;	  /* a column that tells what is not to be trained on; or NULL */
 };
 
 /* A message; the members after the body are those of a batch. */
@@ -237,7 +237,7 @@ static bool read_column(
 	return !a->failed;
 }
 
-static bool check_column(struct arrow *a, const char *wanted, bool text, const char *all)
+static bool check_column(struct arrow *a, bool text, const char *all)
 {
 	const struct column *c = &a->column;
 
@@ -247,7 +247,7 @@ static bool check_column(struct arrow *a, const char *wanted, bool text, const c
 			c->name, types[c->of].name);
 	if (c->of == TYPE_FIXED_LIST && !check(a, c->list_size, 1, INT32_MAX, "a list's listSize"))
 		return false;
-	return wanted || c->of != TYPE_INT || !text ||
+	return a->columns.wanted || c->of != TYPE_INT || !text ||
 	       refuse(a,
 		       "column '%s' has one number a row, next to text, as a count has; if it does "
 		       "hold tokens, set `column: %s`; columns: %s",
@@ -255,10 +255,9 @@ static bool check_column(struct arrow *a, const char *wanted, bool text, const c
 }
 
 /* Chooses the config's column; otherwise tokens, input_ids or the only one. Counts the others. */
-static bool read_schema(struct arrow *a, uint64_t schema, const char *wanted)
+static bool read_schema(struct arrow *a, uint64_t schema)
 {
-	const char *const called[] = {wanted ? wanted : "tokens", wanted ? wanted : "input_ids"};
-	unsigned best = 3, times = 0; /* 0 and 1: it is called so, 2: otherwise */
+	const char *wanted = a->columns.wanted;
 	bool text = false;
 	char all[120] = "";
 	const struct vector fields = fb_vector(a, schema, SCHEMA_FIELDS, 4);
@@ -272,28 +271,20 @@ static bool read_schema(struct arrow *a, uint64_t schema, const char *wanted)
 
 		if (!read_column(a, &fields, i, 1, &c))
 			return false;
-		unsigned rank = 0;
-
-		while (rank < 2 && strcmp(c.name, called[rank]) != 0)
-			rank++;
-
-		times = rank < best ? 1 : times + (rank == best);
-		if (rank < best)
+		if (columns_take(&a->columns, c.name))
 			a->column = c;
-		best = rank < best ? rank : best;
-		a->unused = a->unused ? a->unused : shard_excludes(c.name);
 		text |= c.of == TYPE_STRING || c.of == TYPE_LARGE_STRING;
 		snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", c.name);
 	}
-	if (best >= 2 && (wanted || fields.count != 1 || !a->column.fits))
+	if (a->columns.best < 2 && (wanted || a->columns.times != 1 || !a->column.fits))
 		return refuse(a,
 			"no column is called '%.64s'; set `column` to the one with the tokens, of: "
 			"%s",
 			wanted ? wanted : "tokens' or 'input_ids", all);
-	if (best < 2 && times > 1)
+	if (a->columns.times > 1)
 		return refuse(
 			a, "two columns are called '%s'; must be exactly one", a->column.name);
-	return check_column(a, wanted, text, all);
+	return check_column(a, text, all);
 }
 
 /* ---- messages ---- */
@@ -478,26 +469,6 @@ static bool read_batch(struct arrow *a, struct message *m)
 	return true;
 }
 
-static bool scan_batches(struct arrow *a)
-{
-	struct message m;
-
-	for (;;) {
-		snprintf(a->what, sizeof(a->what), "Arrow batch %" PRIu32 ", column '%s'",
-			a->batches, a->column.name);
-		if (!read_message(a, &m))
-			return false;
-		if (m.type == 0)
-			return true;
-		if (m.type == HEADER_DICTIONARY)
-			continue;
-		if (!check(a, m.type, HEADER_BATCH, HEADER_BATCH, "header_type") ||
-			!read_batch(a, &m))
-			return false;
-		a->batches++;
-	}
-}
-
 /* ---- the shard ---- */
 
 static bool arrow_recognise(const struct bytes *b)
@@ -516,11 +487,21 @@ static bool scan(struct arrow *a)
 	snprintf(a->what, sizeof(a->what), "Arrow schema");
 	if (!read_message(a, &m) ||
 		!check(a, m.type, HEADER_SCHEMA, HEADER_SCHEMA, "header_type") ||
-		!read_schema(a, m.header, a->s->hint->column))
+		!read_schema(a, m.header))
 		return false;
 	a->s->map->width = shard_type_bytes(a->column.type);
-	if (!scan_batches(a))
-		return false;
+	do {
+		snprintf(a->what, sizeof(a->what), "Arrow batch %" PRIu32 ", column '%s'",
+			a->batches, a->column.name);
+		if (!read_message(a, &m))
+			return false;
+		if (m.type == 0 || m.type == HEADER_DICTIONARY)
+			continue;
+		if (!check(a, m.type, HEADER_BATCH, HEADER_BATCH, "header_type") ||
+			!read_batch(a, &m))
+			return false;
+		a->batches++;
+	} while (m.type != 0);
 	return a->stream || a->batches == batches ||
 	       fault_data(a->s->fault,
 		       "Arrow footer: recordBatches has %" PRIu32
@@ -532,7 +513,10 @@ static bool arrow_scan(const struct shard_scan *s)
 {
 	const struct bytes *b = s->b;
 	struct shard_facts *facts = s->facts;
-	struct arrow a = {.s = s, .stream = bytes_u32(b->head) == CONTINUED, .end = b->size};
+	struct arrow a = {.s = s,
+		.stream = bytes_u32(b->head) == CONTINUED,
+		.end = b->size,
+		.columns.wanted = s->hint->column};
 	bool fine = scan(&a);
 
 	free(a.metadata);
@@ -545,7 +529,7 @@ static bool arrow_scan(const struct shard_scan *s)
 	facts->documents = a.documents;
 	memcpy(facts->column, a.column.name, sizeof(a.column.name));
 	fault_line(facts->column);
-	shard_doubt_unused(s, a.unused);
+	columns_doubt(&a.columns, s);
 	facts->row_tokens = (uint64_t)a.column.list_size;
 	return true;
 }

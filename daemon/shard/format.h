@@ -155,10 +155,18 @@ const struct shard_format *shard_format(const char *name);
 const struct shard_format *shard_recognise(const struct bytes *b, const struct shard_format *format,
 	enum shard_type type, struct fault *fault);
 
-/* The column's name if it excludes padding or prompts, otherwise NULL. */
-const char *shard_excludes(const char *column);
-/* Notes that such a column is not the one with the tokens, and is not read. NULL: there is none. */
-void shard_doubt_unused(const struct shard_scan *s, const char *column);
+/* The columns of a shard: which of them has the tokens. */
+struct columns {
+	const char *wanted; /* the config's; NULL: "tokens", "input_ids" or the only one */
+	unsigned best;	/* 3 and 2: the best so far is called so; 1: otherwise; 0: there is none */
+	unsigned times; /* so many are as good: there must be one */
+	const char *mask; /* one that excludes padding or prompts; or NULL */
+};
+
+/* Takes the next column. Is it better than those before? */
+bool columns_take(struct columns *columns, const char *name);
+/* Notes that a mask among them is not read. */
+void columns_doubt(const struct columns *columns, const struct shard_scan *s);
 
 /* ---- files that are not shards (foreign.c) ---- */
 

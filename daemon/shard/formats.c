@@ -25,26 +25,33 @@ const struct shard_format *shard_format(const char *name)
 	return *f;
 }
 
-const char *shard_excludes(const char *column)
+bool columns_take(struct columns *c, const char *name)
 {
-	static const char *const known[] = {
+	static const char *const masks[] = {
 		"attention_mask", "labels", "loss_mask", "completion_mask", "assistant_masks"};
+	unsigned good = strcmp(name, c->wanted ? c->wanted : "tokens") == 0 ? 3
+			: !c->wanted && strcmp(name, "input_ids") == 0	    ? 2
+									    : 1;
+	bool better = good > c->best;
 
-	for (size_t i = 0; column && i < sizeof(known) / sizeof(known[0]); i++)
-		if (strcmp(column, known[i]) == 0)
-			return known[i];
-	return NULL;
+	c->times = better ? 1 : c->times + (good == c->best);
+	c->best = better ? good : c->best;
+	for (size_t i = 0; !c->mask && i < sizeof(masks) / sizeof(masks[0]); i++)
+		if (strcmp(name, masks[i]) == 0)
+			c->mask = masks[i];
+	return better;
 }
 
-void shard_doubt_unused(const struct shard_scan *s, const char *column)
+void columns_doubt(const struct columns *c, const struct shard_scan *s)
 {
 	struct shard_facts *facts = s->facts;
 
-	if (column && !facts->note[0] && !s->hint->label_mask && strcmp(column, facts->column) != 0)
+	if (c->mask && !facts->note[0] && !s->hint->label_mask &&
+		strcmp(c->mask, facts->column) != 0)
 		snprintf(facts->note, sizeof(facts->note),
 			"column %s is not used: if there is padding or a prompt, it is trained on; "
 			"remove it, or set label_mask",
-			column);
+			c->mask);
 }
 
 static const struct shard_format *find(const struct bytes *b)

@@ -44,7 +44,7 @@ struct mds {
 	unsigned before; /* its values begin with 0: nothing, 1: a shape, 2: a type and a shape */
 	enum shard_type type; /* before is 2: that of sample 0 */
 	bool listed;	      /* in an index */
-	const char *unused;   /* a column that tells what is not to be trained on; or NULL */
+	struct columns columns;
 };
 
 struct sample {
@@ -238,24 +238,10 @@ static bool encoding(struct mds *m, const char *text)
 	return false;
 }
 
-/* The index of the config's column; otherwise of one with llm-foundry's names, or the only one. */
-static size_t choose(const json_t *names, const char *wanted)
-{
-	const char *const called[] = {wanted ? wanted : "tokens", wanted ? wanted : "input_ids"};
-	size_t n = json_array_size(names);
-
-	for (size_t i = 0; i < 2 * n; i++) {
-		const char *name = json_string_value(json_array_get(names, i % n));
-
-		if (name && strcmp(name, called[i / n]) == 0)
-			return i % n;
-	}
-	return !wanted && n == 1 ? 0 : n;
-}
-
 static bool lay_out(struct mds *m, json_t *config)
 {
-	const char *wanted = m->s->hint->column;
+	const char *wanted = m->columns.wanted, *text = NULL;
+	char *column = m->s->facts->column; /* printable */
 	json_t *names, *encodings, *sizes;
 	json_int_t version, bytes;
 	json_error_t error;
@@ -264,20 +250,20 @@ static bool lay_out(struct mds *m, json_t *config)
 		    "column_names", &names, "column_encodings", &encodings, "column_sizes",
 		    &sizes) != 0)
 		return refuse(m, "%s", error.text);
-	size_t columns = json_array_size(names), ours = choose(names, wanted);
+	size_t columns = json_array_size(names);
 	bool fine = columns <= COLUMNS_MOST && json_array_size(encodings) == columns &&
 		    json_array_size(sizes) == columns;
 
 	for (size_t i = 0; fine && i < columns; i++) {
 		const json_t *size = json_array_get(sizes, i);
+		const char *name = json_string_value(json_array_get(names, i));
 
-		const char *known = shard_excludes(json_string_value(json_array_get(names, i)));
-
-		m->unused = m->unused ? m->unused : known;
 		bytes = json_integer_value(size); /* of null: 0 */
 		fine = (json_is_null(size) || json_is_integer(size)) && bytes >= 0 &&
 		       bytes <= UINT32_MAX;
-		if (i == ours) {
+		if (columns_take(&m->columns, name ? name : "")) {
+			snprintf(column, sizeof(m->s->facts->column), "%s", name ? name : "");
+			text = json_string_value(json_array_get(encodings, i));
 			m->lengths_before = m->lengths;
 			m->fixed_before = m->fixed;
 			m->size = (uint32_t)bytes;
@@ -292,15 +278,10 @@ static bool lay_out(struct mds *m, json_t *config)
 			"column_names, column_encodings and column_sizes must be arrays of the "
 			"same length, at most %d, and sizes be null or below 2^32",
 			COLUMNS_MOST);
-	if (ours == columns)
+	if (m->columns.times != 1 || (wanted && m->columns.best < 2))
 		return refuse(m,
 			"has no column %s; set `column` to the one of column_names with the tokens",
 			wanted ? wanted : "tokens or input_ids");
-	char *column = m->s->facts->column; /* printable */
-	const char *name = json_string_value(json_array_get(names, ours)),
-		   *text = json_string_value(json_array_get(encodings, ours));
-
-	snprintf(column, sizeof(m->s->facts->column), "%s", name ? name : "");
 	fault_line(column);
 	return (text && encoding(m, text)) ||
 	       refuse(m,
@@ -507,12 +488,12 @@ static bool scan_samples(struct mds *m)
 
 static bool mds_scan(const struct shard_scan *s)
 {
-	struct mds m = {.s = s};
+	struct mds m = {.s = s, .columns.wanted = s->hint->column};
 	bool fine = read_front(&m) && read_config(&m) && (!s->hint->indexes || check_listed(&m)) &&
 		    scan_samples(&m);
 
 	free(m.front);
-	shard_doubt_unused(s, m.unused);
+	columns_doubt(&m.columns, s);
 	if (s->hint->indexes && !m.listed && !s->facts->note[0])
 		snprintf(s->facts->note, sizeof(s->facts->note),
 			"no index.json lists the shards, so some may be missing; write one with "
