@@ -2,6 +2,7 @@
 #include "daemon/shard/format.h"
 #include "proto/phrases.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #include <zlib.h>
 
 enum { COMMENT = 10 /* its offset in a gzip header */, COMMENT_MOST = 100 };
-enum { CHUNK = 32 * 1024 };
+enum { CHUNK = 32 * 1024, ROW_MOST = 42 /* two numbers and commas */ };
 
 /* ---- any of them ---- */
 
@@ -131,23 +132,32 @@ struct reading {
 	uint64_t tokens, documents; /* documents: rows that were read */
 	struct fault *fault;
 	z_stream z;
-	bool quoted;	/* the next byte is inside quotes */
-	unsigned field; /* 0: start, 1: end, 2: all others */
-	unsigned digits[2];
-	uint64_t number[2];
-	uint64_t before; /* end of the document before it */
+	bool quoted;		/* the next byte is inside quotes */
+	char row[ROW_MOST + 1]; /* how it begins */
+	unsigned n;		/* bytes of it that were read */
+	uint64_t before;	/* end of the document before it */
 };
 
 /* Documents ascend, and end within the shard. */
 static bool end_row(struct reading *r)
 {
-	uint64_t start = r->number[0], end = r->number[1], row = r->documents + 1;
+	uint64_t row = r->documents + 1;
 	struct map *map = r->map;
+	char *comma, *second, *rest;
 
-	if (r->field == 0 && r->digits[0] == 0) /* an empty line, or the LF of CR LF */
+	if (r->n == 0) /* an empty line, or the LF of CR LF */
 		return true;
-	if (r->digits[0] == 0 || r->digits[1] == 0)
-		return refuse(r, "has no start or no end; must begin with both");
+	r->row[r->n] = 0;
+	uint64_t start = strtoull(r->row, &comma, 10);
+
+	second = comma + (*comma == ',');
+	uint64_t end = strtoull(second, &rest, 10);
+
+	/* strtoull() accepts a sign and spaces; and what is longer was cut. */
+	if (!isdigit((unsigned char)*r->row) || second == comma ||
+		!isdigit((unsigned char)*second) ||
+		(*rest != ',' && (rest != r->row + r->n || r->n == ROW_MOST)))
+		return refuse(r, "must begin with a start and an end, each " PHRASE_UINT64);
 	if (!bytes_check(r->fault, (int64_t)start, r->before, r->tokens, "row %" PRIu64 ": start",
 		    row) ||
 		!bytes_check(r->fault, (int64_t)end, start, r->tokens, "row %" PRIu64 ": end", row))
@@ -159,8 +169,7 @@ static bool end_row(struct reading *r)
 	}
 	r->documents++;
 	r->before = end;
-	r->field = r->digits[0] = r->digits[1] = 0;
-	r->number[0] = r->number[1] = 0;
+	r->n = 0;
 	return true;
 }
 
@@ -169,16 +178,8 @@ static bool take(struct reading *r, char c)
 	r->quoted ^= c == '"'; /* twice for two quotes, which stand for one */
 	if (!r->quoted && (c == '\n' || c == '\r'))
 		return end_row(r);
-	if (!r->quoted && c == ',')
-		r->field += r->field < 2;
-	else if (r->field < 2) {
-		uint64_t *number = &r->number[r->field];
-
-		if (c < '0' || c > '9' || __builtin_mul_overflow(*number, 10, number) ||
-			__builtin_add_overflow(*number, (unsigned)(c - '0'), number))
-			return refuse(r, "%s must be " PHRASE_UINT64, r->field ? "end" : "start");
-		r->digits[r->field] = 1;
-	}
+	if (r->n < ROW_MOST)
+		r->row[r->n++] = c;
 	return true;
 }
 
