@@ -11,6 +11,7 @@
  * also have modes i8[N].
  */
 #include "daemon/shard/format.h"
+#include "proto/order.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,6 +28,7 @@ struct megatron {
 	bool modes;
 	uint64_t begin, end; /* byte range of the last sequence that is not empty */
 	uint64_t first;	     /* offset of the first sequence */
+	uint64_t ends;	     /* sum of hashes: where sequences begin less where they end */
 };
 
 static const char magic[9] = "MMIDIDX\0"; /* and the 0 that ends the string */
@@ -101,6 +103,7 @@ static bool check_sequence(struct megatron *m, uint64_t i, int32_t length, uint6
 	if (bytes > 0) {
 		m->begin = pointer;
 		m->end = pointer + bytes;
+		m->ends += order_mix64(m->begin) - order_mix64(m->end);
 	}
 	if (i == 0)
 		m->first = pointer;
@@ -134,11 +137,16 @@ static bool walk_sequences(struct megatron *m)
 			return false;
 		map_add(map, map->counts ? 0 : bytes_u64(item), (uint64_t)length, false);
 	}
-	return map->tokens <= most ||
-	       refuse(m,
-		       "its sequences have over %" PRIu64
-		       " tokens, which the .bin holds at most: it is truncated, or they overlap",
-		       most);
+	if (map->tokens > most)
+		return refuse(m,
+			"its sequences have over %" PRIu64
+			" tokens, which the .bin holds at most: it is truncated, or they overlap",
+			most);
+	/* If they fill the .bin, each but one begins where another ends. */
+	return map->counts || map->tokens < most ||
+	       m->ends == order_mix64(0) - order_mix64(most * m->width) ||
+	       refuse(m, "its sequences are as long as the .bin, but overlap: pointers of merged "
+			 "files were not moved, or overflowed; write it again");
 }
 
 /*

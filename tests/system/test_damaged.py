@@ -205,6 +205,7 @@ TABLES = {
         ("sequence 0 begins at byte -6 and has 3", at(POINTERS, -6, 8)),  # and ends at 0
         ("sequence 0 begins at byte 14 and has 3 tokens of u16", at(POINTERS, 14, 8)),
         ("sequence 2 begins at byte 4 and has 2 tokens of u16; must", at(POINTERS + 16, 4, 8)),
+        ("are as long as the .bin, but overlap", at(POINTERS + 24, 0, 8)),
         ("sequence 0 begins at byte 1 and has 3 tokens of u16; must", at(POINTERS, 1, 8)),
         ("document boundary count is 5, which do not fill", more(b"abc")),
     ],
