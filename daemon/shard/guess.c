@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
 	ALIGN = 4,    /* tokens: an int64 that is read as u16 begins at a multiple of 4 */
@@ -129,9 +130,14 @@ static const char *foreign_u16(const struct sample *s)
 
 /* ---- doubts ---- */
 
-/* Describes a place that has one value only, as where nothing was written. */
-static void doubt_place(struct sample *s, uint32_t ones)
+/* Describes a place that has one value only, as where nothing was written; or one between these
+ * that is a hole of the file, as an interrupted download leaves them. */
+static void doubt_place(struct sample *s, const struct shard *shard)
 {
+	uint32_t ones = shard->facts.token_bytes == 2 ? UINT16_MAX : UINT32_MAX;
+	const struct bytes *b = shard->bytes;
+	off_t hole = b->plain && b->fd >= 0 ? lseek(b->fd, 0, SEEK_HOLE) : -1;
+
 	for (unsigned from = 0; from < s->n && !*s->text; from += s->each) {
 		unsigned end = s->n - from < s->each ? s->n : from + s->each, i = from;
 		uint32_t value = s->value[from];
@@ -145,6 +151,9 @@ static void doubt_place(struct sample *s, uint32_t ones)
 				", as in space that was never written",
 				sample_token(s, from), sample_token(s, end - 1), value);
 	}
+	if (!*s->text && hole >= 0 && (uint64_t)hole < b->size)
+		SAY(s, "has a hole at byte %jd, as in space that was never written",
+			(intmax_t)hole);
 }
 
 /* The number of different values. */
@@ -168,8 +177,9 @@ static unsigned kinds_of(const struct sample *s)
 }
 
 /* Describes what is odd about tokens, if something is. */
-static void doubt(struct sample *s, const struct shard_facts *facts)
+static void doubt(struct sample *s, const struct shard *shard)
 {
+	const struct shard_facts *facts = &shard->facts;
 	unsigned even = 0; /* tokens with an even index that are not 0 */
 	bool zero = true;  /* those with an odd one are */
 
@@ -177,7 +187,7 @@ static void doubt(struct sample *s, const struct shard_facts *facts)
 		zero &= i % 2 == 0 || s->value[i] == 0;
 		even += i % 2 == 0 && s->value[i] > 0;
 	}
-	doubt_place(s, facts->token_bytes == 2 ? UINT16_MAX : UINT32_MAX);
+	doubt_place(s, shard);
 	if (*s->text)
 		return;
 	unsigned kinds = s->n >= ENOUGH ? kinds_of(s) : 0;
@@ -210,7 +220,7 @@ static void judge(struct sample *s, const struct shard *shard)
 	else if (foreign)
 		SAY(s, "does not look like tokens: %s", foreign);
 	else
-		doubt(s, &shard->facts);
+		doubt(s, shard);
 	s->kind = wide	     ? SAMPLE_WIDE
 		  : foreign  ? SAMPLE_FOREIGN
 		  : *s->text ? SAMPLE_DOUBT
