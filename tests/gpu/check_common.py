@@ -109,7 +109,8 @@ class Session:
 
     def look(self, tokens=0):
         places = [field.data_ptr() for field in self.fields]
-        return self.client.look_into(tokens, 8, WINDOW, self.micro, 0, 8, 0, 0, *places)
+        version = self.client.shape()["version"]
+        return self.client.look_into(version, tokens, 8, WINDOW, self.micro, 0, 8, 0, 0, *places)
 
     def take(self, tokens=0):
         found = self.look(tokens)

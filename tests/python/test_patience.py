@@ -33,7 +33,8 @@ def client(daemon, **more):
 def take(client):
     """The positions of the next batch."""
     rows = numpy.empty((2, 4), numpy.int64)
-    found = client.look_into(0, 8, 0, len(rows[0]), 0, 8, 0, 0, *(row.ctypes.data for row in rows))
+    into = (0, 8, 0, len(rows[0]), 0, 8, 0, 0, *(row.ctypes.data for row in rows))
+    found = client.look_into(client.shape()["version"], *into)
     client.takes = found[1], False
     return rows[0].tolist()
 

@@ -11,6 +11,7 @@ enum { FIELDS = 6 };
 
 /* Arguments of look_into(): addresses (0: not wanted); and the results of pack(). */
 struct into {
+	uint64_t version;	/* of shape(), for which they were made */
 	uint64_t tokens;	/* [rows, width] of token_bytes, 4 or 8 */
 	uint64_t labels;	/* [rows, seq] of label_bytes, 4 or 8 */
 	uint64_t ids;		/* int64 [rows, seq], with */
@@ -154,6 +155,11 @@ static bool copy_rows(struct client *c, const struct tokend_batch *b, const stru
 
 /* ---- look_into() and take() ---- */
 
+uint64_t client_version(const struct client *c)
+{
+	return c->moves << 2 | tokend_annotations(c->t);
+}
+
 /*
  * Waits for the next batch, without taking it. Returns 1, 0 at the end, or an error.
  *
@@ -176,18 +182,16 @@ static PyObject *copy_batch(struct client *c, const struct tokend_batch *b, stru
 {
 	struct tokend_shape shape;
 
+	if (into->version != client_version(c))
+		return Py_NewRef(Py_False);
 	tokend_shape(c->t, &shape);
 	into->seq = (uint32_t)shape.seq_len;
-	if (b->rows != into->rows)
-		return raise_error(TOKEND_EARGUMENT,
-			"a signal handler or another thread sought during next(); call it again");
 	if (!copy_rows(c, b, into))
 		return NULL;
 	copy_fields(b, into);
 	if (into->ids)
 		pack(c->t, b, into);
-	return Py_BuildValue("IkIII", b->rows_valid, b->next, into->documents, into->longest,
-		tokend_annotations(c->t));
+	return Py_BuildValue("IkII", b->rows_valid, b->handle, into->documents, into->longest);
 }
 
 PyObject *client_look_into(PyObject *self, PyObject *args)
@@ -198,9 +202,9 @@ PyObject *client_look_into(PyObject *self, PyObject *args)
 	struct tokend_batch b;
 	int r;
 
-	if (!PyArg_ParseTuple(args, "kIIIkIkk|kkkkkk", &into.tokens, &into.token_bytes, &into.width,
-		    &into.rows, &into.labels, &into.label_bytes, &into.ids, &into.starts, &f[0],
-		    &f[1], &f[2], &f[3], &f[4], &f[5]) ||
+	if (!PyArg_ParseTuple(args, "kkIIIkIkk|kkkkkk", &into.version, &into.tokens,
+		    &into.token_bytes, &into.width, &into.rows, &into.labels, &into.label_bytes,
+		    &into.ids, &into.starts, &f[0], &f[1], &f[2], &f[3], &f[4], &f[5]) ||
 		!enter(c, true))
 		return NULL;
 	r = await_batch(c, &b);
@@ -208,7 +212,8 @@ PyObject *client_look_into(PyObject *self, PyObject *args)
 }
 
 /*
- * Takes the batch that the last look_into() copied.
+ * Takes the batch that look_into() copied. If it is not the next one any more, its tokens may be
+ * others: another thread took it, or the session moved.
  *
  * A setter, because Python calls signal handlers after a function returns, but not after an
  * assignment. So no handler's exception comes between it and a `return batch` that follows.
@@ -217,14 +222,14 @@ int client_set_takes(PyObject *self, PyObject *value, void *none)
 {
 	struct client *c = (struct client *)self;
 	struct tokend_batch b;
-	uint64_t next;
+	uint64_t handle;
 	int keep = 0, r;
 
 	(void)none;
-	if (!PyArg_ParseTuple(value, "k|p", &next, &keep) || !enter(c, true))
+	if (!PyArg_ParseTuple(value, "k|p", &handle, &keep) || !enter(c, true))
 		return -1;
 	r = await_batch(c, &b);
-	if (r > 0 && b.next == next && !PyErr_Occurred()) {
+	if (r > 0 && b.handle == handle && !PyErr_Occurred()) {
 		r = tokend_try_next(c->t, &b);
 		if (r > 0) {
 			PyErr_Clear(); /* of a warning: the batch is taken */

@@ -43,13 +43,13 @@ static PyObject *client_shape(PyObject *self, PyObject *none)
 
 	(void)none;
 	CALL(false, (tokend_shape(c->t, &s), 0),
-		Py_BuildValue("{sIsIsIsksksksksksdsksksIsO&sO&sO&}", "rows", s.rows,
+		Py_BuildValue("{sIsIsIsksksksksksdsksksIsksO&sO&sO&}", "rows", s.rows,
 			"window_tokens", s.window_tokens, "slots", s.slots, "seq_len", s.seq_len,
 			"rank", s.rank, "world", s.world, "lost_wakes", s.lost_wakes, "reattached",
 			s.reattached, "waited_s", (double)s.waited_ns / 1e9, "batches", c->batches,
-			"tokens", c->tokens, "annotations", tokend_annotations(c->t), "run",
-			from_path, tokend_run(c->t), "socket", from_path, tokend_socket(c->t),
-			"config", from_path, tokend_config(c->t)));
+			"tokens", c->tokens, "annotations", tokend_annotations(c->t), "version",
+			client_version(c), "run", from_path, tokend_run(c->t), "socket", from_path,
+			tokend_socket(c->t), "config", from_path, tokend_config(c->t)));
 }
 
 /* ---- position ---- */
@@ -74,8 +74,8 @@ static PyObject *client_seek(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "z#kkIp", &cursor, &n, &rank, &world, &rows, &again))
 		return NULL;
 	CALL(true,
-		(again ? tokend_seek_pass : tokend_seek)(
-			c->t, cursor, (size_t)n, rank, world, rows),
+		(c->moves++, (again ? tokend_seek_pass : tokend_seek)(
+				     c->t, cursor, (size_t)n, rank, world, rows)),
 		Py_NewRef(Py_None));
 }
 
@@ -106,7 +106,7 @@ static PyObject *client_set_mix(PyObject *self, PyObject *by_name)
 
 	if (!read_weights(&w, by_name))
 		return NULL;
-	CALL(true, tokend_set_mix(c->t, w.name, w.weight, w.n, &acts_from),
+	CALL(true, (c->moves++, tokend_set_mix(c->t, w.name, w.weight, w.n, &acts_from)),
 		PyLong_FromUnsignedLong(acts_from));
 }
 
@@ -155,13 +155,14 @@ static PyObject *client_obey(PyObject *self, PyObject *args)
 
 	if (!PyArg_ParseTuple(args, "ss", &kind, &text))
 		return NULL;
-	CALL(true, tokend_obey(c->t, kind, text, &acts_from), PyLong_FromUnsignedLong(acts_from));
+	CALL(true, (c->moves++, tokend_obey(c->t, kind, text, &acts_from)),
+		PyLong_FromUnsignedLong(acts_from));
 }
 
 static PyObject *client_undo(PyObject *self, PyObject *none)
 {
 	(void)none;
-	CALL(true, ((void)tokend_undo(c->t), 0), Py_NewRef(Py_None));
+	CALL(true, (c->moves++, (void)tokend_undo(c->t), 0), Py_NewRef(Py_None));
 }
 
 static PyObject *client_answer(PyObject *self, PyObject *args)
@@ -327,11 +328,12 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 /* Without a description: as the function of tokend.h with this name. */
 static PyMethodDef client_methods[] = {
 	{"look_into", client_look_into, METH_VARARGS,
-		"look_into(tokens, token_bytes, width, rows, labels, label_bytes, position_ids, "
-		"cu_seqlens, *fields)\n\n"
+		"look_into(version, tokens, token_bytes, width, rows, labels, label_bytes, "
+		"position_ids, cu_seqlens, *fields)\n\n"
 		"Waits for the next batch and copies it to these addresses, see struct into. "
-		"Returns (rows_valid, next, documents, longest, annotations), or None at the end "
-		"of the stream. Does not take the batch: set takes then."},
+		"Returns (rows_valid, handle, documents, longest); None at the end of the stream; "
+		"False if version is not that of shape() any more. Does not take the batch: set "
+		"takes then."},
 	{"shape", client_shape, METH_NOARGS, "Sizes, counters and names, as a dict."},
 	{"commit", client_commit, METH_VARARGS, NULL},
 	{"seek", client_seek, METH_VARARGS,
@@ -364,8 +366,8 @@ static PyMethodDef client_methods[] = {
 static PyGetSetDef client_members[] = {
 	{"cursor", get_cursor, NULL, "Bytes.", NULL},
 	{"takes", NULL, client_set_takes,
-		"Set it to (next, keep) to take the batch with the next of look_into(). "
-		"LookupError: another thread was faster. keep: release() releases it.",
+		"Set it to (handle, keep) to take the batch of look_into(). LookupError: it is not "
+		"the next one any more. keep: release() releases it.",
 		NULL},
 	{"position", get_number, NULL, NULL, (void *)&numbers[0]},
 	{"taken", get_number, NULL, NULL, (void *)&numbers[1]},

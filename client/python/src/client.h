@@ -25,6 +25,7 @@ struct client {
 	pthread_mutex_t turn, state;
 	bool yields; /* the call that waits unlocks `state` meanwhile */
 	uint64_t batches, tokens;
+	uint64_t moves;	   /* calls that may have moved the handle */
 	PyObject *notices; /* a list of those that were not given as warnings yet; or NULL */
 };
 
@@ -72,6 +73,9 @@ void on_notice(void *context, const char *line);
 
 /* ---- batch.c ---- */
 
+/* Another number after each move, and if a new daemon's batches have other annotations: what was
+ * made for batches before may not fit, or be of other rows. */
+uint64_t client_version(const struct client *c);
 PyObject *client_look_into(PyObject *self, PyObject *args);
 int client_set_takes(PyObject *self, PyObject *value, void *none);
 

@@ -227,20 +227,18 @@ class Batches:
         self.begin()
 
     def begin(self) -> None:
-        """Adapts to the shape of the batches, after an attach or a seek; and when a restarted
+        """Adapts to the shape of the batches, after an attach or a move; and when a restarted
         daemon's config differs. If it fails, look() tries again.
         """
-        self.stale: bool | None = None  # not done. The owner sets it True, also amid this
         shape, wanted, make = self._client.shape(), self.wanted, self.wanted.make
         self.micro, self.seq, window = shape["rows"], shape["seq_len"], shape["window_tokens"]
         self.end = Cursor(self._client.cursor).end  # of the stream
         self._cut = chunks(self.seq, wanted.cp) if wanted.cp else None
-        self._annotations = shape["annotations"]
         for asked, bit, keys in (
             (wanted.documents, DOCUMENTS, "documents: true and eos"),
             (wanted.loss_mask, LOSS_MASK, "loss_mask: true"),
         ):
-            if asked and not self._annotations & bit:
+            if asked and not shape["annotations"] & bit:
                 key = keys.partition(":")[0]
                 raise ArgumentError(
                     f"{key}: the stream has none; set {keys} in the daemon's config, or omit {key}="
@@ -251,7 +249,7 @@ class Batches:
         self._layout = BYTES[kind], width, BYTES[labels]
         # On a device labels are the tokens that follow, unless they depend on more: on a loss
         # mask, or on the window's end. Those the extension writes.
-        masked = self._annotations & LOSS_MASK
+        masked = shape["annotations"] & LOSS_MASK
         self._writes_labels = self.feed is None or masked or window <= self.seq
         # pinned, if it is copied to a device: otherwise the copy could wait for the step
         pinned, rows = wanted.device is not None, (self.micro, self.seq)
@@ -268,7 +266,7 @@ class Batches:
         if self._workers is not None:
             self._workers.begin()
         self._ahead: list[tuple[list[Any], tuple[int, ...]]] = []
-        self.stale = self.stale or False
+        self._version = shape["version"]  # last: a handler may raise, or seek
 
     def _arrays(self) -> tuple[list[Any], tuple[int, ...]]:
         """New arrays of one batch: tokens, labels, position_ids, cu_seqlens and fields; and the
@@ -280,11 +278,9 @@ class Batches:
         return arrays, (tokens, token_bytes, width, self.micro, labels, label_bytes, *rest)
 
     def look(self) -> tuple[Any, int, int] | None:
-        """The next batch, not yet taken, the position after it, and its rows without padding.
-        None at the end.
+        """The next batch, not yet taken, its handle, and its rows without padding. None at the
+        end.
         """
-        if self.stale is not False:
-            self.begin()
         wanted = self.wanted
         try:
             arrays, into = self._ahead.pop()
@@ -296,20 +292,20 @@ class Batches:
         tokens, labels, ids, starts, *fields = arrays
         if self.feed is not None:
             parts = 1 if self._writes_labels else 2
-            look = functools.partial(self._client.look_into, *into)
+            look = functools.partial(self._client.look_into, self._version, *into)
             tokens, found = self.feed.next(look, self.seq, parts)
         elif self._workers is not None:
-            found = self._workers.look(tokens, fields, into)
+            found = self._workers.look(tokens, fields, self._version, into)
         else:
-            found = self._client.look_into(*into)
+            found = self._client.look_into(self._version, *into)
         if found is None:
             return None
-        if self._transform is not None and self._workers is None:
-            self._transform.apply(self._client, tokens, fields)
-        valid, after, documents, longest, annotations = found
-        if annotations != self._annotations:
+        if not found:
             self.begin()
             return self.look()
+        if self._transform is not None and self._workers is None:
+            self._transform.apply(self._client, tokens, fields)
+        valid, handle, documents, longest = found
         batch = self._tokens_and_labels(tokens, labels, valid)
         batch.update(zip(self._shown, fields, strict=False))
         if wanted.documents:
@@ -317,7 +313,7 @@ class Batches:
             batch["cu_seqlens"] = self._there(starts[: documents + 1])
         if self._cut is not None:
             self._share(batch)
-        return batch, after, valid
+        return batch, handle, valid
 
     def _there(self, array: Any) -> Any:
         """On the device, if there is one. The copy is queued, and not waited for."""

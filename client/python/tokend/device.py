@@ -157,8 +157,8 @@ class Feed:
         while slot is None:  # another thread may take the batch that look() saw
             self._release()
             looked = look()
-            if looked is None:
-                return None, None
+            if not looked:
+                return None, looked
             self._register()
             slot = self._client.slot()
         address, rows, window, width, handle = slot

@@ -21,7 +21,7 @@ from .batch import Batch, Batches, Wanted
 from .cursor import SEEK, Cursor, cursor_of, edited, integer, named_weights
 from .doubts import Doubts
 from .errors import ArgumentError, Error
-from .requests import SAVES, Control, Request
+from .requests import Control, Request
 
 COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes")
 SAME: Any = "same"  # seek(group=): not given
@@ -246,16 +246,16 @@ class Loader:
         Error: of workers. Then the next call tries the same batch again: no batch is lost.
         """
         while True:
-            batch, after = self._look()
+            batch, handle = self._look()
             try:
                 # an assignment: a signal's handler that raises before it loses nothing
-                self._client.takes = after, self._batches.feed is not None
-            except LookupError:  # another thread was faster
+                self._client.takes = handle, self._batches.feed is not None
+            except LookupError:  # another thread was faster, or a handler moved the loader
                 continue
             return batch  # type: ignore[no-any-return]
 
     def _look(self) -> tuple[Any, int]:
-        """The next batch, not yet taken, and the position after it."""
+        """The next batch, not yet taken, and its handle."""
         begin = time.perf_counter()
         if groups.everyone() is not self._everyone():
             self._check_made()
@@ -266,9 +266,9 @@ class Loader:
         if found is None:
             self._ended = True
             raise StopIteration
-        batch, after, valid = found
+        batch, handle, valid = found
         self._doubts.found(self, gradients, valid)
-        return batch, after
+        return batch, handle
 
     def _is_over(self) -> bool:
         """Whether the next `for` begins at position 0, because every batch was taken."""
@@ -413,7 +413,6 @@ class Loader:
         """
         groups.compare(together, place)  # the others may be making their loaders
         # even if the others fail, this process is there
-        self._batches.stale = True
         self._client.seek(cursor, place["rank"], place["world"], place["micro_batch"], again)
         self._place = place
         self._ended, self._pass_begin = False, self.taken
@@ -425,7 +424,6 @@ class Loader:
         ArgumentError: an unknown dataset, an impossible weight, or a stream with epochs;
         DisagreementError: another process could not, or its shards differ. The mix then stays.
         """
-        self._batches.stale = True
         try:
             with self._agreed(self._control.group):
                 return self._client.set_mix(named_weights(weights))  # type: ignore[no-any-return]
@@ -511,10 +509,7 @@ class Loader:
                 "no group of them; pass group=, a gloo group of all processes that read this "
                 "stream (in JAX as in tokend's example train_jax.py)"
             )
-        request = self._control.step()
-        if request is not None and request.kind not in SAVES:
-            self._batches.stale = True
-        return request
+        return self._control.step()
 
     @property
     def should_stop(self) -> bool:
@@ -604,9 +599,9 @@ class _Pass:
             loader._pass = weakref.ref(self)
         try:
             while True:  # as Loader.__next__(), whose return a handler could interrupt
-                batch, after = loader._look()
+                batch, handle = loader._look()
                 try:
-                    loader._client.takes = after, loader._batches.feed is not None
+                    loader._client.takes = handle, loader._batches.feed is not None
                 except LookupError:
                     continue
                 return batch  # type: ignore[no-any-return]

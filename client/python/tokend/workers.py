@@ -58,9 +58,11 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
                 fields = [torch.empty(rows, dtype=torch.int64) for _ in FIELDS]
                 places = [field.data_ptr() for field in fields]
                 into = tokens.data_ptr(), 8, self._window, rows, 0, 8, 0, 0, *places
-                found = client.look_into(*into)
+                found = client.look_into(client.shape()["version"], *into)
                 if found is None:
                     return
+                if not found:  # a new daemon
+                    continue
                 self._transform.apply(client, tokens, fields)
                 client.takes = found[1], False
                 yield int(fields[0][0]), tokens
@@ -115,16 +117,15 @@ class Workers:
         self.waited_s = 0.0
 
     def begin(self) -> None:
-        """Called after an attach or a seek."""
+        """Called after an attach or a move."""
         client, shape = self._client, self._client.shape()
         self._end_workers()
-        self._at = client.taken  # when a result was taken from the DataLoader
-        self._held: tuple[Any, Any] | None = None  # that result
+        self._held: tuple[Any, Any] = None, None  # the last result taken from the DataLoader
         place = {
             **self._arguments,
             **{name: shape[name] for name in ("rank", "world", "socket", "config")},
             "micro_batch": shape["rows"],
-            "cursor": edited(SEEK, client.cursor, self._at),
+            "cursor": edited(SEEK, client.cursor, client.taken),
         }
         self._ended = multiprocessing.RawValue("b")
         loader = DataLoader(
@@ -138,26 +139,26 @@ class Workers:
         with torch.inference_mode(False), torch.device("cpu"):  # forked workers inherit these
             self._results = iter(loader)
 
-    def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
-        """look_into(*into), with the transformed rows in @tokens, int64 [b, window], and their
-        origin in @fields. It may be called again for the same batch.
+    def look(self, tokens: Any, fields: Any, version: int, into: tuple[int, ...]) -> Any:
+        """look_into(version, *into), with the transformed rows in @tokens, int64 [b, window], and
+        their origin in @fields. It may be called again for the same batch.
         """
-        here = self._client.taken  # raises in a forked child, or if the loader is closed
-        if self._held is None or here != self._at:  # that batch was taken
+        found = self._client.look_into(version, 0, *into[1:])
+        if not found:
+            return found
+        here = int(fields[0][0])
+        if here != self._held[0]:  # the batch before was taken
             if self._results is None:
                 self.begin()
             # if this call raises, a result may be lost, and the next one starts others
             results, self._results = self._results, None
             self._held = self._next(results)
-            self._at, self._results = here, results
-        found = self._client.look_into(0, *into[1:])
-        if found is None:
-            return None
+            self._results = results
         position, made = self._held
-        if position != int(fields[0][0]):
+        if position != here:
             raise Error(
-                f"workers: a worker is at position {position} instead of {int(fields[0][0])}; "
-                "report this, and seek to continue"
+                f"workers: a worker is at position {position} instead of {here}; report this, and "
+                "seek to continue"
             )
         torch.as_tensor(tokens, device="cpu")[:] = made  # whatever the default device
         return found
