@@ -79,7 +79,7 @@ KINDS = {
     "a directory": ("texts", files),
     "lines": ("a.jsonl", write_jsonl),
     "unusual lines": ("a.jsonl", unlike),
-    "gzip": ("a.jsonl.gz", packed),
+    "gzip": ("a.json.gz", packed),
     "zstd": ("a.jsonl.zst", packed),
     "strings": ("a.parquet", lambda *to: parquet(*to, encode=False)),
     "a dictionary": ("a.parquet", parquet),
@@ -106,7 +106,6 @@ def test_same_bytes_for_any_number_of_workers(directory, made):
         tokenize(source, "-o", directory / f"{workers}", *options)
     one, three = shards(directory / "1"), shards(directory / "3")
     assert one == three and len(one) > 10 and [*one] == [f"{i:05}.bin" for i in range(len(one))]
-    assert {len(data) for data in [*one.values()][:-1]} == {2 * 9_999}
 
 
 def test_a_template_names_what_begins_and_ends_a_document(directory, made):
@@ -163,9 +162,6 @@ def test_widths_and_eos(directory, made):
     ):
         assert text in refused(*ask("none", *more))
     assert not (directory / "none").exists()
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, SPECIAL: 1}))
-    words.save(str(directory / "words.json"))
-    assert "Missing [UNK]" in refused(*ask("words", "--tokenizer", directory / "words.json"))
 
 
 def test_a_tiktoken_file_does_not_contain_its_special_tokens(directory, monkeypatch):
@@ -189,7 +185,7 @@ def test_a_tiktoken_file_does_not_contain_its_special_tokens(directory, monkeypa
 # ---- files of all kinds, and long ones ----
 
 LEFT_OUT = {"image.png": b"\x89PNG\r\n\x1a\n\0\0", "empty.txt": b""}
-TEXTS = {"README.md": "# Žluťoučký kůň\n", "deep/er/a.py": "print()\n", "deep/b": "no ending"}
+TEXTS = {"README.md": "# Žluťoučký kůň\n", "deep/er/a.json": "{}\n", "deep/b": "no ending"}
 
 
 def test_any_text_below_a_directory(directory):
@@ -205,6 +201,7 @@ def test_any_text_below_a_directory(directory):
     wanted = sorted({**TEXTS, "rows.parquet": "a row"}.items())
     assert texts(directory / "out") == [text for _, text in wanted]
     assert "empty.txt: is empty\n" in said and "image.png: is not UTF-8 text\n" in said
+    assert "a.json: is taken as plain text" in said
 
 
 def test_a_long_text_is_one_document(directory, monkeypatch):
@@ -266,5 +263,10 @@ def test_columns_of_tokens(directory):
         (["--column", "input_ids", "--dtype", "u16"], "--column takes lists of tokens of u16"),
     ):
         assert text in refused(named, "-o", directory / "none" / "-".join(more), *more)
+    whole = (source / "d.arrow").read_bytes()
+    for data in (whole * 2, whole[:-8]):
+        (source / "d.arrow").write_bytes(data)
+        said = refused(source / "d.arrow", "--column", "input_ids", "-o", directory / "damaged")
+        assert "d.arrow: is damaged: the end marker of" in said
     said = tokenize(named, "-o", "none", code=2)[1]
     assert "pass --tokenizer for text, or --column" in said

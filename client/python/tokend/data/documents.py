@@ -1,4 +1,6 @@
-"""Reads documents from .txt, .jsonl (both also .gz, .zst), .parquet and .arrow files."""
+"""Reads documents from .txt, .jsonl (both also .gz, .zst), .json.gz, .json.zst, .parquet and .arrow
+files.
+"""
 
 import codecs
 import glob
@@ -18,11 +20,13 @@ LOOKED_AT_BYTES = 512 << 10
 PART = 32 << 20  # characters of a text; tokenizers need up to a hundred times that
 ROWS = 256  # of a table, in memory
 TEXTS, TABLES = ("txt", "jsonl", "parquet"), ("parquet", "arrow")
-ENDING = re.compile(r"\.(?:(txt|jsonl)(?:\.gz|\.zst)?|(parquet|arrow))$")
+ENDING = re.compile(r"\.(?:(txt|jsonl)(?:\.gz|\.zst)?|(parquet|arrow)|json\.(?:gz|zst))$")
 UNUSED = {"attention_mask", "labels", "loss_mask", "completion_mask", "assistant_masks"}  # columns
 TOKENIZERS = re.compile(r"tokenizer\.json|.*\.tiktoken")
 VALIDATION = {"val", "valid", "validation", "test", "dev", "eval", "held", "heldout"}  # in names
 NOT_TEXT = "is not UTF-8 text"
+MARKED = ".json", ".csv", ".tsv"  # texts with fields
+CONTINUED = b"\xff\xff\xff\xff"  # begins each message of Arrow 1.0
 DAMAGED = OSError, EOFError, ValueError, NotImplementedError, zlib.error  # zlib's, pyarrow's
 
 
@@ -73,18 +77,20 @@ def words_of(path):
     return set(re.findall("[a-z]+", path.lower()))
 
 
-def is_held_out(path):
-    """Is a part of the path a name as val.txt, test-00000-of-2.jsonl.gz or valid/? Not test_one.py:
-    it may be a text about tests.
+def _is_held_out(path, kind):
+    """Is it for validation by a word in its path, as c4-validation.jsonl? For text, a name must
+    consist of such words, as val.txt or valid/: test_one.py may be about tests.
     """
+    if kind != "txt":
+        return VALIDATION & words_of(path)
     names = [words_of(name.partition(".")[0]) - {"of"} for name in path.split("/")]
     return any(words and words <= VALIDATION for words in names)
 
 
-def _source(path, kinds, any_text):
-    """Returns the Source, or why it is left out."""
+def _source(path, below, kinds, any_text):
+    """Returns the Source, or why it is left out. @below: its path below what the user named."""
     status, ending = os.stat(path), ENDING.search(path)
-    kind = ending and (ending[1] or ending[2])
+    kind = ending and (ending[1] or ending[2] or "jsonl")
     if status.st_size == 0:
         return "is empty"
     if kind == "arrow" and os.path.basename(path).startswith("cache-"):
@@ -95,6 +101,8 @@ def _source(path, kinds, any_text):
         if TOKENIZERS.fullmatch(os.path.basename(path)):
             return "is a tokenizer"
         kind = "txt"
+    if _is_held_out(below, kind):
+        return "is for validation by its name"
     if any_text and kind not in TABLES and not _is_text(path):
         return NOT_TEXT
     if path.endswith(".zst") or kind in TABLES:
@@ -121,7 +129,7 @@ def _refuse_twice(sources):
     for path in (source.path for source in sources):
         whole = re.sub(r"\.(gz|zst)$", "", os.path.realpath(path))
         other = files.get(whole)
-        if parts := re.search(r"-\d+-of-(\d+)", whole):
+        if parts := re.search(r"\d+-of-(\d+)", whole):
             number, first = saves.setdefault(whole.replace(parts[0], ""), (parts[1], path))
             other = other or (first if number != parts[1] else None)
         if other:
@@ -136,35 +144,32 @@ def sources_of(paths, kinds, any_text, say):
     """
     sources, taken = [], {}
     for path in paths:
-        found, other = [], []
+        found, binary = [], []
         for file in _files(path):
-            real = os.path.realpath(file)
-            if real in taken:
-                source = f"is the same file as {taken[real]}"
-            else:
-                source = _source(file, kinds, any_text)
-            if (
-                file != path
-                and (any_text or os.path.isdir(path))
-                and is_held_out(os.path.relpath(file, path))
-            ):
-                source = "is for validation by its name"
+            below, status = "", os.stat(file)
+            if file != path and (any_text or os.path.isdir(path)):
+                below = os.path.relpath(file, path)
+            source = _source(file, below, kinds, any_text)
+            if other := taken.get((status.st_dev, status.st_ino)):  # by a link of any kind
+                source = f"is the same file as {other}"
             if isinstance(source, Source):
                 found.append(source)
-                taken[real] = file
+                taken[status.st_dev, status.st_ino] = file
             elif file == path:
                 raise Error(f"{path}: {source}; leave it out")
             else:
                 say(f"left out: {file}: {source}")
-                other += [file] if source == NOT_TEXT else []
+                binary += [file] if source == NOT_TEXT else []
         if not found:
             raise Error(f"{path}: has no documents; name other files")
         # zarr.json next to arrays, not the binaries in a directory of sources
-        if sum(map(os.path.getsize, other)) > 100 * sum(source.size for source in found):
+        if sum(map(os.path.getsize, binary)) > 100 * sum(source.size for source in found):
             raise Error(
-                f"{path}: nearly all of it, as {other[0]}, {NOT_TEXT}; name the files of text, or "
+                f"{path}: nearly all of it, as {binary[0]}, {NOT_TEXT}; name the files of text, or "
                 "a pattern in quotes"
             )
+        for plain in [s.path for s in found if s.kind == "txt" and s.path.endswith(MARKED)][:1]:
+            say(f"{plain}: is taken as plain text; for the texts in it alone, write them as .jsonl")
         sources += found
     _refuse_twice(sources)
     return sources
@@ -189,18 +194,27 @@ def _text(source, stream):
         lines, begins = following, False
 
 
+def _another(names):
+    return f"pass another --field, or --column, of {phrases.few(names)} (not one inside another)"
+
+
 def _jsonl(source, stream, field):
+    def made(pairs):
+        row = dict(pairs)
+        if len(row) < len(pairs) and [name for name, _ in pairs].count(field) > 1:
+            raise ValueError(f'"{field}" is there twice')
+        return row
+
+    decode = json.JSONDecoder(object_pairs_hook=made).decode
     for number, line in enumerate(stream, 1):
         if not line.strip(" \t\r\n"):
             continue
         where = f"{source.path}:{number}"
         try:
-            row = json.loads(line)
+            row = decode(line)
             content = row[field]
         except (KeyError, TypeError):
-            what = "write one object a line"
-            if isinstance(row, dict):
-                what = f"pass one of the object's own as --field: {phrases.few([*row])}"
+            what = _another([*row]) if isinstance(row, dict) else "write one object a line"
             raise Error(f'{where}: no field "{field}"; {what}') from None
         except (ValueError, RecursionError) as error:
             raise Error(f"{where}: invalid JSON: {error}; write one object a line") from None
@@ -210,22 +224,33 @@ def _jsonl(source, stream, field):
 def _opened(source, file, column):
     """Returns the names of a table's columns, and its batches."""
     if source.kind == "parquet":
-        opened = importlib.import_module("pyarrow.parquet").ParquetFile(file)
+        parquet = importlib.import_module("pyarrow.parquet")
+        opened = parquet.ParquetFile(file, page_checksum_verification=True)
         return opened.schema_arrow.names, opened.iter_batches(ROWS, columns=[column])
     ipc = importlib.import_module("pyarrow.ipc")
     if file.peek(6)[:6] == b"ARROW1":
         opened = ipc.open_file(file)
         batches = map(opened.get_batch, range(opened.num_record_batches))
     else:
-        opened = batches = ipc.open_stream(file)
+        end = bytes(4) if file.peek(4)[:4] != CONTINUED else CONTINUED + bytes(4)
+        opened = ipc.open_stream(file)
+        batches = _to_end(file, opened, end)
     return opened.schema.names, batches
+
+
+def _to_end(file, batches, end):
+    """pyarrow does not miss the end of an Arrow stream, and reads no second stream."""
+    yield from batches
+    file.seek(-len(end), os.SEEK_CUR)
+    if file.read() != end:
+        raise ValueError("the end marker of its Arrow stream is not at its end")
 
 
 def _table(source, file, column, doubt):
     row, (names, batches) = 0, _opened(source, file, column)
     if names.count(column) != 1:
-        what = f"pass another --field, or --column, of {phrases.few(names)}"
-        raise Error(f'{source.path}: has {names.count(column)} columns "{column}"; {what}')
+        many = f'has {names.count(column)} columns "{column}"'
+        raise Error(f"{source.path}: {many}; {_another(names)}")
     doubt(source.path, {*names} - {column})
     for batch in batches:
         for value in batch.column(column).to_pylist():
