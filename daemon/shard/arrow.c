@@ -410,25 +410,22 @@ static bool add_lists(struct arrow *a, const struct message *m, uint64_t items, 
 {
 	uint32_t width = a->column.offset_bytes;
 	struct bytes_array offsets = {.b = a->s->b, .count = m->rows + 1, .width = width};
-	uint64_t last = 0;
+	uint64_t last = 0, at;
 
 	if (m->rows == 0)
 		return true;
 	if (!find_buffer(a, m, 1, "offsets", offsets.count, width, &offsets.at))
 		return false;
-	for (uint64_t i = 0; i < offsets.count; i++) {
-		const uint8_t *item = bytes_item(&offsets, i, a->s->fault);
-
-		if (!item)
+	for (uint64_t i = 0; i <= m->rows; i++) {
+		if (!bytes_next(&offsets, &at, a->s->fault))
 			return false;
-		int64_t at = width == 4 ? (int32_t)bytes_u32(item) : (int64_t)bytes_u64(item);
-
-		if (!check(a, at, last, items, "offset %" PRIu64, i))
+		if (width == 4)
+			at = (uint64_t)(int32_t)at;
+		if (!check(a, (int64_t)at, last, items, "offset %" PRIu64, i))
 			return false;
 		if (i > 0)
-			map_add(a->s->map, values + last * a->s->map->width, (uint64_t)at - last,
-				false);
-		last = (uint64_t)at;
+			map_add(a->s->map, values + last * a->s->map->width, at - last, false);
+		last = at;
 	}
 	return true;
 }

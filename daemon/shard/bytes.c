@@ -252,16 +252,25 @@ bool bytes_begin(const struct bytes *b, void *to, size_t n, struct fault *fault)
 
 /* ---- arrays ---- */
 
-const uint8_t *bytes_item(struct bytes_array *array, uint64_t i, struct fault *fault)
+bool bytes_next(struct bytes_array *array, uint64_t *item, struct fault *fault)
 {
-	uint64_t most = sizeof(array->chunk) / array->width, in = i % most, left = array->count - i,
-		 n = left < most ? left : most;
+	if (array->begin == array->end) {
+		uint64_t most = sizeof(array->chunk) / array->width,
+			 n = array->count < most ? array->count : most;
 
-	assert(i < array->count);
-	if (in == 0 && !bytes_read(array->b, array->at + i * array->width, array->chunk,
-			       n * array->width, fault))
-		return NULL;
-	return array->chunk + in * array->width;
+		assert(n > 0);
+		if (!bytes_read(array->b, array->at, array->chunk, n * array->width, fault))
+			return false;
+		array->begin = 0;
+		array->end = (uint32_t)n * array->width;
+		array->at += array->end;
+		array->count -= n;
+	}
+	const uint8_t *at = array->chunk + array->begin;
+
+	*item = array->width == 4 ? bytes_u32(at) : bytes_u64(at);
+	array->begin += array->width;
+	return true;
 }
 
 /* ---- names ---- */

@@ -154,16 +154,17 @@ static inline bool bytes_grow(void **array, size_t *room, size_t needed, size_t 
 __attribute__((format(printf, 5, 6))) bool bytes_check(
 	struct fault *fault, int64_t value, uint64_t least, uint64_t most, const char *what, ...);
 
-/* An array in a source, for reading all items in order, many at a time. */
+/* An array of integers in a source, which are read in order, many at a time. */
 struct bytes_array {
 	const struct bytes *b;
-	uint64_t at, count; /* offset of the first item; number of items */
-	uint32_t width;	    /* bytes of an item */
+	uint64_t at, count; /* of the items that are not in the chunk */
+	uint32_t width;	    /* of an item: 4 or 8 bytes */
+	uint32_t begin, end;
 	uint8_t chunk[16 << 10];
 };
 
-/* Item @i: call it with 0, 1, 2, … The result is valid until the next call. NULL: @fault. */
-const uint8_t *bytes_item(struct bytes_array *array, uint64_t i, struct fault *fault);
+/* The next item, which must exist. False: @fault. */
+bool bytes_next(struct bytes_array *array, uint64_t *item, struct fault *fault);
 
 /* Little-endian integers at any address. */
 static inline uint16_t bytes_u16(const void *p)

@@ -19,17 +19,12 @@ enum { METADATA_MOST = 4096 /* bytes that are read */ };
 static bool read_ends(const struct shard_scan *s)
 {
 	struct bytes_array ends = {.b = s->index, .count = s->index->size / 8, .width = 8};
-	uint64_t last = 0, tokens = s->b->size / s->map->width;
+	uint64_t last = 0, tokens = s->b->size / s->map->width, n = ends.count, end;
 
-	for (uint64_t i = 0; i < ends.count; i++) {
-		const uint8_t *item = bytes_item(&ends, i, s->fault);
-
-		if (!item)
-			return false;
-		uint64_t end = bytes_u64(item);
-
-		if (!bytes_check(s->fault, end, last, tokens,
-			    ".ds.index: the end of document %" PRIu64, i))
+	for (uint64_t i = 0; i < n; i++) {
+		if (!bytes_next(&ends, &end, s->fault) ||
+			!bytes_check(s->fault, end, last, tokens,
+				".ds.index: the end of document %" PRIu64, i))
 			return false;
 		map_add(s->map, last * s->map->width, end - last, false);
 		last = end;

@@ -6,21 +6,10 @@
 #include "daemon/shard/format.h"
 
 #include <inttypes.h>
-#include <string.h>
-
-/* Compressed files need no .bin in their names: shard.zst, shard.00001.zst. */
-static bool is_bare(const char *path)
-{
-	const char *at = strchr(bytes_name(path), '.');
-
-	if (at && at[1] >= '0' && at[1] <= '9')
-		at += 1 + strspn(at + 1, "0123456789");
-	return at && (strcmp(at, ".zst") == 0 || strcmp(at, ".zstd") == 0);
-}
 
 static bool flat_recognise(const struct bytes *b)
 {
-	return bytes_ending(b->path, ".npy") || (!b->plain && is_bare(b->path));
+	return bytes_ending(b->path, ".npy");
 }
 
 static bool flat_scan(const struct shard_scan *s)

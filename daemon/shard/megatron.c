@@ -119,23 +119,22 @@ static bool walk_sequences(struct megatron *m)
 {
 	struct map *map = m->s->map;
 	uint64_t at = HEADER_BYTES, n = m->sequences, most = m->s->b->size / m->width;
+	uint64_t item, pointer = 0;
 	struct bytes_array lengths = {.b = m->s->index, .at = at, .count = n, .width = 4};
 	struct bytes_array pointers = {.b = m->s->index, .at = at + 4 * n, .count = n, .width = 8};
 
 	map->scattered = map->counts;
 	for (uint64_t i = 0; i < n && map->tokens <= most; i++) {
-		const uint8_t *item = bytes_item(&lengths, i, m->s->fault);
-
-		if (!item)
+		if (!bytes_next(&lengths, &item, m->s->fault))
 			return false;
-		int32_t length = (int32_t)bytes_u32(item);
+		int32_t length = (int32_t)item;
 
 		if (!check(m, length, 0, INT32_MAX, "length of sequence %" PRIu64, i))
 			return false;
-		if (!map->counts && (!(item = bytes_item(&pointers, i, m->s->fault)) ||
-					    !check_sequence(m, i, length, bytes_u64(item))))
+		if (!map->counts && (!bytes_next(&pointers, &pointer, m->s->fault) ||
+					    !check_sequence(m, i, length, pointer)))
 			return false;
-		map_add(map, map->counts ? 0 : bytes_u64(item), (uint64_t)length, false);
+		map_add(map, pointer, (uint64_t)length, false);
 	}
 	if (map->tokens > most)
 		return refuse(m,

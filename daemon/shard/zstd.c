@@ -339,37 +339,34 @@ static bool make_frames(struct source *s, uint64_t most, struct fault *fault)
 /* Reads the table that ends with @footer. Bits 2 to 6 of its descriptor are reserved. */
 static bool read_table(struct source *s, const uint8_t *footer, struct fault *fault)
 {
-	struct bytes_array table = {
-		.b = s->file, .count = bytes_u32(footer), .width = footer[4] & 0x80 ? 12 : 8};
-	uint64_t content = table.count * table.width + FOOTER_BYTES, size = s->file->size, from = 0,
+	uint64_t frames = bytes_u32(footer), words = footer[4] & 0x80 ? 3 : 2,
+		 content = 4 * words * frames + FOOTER_BYTES, size = s->file->size, from = 0,
 		 end = content + SKIPPABLE_BYTES <= size ? size - content - SKIPPABLE_BYTES : 0;
+	struct bytes_array table = {
+		.b = s->file, .at = end + SKIPPABLE_BYTES, .count = words * frames, .width = 4};
+	uint64_t length, decoded, checksum = 0;
 	uint8_t head[SKIPPABLE_BYTES];
 	char none;
 
 	if (!bytes_read(s->file, end, head, sizeof(head), fault))
 		return false;
 	if (bytes_u32(head) != table_magic || bytes_u32(head + 4) != content ||
-		table.count > end / SKIPPABLE_BYTES || (footer[4] & 0x7c))
+		frames > end / SKIPPABLE_BYTES || (footer[4] & 0x7c))
 		return fault_data(fault,
 			"seek table: number of frames is %" PRIu64
 			" and descriptor 0x%02x, but no such table, after that many frames, is at "
 			"the end of the file's %" PRIu64 " bytes",
-			table.count, footer[4], size);
-	if (!make_frames(s, table.count, fault))
+			frames, footer[4], size);
+	if (!make_frames(s, frames, fault))
 		return false;
-	s->checksums = table.width == 12;
-	table.at = end + SKIPPABLE_BYTES;
-	for (uint64_t i = 0; i < table.count; i++) {
-		const uint8_t *entry = bytes_item(&table, i, fault);
-
-		if (!entry)
+	s->checksums = words == 3;
+	for (uint64_t i = 0; i < frames; i++) {
+		if (!bytes_next(&table, &length, fault) || !bytes_next(&table, &decoded, fault) ||
+			(s->checksums && !bytes_next(&table, &checksum, fault)))
 			return false;
-		uint32_t length = bytes_u32(entry), decoded = bytes_u32(entry + 4);
-
 		if (length > end - from)
 			break;
-		if (s->checksums)
-			s->frame[i].checksum = bytes_u32(entry + 8);
+		s->frame[i].checksum = (uint32_t)checksum;
 		if (!add_frame(s, length, decoded, fault))
 			return false;
 		/* It is never read, so it must be empty: otherwise tokens would be lost. */
@@ -377,7 +374,7 @@ static bool read_table(struct source *s, const uint8_t *footer, struct fault *fa
 			return false;
 		from += length;
 	}
-	return (from == end && s->count == table.count) ||
+	return (from == end && s->count == frames) ||
 	       fault_data(fault,
 		       "seek table: its frames do not end where it begins, at byte %" PRIu64
 		       ": frame %" PRIu64 " begins at byte %" PRIu64,
