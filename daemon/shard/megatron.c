@@ -129,8 +129,8 @@ static bool walk_sequences(struct megatron *m)
 			return false;
 		int32_t length = (int32_t)item;
 
-		if (!check(m, length, 0, INT32_MAX, "length of sequence %" PRIu64, i))
-			return false;
+		if (length < 0)
+			return check(m, length, 0, INT32_MAX, "length of sequence %" PRIu64, i);
 		if (!map->counts && (!bytes_next(&pointers, &pointer, m->s->fault) ||
 					    !check_sequence(m, i, length, pointer)))
 			return false;
