@@ -9,6 +9,7 @@
 enum {
 	CHUNK_BYTES = 32 * 1024, /* stored tokens that are read and converted at a time */
 	LARGE_FRAME = 32 << 20,	 /* warn about the memory of larger frames */
+	HEADER_MOST = 256,	 /* bytes of a sample's shape: 63 dimensions of 4 bytes */
 };
 
 uint32_t shard_served(enum shard_type type, const struct shard_hint *hint)
@@ -186,12 +187,14 @@ static uint64_t extent(const struct shard *shard, struct map_span *from, uint64_
 
 /*
  * Sets the header that must be before the span with @token, unless it was compared. Where it cannot
- * state another type, tokens after the first one are where they seem to be, whatever it is.
+ * state another type, tokens that a header of 63 dimensions would not reach are where they seem to
+ * be, whatever it is.
  */
 static void find_header(const struct shard *shard, const struct map_span *span, uint64_t token,
 	bool compared, struct shard_place *place)
 {
-	unsigned least = token == span->begin ? 1 : compared ? 3 : 2;
+	uint64_t after = (token - span->begin) * shard_type_bytes(shard->facts.type);
+	unsigned least = after < HEADER_MOST ? 1 : compared ? 3 : 2;
 
 	place->header_bytes = shard->map.presumed < least
 				      ? 0

@@ -179,12 +179,15 @@ def test_damaged_side_files_stop_the_stream(place, written, io):
 
 @pytest.mark.parametrize("io", ["pread", "auto"])
 def test_another_shape_in_a_large_mds_shard_stops_the_stream(place, io):
-    """Its sample is as long as all others. None of its bytes is served, read fast or slowly."""
+    """Its sample is as long as all others. No byte of its header is served, read fast or slowly."""
     rows = [numpy.full(600, i, "<i4") for i in range(1000)]
     rows[700] = rows[700][:599].reshape(1, 1, 599)
     mds(place.file("d"), rows, None)
+    rows[598] = rows[598][:598].reshape(1, 1, 1, 1, 598)
+    mds(place.file("u"), rows, None)
     stream = {"seed": 1, "seq_len": 600, "extra": 0, "datasets": [{"name": "d", "path": "d"}]}
-    daemon = Daemon(place, place.config(io=io, streams={"rows": stream}))
+    joined = {**stream, "seq_len": 599, "datasets": [{"name": "u", "path": "u", "shuffle": "none"}]}
+    daemon = Daemon(place, place.config(io=io, streams={"rows": stream, "joined": joined}))
     client = Client(daemon.socket).attach(stream="rows", micro=1)
     seen = []
     with pytest.raises(Refused) as refused:
@@ -195,6 +198,8 @@ def test_another_shape_in_a_large_mds_shard_stops_the_stream(place, io):
     words = "must be that of one dimension and 600 tokens of i32"
     assert has(refused.value.packet["text"], "shard shard.00000.mds at token 420000", words)
     assert 9 < len(seen) < 1000 and 700 not in seen
+    code, out, err = cat(daemon, "joined", "--start", 599)  # token 1 of sample 598
+    assert code == 1 and not out and words in err, (code, out, err)
 
 
 def rows(path, tokens):
@@ -207,11 +212,7 @@ def some_rows(path, tokens):
 
 
 def both(first, second):
-    def write(path, tokens):
-        first(path, tokens)
-        second(path[:-1] + "b", tokens)
-
-    return write
+    return lambda path, tokens: (first(path, tokens), second(path[:-1] + "b", tokens))
 
 
 as_u32 = put(".npy", lambda tokens: npy(tokens.astype("<u4")))
