@@ -315,7 +315,9 @@ static bool read_front(struct mds *m)
 	m->front = malloc(m->front_bytes);
 	if (!m->front)
 		return fault_memory(m->s->fault);
-	if (!bytes_begin(m->s->b, m->front, m->front_bytes, m->s->fault))
+	/* Tokens are where a frame says of which the checksum is right. */
+	if (!(m->s->map->counts ? bytes_begin(m->s->b, m->front, m->front_bytes, m->s->fault)
+				: bytes_read(m->s->b, 0, m->front, m->front_bytes, m->s->fault)))
 		return false;
 	/* They ascend from what was read before to the end of the file. */
 	for (uint64_t i = 0; i <= m->samples; last = offset(m, i++))

@@ -358,3 +358,5 @@ def test_files_of_mds_that_its_index_does_not_list(directory):
     assert "index.json it has " in facts(shards[1], refused=True)
     shards[1].unlink()
     assert "is 'shard.00001.mds', but there is no such file" in facts(shards[0], refused=True)
+    shards[1].mkdir()
+    assert "there is no such file" in facts(shards[0], refused=True)

@@ -404,14 +404,6 @@ def test_lengths_of_other_columns_of_mds(directory):
     assert "sample 500: its lengths and columns take" in facts(path, refused=True)
 
 
-def test_a_listed_shard_of_mds_that_is_none(directory):
-    rows = RANDOM.integers(0, 1000, (40, 64)).astype("<i4")
-    first, second, *_ = rows_in_shards(directory / "d", rows)
-    second.unlink()
-    second.mkdir()
-    assert "there is no such file" in facts(first, refused=True)
-
-
 def test_small_shards_of_documents(directory):
     """All samples of a shard may have one length by chance, and some may be empty."""
     samples = [RANDOM.integers(0, 1000, n).astype("<i4") for n in (400, 300, 500, 200, 700)]
