@@ -108,7 +108,7 @@ CASES = {
     "a part of the range": case(SOUND, "from=100 to=223 outside=177", args="--from 100 --to 223"),
     # restarts and rescales
     "another world": case(WORLDS, "to=640 generations=2 void=400"),
-    "one rank anew": case(SPARE, "to=480 generations=1 void=80"),
+    "one rank anew": case(SPARE, "to=480 generations=1 void=80", "again, but not rank 0: give"),
     "late ranks": case(
         "2x2@0+25:0 3x2@100+20:0 2x2@0+25:1 3x2@100+20:1 3x2@100+20:2",
         "to=220 generations=2 void=0",

@@ -390,6 +390,25 @@ static bool taken_twice(const struct proof *p, FILE *why)
 	return true;
 }
 
+/* Rows have no times, so nobody knows which were first. A rank whose rows count there, although it
+ * did not begin again, may have a record that was not given. */
+static void name_void(const struct proof *p, FILE *verdict)
+{
+	const struct record_section *s = p->peer->section, *end = s + p->peer->sections;
+	const struct record_section *undone = p->undone;
+
+	fprintf(verdict,
+		"; %" PRIu64 " rows are void, first those of %s from %" PRIu64
+		" on, where rank %" PRIu64 " began again",
+		p->voided, undone->file->path, undone->limit, undone->begin.rank);
+	while (s < end && (s->generation != undone->generation ||
+				  s->begin.position >= undone->limit || s->last <= undone->limit))
+		s++;
+	if (s < end)
+		fprintf(verdict, ", but not rank %" PRIu64 ": give all its records", s->begin.rank);
+	fputs("; if both processes ran at once, they were trained on twice", verdict);
+}
+
 /* Sets @run to the run of a file that a Loader named, RUN.RANK-PEER.PID-TIME.record. Returns the
  * length of its name; 0: it has none. */
 static int run_of(const struct record_file *file, const char **run)
@@ -441,13 +460,8 @@ static void write_verdict(const struct proof *p, FILE *to)
 		if (p->peer->rewinding)
 			fputs("; ", to);
 		clock_was_set(p, to);
-		if (p->voided > 0) /* rows have no times */
-			fprintf(to,
-				"; %" PRIu64 " rows are void, first those of %s from %" PRIu64
-				" on, where rank %" PRIu64 " began again; if both processes ran at "
-				"once, they were trained on twice",
-				p->voided, p->undone->file->path, p->undone->limit,
-				p->undone->begin.rank);
+		if (p->voided > 0)
+			name_void(p, to);
 	}
 	name_runs(p->records, to);
 }

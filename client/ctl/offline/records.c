@@ -195,35 +195,23 @@ static bool scan_entries(struct records *r, const uint64_t (*entry)[2], uint64_t
 
 /* ---- which rows count, by the rules in proto/record.h ---- */
 
-/* Compares by the first of five numbers that differ. */
-static int compare(const uint64_t x[5], const uint64_t y[5])
+/* Of a peer and pass, by time; @ranks not NULL: of a generation and rank, by time. */
+static int by_time(const void *a, const void *b, void *ranks)
 {
-	size_t i = 0;
+	const struct record_section *const of[] = {a, b};
+	uint64_t key[2][5];
+	size_t n = 0;
 
-	while (i < 4 && x[i] == y[i])
-		i++;
-	return x[i] < y[i] ? -1 : x[i] > y[i];
-}
-
-#define KEY(s, first, second, third)                                                               \
-	((uint64_t[]){first, second, third, (uintptr_t)(s)->file, (s)->entry})
-
-/* Of a peer and pass, by time. */
-static int by_time(const void *a, const void *b)
-{
-	const struct record_section *x = a, *y = b;
-
-	return compare(KEY(x, x->begin.peer, x->pass, x->begin.time_ns),
-		KEY(y, y->begin.peer, y->pass, y->begin.time_ns));
-}
-
-/* Of a rank of a generation, by time. */
-static int by_rank(const void *a, const void *b)
-{
-	const struct record_section *x = a, *y = b;
-
-	return compare(KEY(x, (uintptr_t)x->generation, x->begin.rank, x->begin.time_ns),
-		KEY(y, (uintptr_t)y->generation, y->begin.rank, y->begin.time_ns));
+	for (int i = 0; i < 2; i++) {
+		key[i][0] = ranks ? (uintptr_t)of[i]->generation : of[i]->begin.peer;
+		key[i][1] = ranks ? of[i]->begin.rank : of[i]->pass;
+		key[i][2] = of[i]->begin.time_ns;
+		key[i][3] = (uintptr_t)of[i]->file;
+		key[i][4] = of[i]->entry;
+	}
+	while (n < 4 && key[0][n] == key[1][n])
+		n++;
+	return key[0][n] < key[1][n] ? -1 : key[0][n] > key[1][n];
 }
 
 /* ---- generations ---- */
@@ -293,7 +281,7 @@ static void set_limits(struct record_peer *p)
 {
 	uint64_t limit = UINT64_MAX; /* a later generation makes rows from here on void */
 
-	qsort(p->section, p->sections, sizeof(*p->section), by_rank);
+	qsort_r(p->section, p->sections, sizeof(*p->section), by_time, p);
 	for (size_t i = p->sections; i-- > 0;) {
 		struct record_section *s = &p->section[i];
 		const struct record_section *later = i + 1 < p->sections ? s + 1 : NULL;
@@ -406,7 +394,7 @@ static bool number_passes(struct records *r)
 /* Fills in r->passes, the peers, and limit and last of each section. */
 static bool judge_records(struct records *r)
 {
-	qsort(r->section, r->sections, sizeof(*r->section), by_time);
+	qsort_r(r->section, r->sections, sizeof(*r->section), by_time, NULL);
 	r->peer = calloc(r->sections, sizeof(*r->peer));
 	r->generation = calloc(r->sections, sizeof(*r->generation));
 	r->force = calloc(r->sections, sizeof(*r->force));
@@ -415,7 +403,7 @@ static bool judge_records(struct records *r)
 		return ctl_error(PHRASE_MEMORY);
 	if (!number_passes(r))
 		return false;
-	qsort(r->section, r->sections, sizeof(*r->section), by_time);
+	qsort_r(r->section, r->sections, sizeof(*r->section), by_time, NULL);
 	for (size_t i = 0; i < r->sections; i++) {
 		const struct record_section *s = &r->section[i];
 
