@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
@@ -83,12 +82,6 @@ def unshifted(labels: Any, module: Any) -> Any:
 # ---- frameworks ----
 
 
-def _gradients() -> bool | None:
-    """Of NumPy's batches: they may train another framework, but not under torch's no_grad()."""
-    records = getattr(sys.modules.get("torch"), "is_grad_enabled", None)  # if it is imported
-    return None if records is None or records() else False
-
-
 class Framework:
     """torch or NumPy: makes the arrays that the extension fills."""
 
@@ -96,11 +89,9 @@ class Framework:
         self.module, self.name = module, module.__name__
         self.address: Callable[[Any], int] = lambda array: array.__array_interface__["data"][0]
         self.cpu = {}
-        self.gradients: Callable[[], bool | None] = _gradients
         self.normal: Callable[[], Any] = contextlib.nullcontext
         if self.name == "torch":
             self.address = module.Tensor.data_ptr
-            self.gradients = module.is_grad_enabled
             # a later batch may not be for inference
             self.normal = functools.partial(module.inference_mode, False)
             self.cpu = {"device": module.device("cpu")}  # whatever the program's default device

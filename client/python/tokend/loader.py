@@ -280,11 +280,15 @@ class Loader:
         return self._batches.end is not None and self._doubts.is_left(self._gradients())
 
     def _gradients(self) -> bool | None:
-        """Whether torch records gradients. None: unknown, also because a thread that takes batches
-        for the one that made the loader has a mode of its own. If it calls no_grad(), it means it.
+        """Whether torch records gradients. None: unknown, because NumPy's batches may train another
+        framework, or a thread that takes batches for the one that made the loader has a mode of its
+        own. But no_grad() is meant, whoever calls it.
         """
-        records = self._batches.wanted.make.gradients()
-        return records if not records or threading.get_ident() == self._thread else None
+        records = getattr(sys.modules.get("torch"), "is_grad_enabled", None)  # if it is imported
+        if records is not None and not records():
+            return False
+        of_torch = self._batches.wanted.make.name == "torch"
+        return True if of_torch and threading.get_ident() == self._thread else None
 
     def _begin_again(self) -> None:
         """Begins another pass, for its first batch. No other process is asked, because all of them
