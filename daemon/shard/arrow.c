@@ -237,27 +237,11 @@ static bool read_column(
 	return !a->failed;
 }
 
-static bool check_column(struct arrow *a, bool text, const char *all)
-{
-	const struct column *c = &a->column;
-
-	if (!c->fits)
-		return refuse(a,
-			"column '%s' is of type %s; tokens must be integers or lists of integers",
-			c->name, types[c->of].name);
-	if (c->of == TYPE_FIXED_LIST && !check(a, c->list_size, 1, INT32_MAX, "a list's listSize"))
-		return false;
-	return a->columns.wanted || c->of != TYPE_INT || !text ||
-	       refuse(a,
-		       "column '%s' has one number a row, next to text, as a count has; if it does "
-		       "hold tokens, set `column: %s`; columns: %s",
-		       c->name, c->name, all);
-}
-
 /* Chooses the config's column; otherwise tokens, input_ids or the only one. Counts the others. */
 static bool read_schema(struct arrow *a, uint64_t schema)
 {
 	const char *wanted = a->columns.wanted;
+	const struct column *ours = &a->column;
 	bool text = false;
 	char all[120] = "";
 	const struct vector fields = fb_vector(a, schema, SCHEMA_FIELDS, 4);
@@ -276,7 +260,7 @@ static bool read_schema(struct arrow *a, uint64_t schema)
 		text |= c.of == TYPE_STRING || c.of == TYPE_LARGE_STRING;
 		snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", c.name);
 	}
-	if (a->columns.best < 2 && (wanted || a->columns.times != 1 || !a->column.fits))
+	if (a->columns.best < 2 && (wanted || a->columns.times != 1 || !ours->fits))
 		return refuse(a,
 			"no column is called '%.64s'; set `column` to the one with the tokens, of: "
 			"%s",
@@ -284,7 +268,17 @@ static bool read_schema(struct arrow *a, uint64_t schema)
 	if (a->columns.times > 1)
 		return refuse(
 			a, "two columns are called '%s'; must be exactly one", a->column.name);
-	return check_column(a, text, all);
+	if (!ours->fits)
+		return refuse(a,
+			"column '%s' is of type %s; tokens must be integers or lists of integers",
+			ours->name, types[ours->of].name);
+	if (!wanted && ours->of == TYPE_INT && text)
+		return refuse(a,
+			"column '%s' has one number a row, next to text, as a count has; if it "
+			"does hold tokens, set `column: %s`; columns: %s",
+			ours->name, ours->name, all);
+	return ours->of != TYPE_FIXED_LIST ||
+	       check(a, ours->list_size, 1, INT32_MAX, "a list's listSize");
 }
 
 /* ---- messages ---- */

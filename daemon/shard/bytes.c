@@ -105,19 +105,19 @@ bool bytes_settled(const struct bytes *b, struct fault *fault)
 
 static struct bytes *open_file(int fd, const char *path, struct fault *fault)
 {
-	struct bytes *b = calloc(1, sizeof(*b));
 	bool owns_fd = fd < 0;
+	struct bytes *b;
 	struct stat st;
 
 	/* O_NONBLOCK: open() would wait for the writer of a FIFO. */
 	if (owns_fd)
 		fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (!b)
-		fault_memory(fault);
-	else if (fd < 0 || fstat(fd, &st) != 0)
+	if (fd < 0 || fstat(fd, &st) != 0)
 		fault_errno(fault, errno, "", "%s", strerror(errno));
 	else if (!S_ISREG(st.st_mode))
 		fault_data(fault, PHRASE_NOT_FILE "; a shard must be one");
+	else if (!(b = malloc(sizeof(*b))))
+		fault_memory(fault);
 	else {
 		*b = (struct bytes){.path = path,
 			.size = (uint64_t)st.st_size,
@@ -132,7 +132,6 @@ static struct bytes *open_file(int fd, const char *path, struct fault *fault)
 	}
 	if (owns_fd && fd >= 0)
 		close(fd);
-	free(b);
 	return NULL;
 }
 
@@ -154,17 +153,14 @@ static struct bytes *open_object(
 	const struct objects *objects, const char *path, struct fault *fault)
 {
 	struct object object;
-	struct bytes *b = malloc(sizeof(*b) + sizeof(object));
-	bool found = objects->find(objects->context, path, &object);
+	struct bytes *b = NULL;
 
-	if (!b)
-		fault_memory(fault);
-	else if (!found)
+	if (!objects->find(objects->context, path, &object))
 		fault_data(fault, "is not among the listed objects");
-	if (!b || !found) {
-		free(b);
+	else if (!(b = malloc(sizeof(*b) + sizeof(object))))
+		fault_memory(fault);
+	if (!b)
 		return NULL;
-	}
 	object.block = STORE_BLOCK_BYTES;
 	while (object.block < BLOCK_MOST && (uint64_t)object.block * BLOCKS < object.size)
 		object.block *= 2;

@@ -40,11 +40,6 @@ bool shard_list_add_between(struct shard_list *list, const char *before, const c
 	return true;
 }
 
-bool shard_list_add(struct shard_list *list, const char *name, struct fault *fault)
-{
-	return shard_list_add_between(list, "", name, NULL, 0, fault);
-}
-
 static int by_name(const void *a, const void *b, void *paths)
 {
 	const uint32_t *x = a, *y = b;

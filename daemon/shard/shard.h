@@ -125,11 +125,11 @@ struct shard_list {
  * an empty list is not. False: @list is empty; @fault gives the path.
  */
 bool shard_list_read(struct shard_list *list, const char *path, struct fault *fault);
-/* Appends a name. False: out of memory, or the names exceed 4 GiB in total. */
-bool shard_list_add(struct shard_list *list, const char *name, struct fault *fault);
-/* The same with @before right before the name, and @n bytes @after right after its zero. */
+/* Appends a name, with @before right before it, and @n bytes @after right after its zero. False:
+ * out of memory, or the names exceed 4 GiB in total. */
 bool shard_list_add_between(struct shard_list *list, const char *before, const char *name,
 	const void *after, size_t n, struct fault *fault);
+#define shard_list_add(list, name, fault) shard_list_add_between(list, "", name, NULL, 0, fault)
 /* Sorts the list after additions. */
 void shard_list_sort(struct shard_list *list);
 /* Sorts the names that were added to a list with a root, and moves side files to the names [count,

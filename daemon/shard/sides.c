@@ -94,7 +94,6 @@ bool side_open(enum side_kind side, const struct shard_format *format, const str
 	struct fault *fault)
 {
 	*file = NULL;
-	path[0] = 0;
 	return !side_path(side, format, hint, shard->path, path) ||
 	       bytes_open_side(shard, path, file, fault);
 }
