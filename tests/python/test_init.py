@@ -200,7 +200,6 @@ BAD = {  # files, arguments, words of the message
         "name one kind",
     ),
     "a directory in another": ({f"{D}/a/b/a.txt": WORDS}, [f"{D}/a", f"{D}/a/b"], "name it once"),
-    "no such field": ({f"{D}/a.jsonl": b'{"body": "words"}\n' * 9}, [D], 'no field "text"'),
 }
 
 
@@ -262,7 +261,6 @@ def test_a_mistyped_command_is_recognized():
     for command, said in (
         (["inti"], "(did you mean init?)"),
         (["init", "--tokeniser", "x"], "unknown option --tokeniser (did you mean --tokenizer?)"),
-        (["tokenize", "a", "-o", "b", "--resum", "c"], "--resum (did you mean --resume?)"),
         (["run"], "needs -c FILE"),
     ):
         assert said in refused(*command, program=(), code=2)

@@ -131,12 +131,14 @@ def test_a_template_names_what_begins_and_ends_a_document(directory, made):
     assert [plain.decode(part[1:]) for part in parts] == corpus()
     _, said = tokenize(source, "-o", directory / "named", *ask[3:], "--bos", "e", "--eos", 7)
     assert "EOS 7;" in said and tokens(directory / "named")[0] == plain.token_to_id("e")
-    genes = tokenizers.Tokenizer(tokenizers.models.BPE({"G": 0, "<s>": 1, "</s>": 2}, []))
+    words = [(word, -len(word)) for word in ("G", "<s>", "</s>", "/", "<", "s", ">")]
+    genes = tokenizers.Tokenizer(tokenizers.models.Unigram(words, None, False))
+    genes.add_special_tokens(["<s>", "</s>"])
     genes.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 1))
     genes.save(str(file))  # it has no token for any other text
-    source = write_jsonl(directory / "b.jsonl", ["GG", "G"])
+    source = write_jsonl(directory / "b.jsonl", ["GG", "G</s>"])
     tokenize(source, "-o", directory / "genes", *ask[3:])
-    assert tokens(directory / "genes").tolist() == [1, 0, 0, 2, 1, 0, 2]
+    assert tokens(directory / "genes").tolist() == [1, 0, 0, 2, 1, 0, 4, 3, 5, 6, 2]
 
 
 def test_widths_and_eos(directory, made):
@@ -260,6 +262,7 @@ def test_columns_of_tokens(directory):
         (["--column", "z"], '0 columns "z"; pass another --field, or --column, of x, y, input_ids'),
         (["--column", "y"], '"y" is null; must be a list of tokens'),
         (["--column", "x"], '"x" is int; must be a list of tokens'),
+        (["--column", "input_ids", "--eos", "72000"], "row 1: has that --eos or --bos already"),
         (["--column", "input_ids", "--dtype", "u16"], "--column takes lists of tokens of u16"),
     ):
         assert text in refused(named, "-o", directory / "none" / "-".join(more), *more)

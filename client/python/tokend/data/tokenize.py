@@ -40,15 +40,19 @@ START_OVER = "start again, in another directory"
 
 def _encoded(parts, encoder, run):
     """Returns the tokens as bytes."""
-    contents = [part.content for part in parts]
+    contents, bos, eos = [part.content for part in parts], run["bos"], run["eos"]
     whole = array.array(TYPECODES[run["dtype"]])
     try:
         for part, tokens in zip(parts, encoder.encode(contents), strict=True):
+            if not run["file"] and tokens and (tokens[-1] == eos or tokens[:1] == bos):
+                raise Error(f"{part.where}: has that --eos or --bos already; omit the option")
             if part.begins:
-                whole.extend(run["bos"])
+                whole.extend(bos)
             whole.extend(tokens)
-            if run["eos"] is not None and part.ends:
-                whole.append(run["eos"])
+            if eos is not None and part.ends:
+                whole.append(eos)
+    except Error:
+        raise
     except Exception as error:  # each package has its own errors
         more = "" if run["file"] else f"; --column takes lists of tokens of {run['dtype']}"
         raise Error(f"{parts[0].where} or a later document: {error}{more}") from None

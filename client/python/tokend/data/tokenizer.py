@@ -67,6 +67,7 @@ class HuggingFace(Tokenizer):
             self._made.model.dropout = None
         self.content = self._made.to_str().encode()
         self._made.encode_special_tokens = True
+        self._split_names(tokenizers)
         known = self._made.get_vocab(with_added_tokens=True).values()
         self.vocab = self.shown = max(known, default=-1) + 1
         self.made_by = f"tokenizers {tokenizers.__version__}"
@@ -79,9 +80,22 @@ class HuggingFace(Tokenizer):
         self.begin, self._end = whole.ids[:before], whole.ids[before + 1 :]
 
     def ends_of_text(self):
-        if len(self._end) == 1:
-            return {self._made.id_to_token(self._end[0]): self._end[0]}
+        if self._end:
+            return {str(self._made.id_to_token(number)): number for number in self._end}
         return super().ends_of_text()
+
+    def _split_names(self, tokenizers):
+        """A model, as Unigram, may take a special token's name for that token: it is split."""
+        parts = [
+            f"{re.escape(token.content[0])}(?={re.escape(token.content[1:])})"
+            for number, token in self._made.get_added_tokens_decoder().items()
+            if token.special and len(token.content) > 1
+            if [word.id for word in self._made.model.tokenize(token.content)] == [number]
+        ]
+        if parts:
+            kinds, before = tokenizers.pre_tokenizers, self._made.pre_tokenizer
+            split = kinds.Split(tokenizers.Regex("|".join(parts)), "merged_with_previous")
+            self._made.pre_tokenizer = kinds.Sequence([before, split]) if before else split
 
     def encode(self, texts):
         made = self._made.encode_batch_fast(texts, add_special_tokens=False)
