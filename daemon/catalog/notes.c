@@ -1,5 +1,6 @@
 /* Remarks for users about streams and datasets. */
 #include "daemon/catalog/opening.h"
+#include "proto/words.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -39,10 +40,10 @@ void dataset_remark(struct dataset *d, int kind, const char *text, ...)
 static const struct {
 	const char *words, *what;
 } kinds[] = {
-	{" val valid validation test eval dev held heldout holdout ", "validation data"},
+	{WORDS_VALIDATION, "validation data"},
 	{" partial tmp temp incomplete download unshuffled ", "a file that is being written"},
 	{" copy bak backup old orig ", "a copy"},
-	{" idx index mask masks offset offsets lengths labels ", "an index or a mask"},
+	{WORDS_SIDE, "an index or a mask"},
 };
 
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };

@@ -1,5 +1,6 @@
 #include "daemon/shard/format.h"
 #include "proto/phrases.h"
+#include "proto/words.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,8 +28,7 @@ const struct shard_format *shard_format(const char *name)
 
 bool columns_take(struct columns *c, const char *name)
 {
-	static const char *const masks[] = {
-		"attention_mask", "labels", "loss_mask", "completion_mask", "assistant_masks"};
+	static const char *const masks[] = {COLUMNS_MASK};
 	unsigned good = strcmp(name, c->wanted ? c->wanted : "tokens") == 0 ? 3
 			: !c->wanted && strcmp(name, "input_ids") == 0	    ? 2
 									    : 1;

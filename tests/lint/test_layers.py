@@ -16,10 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = "daemon/catalog daemon/shard daemon/store daemon/config proto"
 ROOMS = {
     "proto": "",
+    "proto/words.h": "",
     "daemon/config": "proto",
     "daemon/store": "daemon/config proto",
-    "daemon/shard": "daemon/store daemon/config proto",
-    "daemon/catalog": "daemon/shard daemon/store daemon/config proto",
+    "daemon/shard": "daemon/store daemon/config proto proto/words.h",
+    "daemon/catalog": "daemon/shard daemon/store daemon/config proto proto/words.h",
     "daemon/engine": "proto",
     "daemon/io": "proto",
     "daemon/reader": f"daemon/io {FILES}",
@@ -38,7 +39,7 @@ ROOMS = {
     "client/ctl/man": "client/ctl/common daemon/config proto",
     "client/ctl/tokctl.c": "client/ctl/common client/ctl/doctor client/ctl/man client/ctl/offline "
     "client/ctl/online client/ctl/web proto",
-    "client/python/src": "client/lib/tokend.h",
+    "client/python/src": "client/lib/tokend.h proto/words.h",
     "client/example": "client/lib/tokend.h",
 }
 ROOMS = {room: used.split() for room, used in ROOMS.items()}

@@ -149,7 +149,7 @@ def test_linked_directories_are_read_and_linked_files_are_read_once(directory):
         (directory / name).mkdir(parents=True)
     write_jsonl(directory / "text/a.jsonl", ["one"])
     write_jsonl(directory / "other/b.jsonl", ["two"])
-    write_jsonl(directory / "other/c4-val.0-of-1.jsonl", ["held out"])
+    write_jsonl(directory / "other/c4-holdout.0-of-1.jsonl", ["held out"])
     (directory / "text/latest.jsonl").symlink_to("a.jsonl")
     (directory / "text/same.jsonl").hardlink_to(directory / "text/a.jsonl")
     (directory / "text/sub/above").symlink_to(directory / "text")
@@ -157,7 +157,7 @@ def test_linked_directories_are_read_and_linked_files_are_read_once(directory):
     said = tokenize(directory / "text", "-o", directory / "out", "--tokenizer", "bytes")[1]
     assert texts(directory / "out") == ["one", "two"]
     assert all(f"{name}.jsonl: is the same file as" in said for name in ("latest", "same"))
-    assert "c4-val.0-of-1.jsonl: is for validation by its name" in said
+    assert "c4-holdout.0-of-1.jsonl: is for validation by its name" in said
 
 
 def test_names_do_not_control_the_terminal(directory):

@@ -1,5 +1,6 @@
 /* The module _tokend: the class Client, and edits of cursors, which are bytes. */
 #include "client/python/src/client.h"
+#include "proto/words.h"
 
 #include <stdio.h>
 
@@ -97,9 +98,14 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__tokend(void)
 {
-	PyObject *module = PyModule_Create(&definition);
+	PyObject *module = PyModule_Create(&definition), *masks;
 
+	_Static_assert(sizeof((char *[]){COLUMNS_MASK}) == 5 * sizeof(char *), "(sssss) below");
+	masks = Py_BuildValue("(sssss)", COLUMNS_MASK);
 	if (module && (PyModule_AddObject(module, "Client", PyType_FromSpec(&client_spec)) < 0 ||
+			      PyModule_AddObject(module, "COLUMNS_MASK", masks) < 0 ||
+			      PyModule_AddStringMacro(module, WORDS_VALIDATION) < 0 ||
+			      PyModule_AddStringMacro(module, WORDS_SIDE) < 0 ||
 			      PyModule_AddStringConstant(module, "version", tokend_version()) < 0))
 		Py_CLEAR(module);
 	return module;

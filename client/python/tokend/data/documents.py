@@ -13,7 +13,7 @@ import re
 import typing
 import zlib
 
-from .. import phrases
+from .. import _tokend, phrases
 from ..errors import Error
 
 LOOKED_AT_BYTES = 512 << 10
@@ -21,9 +21,9 @@ PART = 32 << 20  # characters of a text; tokenizers need up to a hundred times t
 ROWS = 256  # of a table, in memory
 TEXTS, TABLES = ("txt", "jsonl", "parquet"), ("parquet", "arrow")
 ENDING = re.compile(r"\.(?:(txt|jsonl)(?:\.gz|\.zst)?|(parquet|arrow)|json\.(?:gz|zst))$")
-UNUSED = {"attention_mask", "labels", "loss_mask", "completion_mask", "assistant_masks"}  # columns
+MASKS = {*_tokend.COLUMNS_MASK}
 TOKENIZERS = re.compile(r"tokenizer\.json|.*\.tiktoken")
-VALIDATION = {"val", "valid", "validation", "test", "dev", "eval", "held", "heldout"}  # in names
+VALIDATION = {*_tokend.WORDS_VALIDATION.split()}  # in names
 NOT_TEXT = "is not UTF-8 text"
 MARKED = ".json", ".csv", ".tsv"  # texts with fields
 CONTINUED = b"\xff\xff\xff\xff"  # begins each message of Arrow 1.0
@@ -274,10 +274,10 @@ def read(sources, field, say, tokens=False):
 
     def doubt(path, others):
         nonlocal said
-        if not said and others & UNUSED:
+        if not said and others & MASKS:
             said = True
             say(
-                f"{path}: column {min(others & UNUSED)} is not used: if there is padding or a "
+                f"{path}: column {min(others & MASKS)} is not used: if there is padding or a "
                 "prompt, it is trained on; write rows without it"
             )
 

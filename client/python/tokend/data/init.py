@@ -18,6 +18,7 @@ import shutil
 import time
 import typing
 
+from .._tokend import WORDS_SIDE
 from ..errors import Error
 from . import documents, tokenize, tokenizer
 from .parser import Parser, output_of, positive, printable, quoted, tokctl
@@ -29,8 +30,7 @@ LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
 RUN = 64  # windows: a part of a dataset consists of such runs
 LEAST = 4 * RUN  # windows of a dataset; of a larger one, some are held out
 SHARE = 0.999  # of a dataset is trained on, if the rest is held out
-# Words of names that are not those of shards.
-SIDES = set("idx index indexes indices mask masks offset offsets lengths labels bounds".split())
+SIDES = {*WORDS_SIDE.split()}  # in names that are not those of shards
 
 YAML = """\
 # Written by `python -m tokend init`. `man tokend.yaml` describes every key.
