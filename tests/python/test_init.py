@@ -230,17 +230,17 @@ def test_a_check_that_dies_is_one_line(monkeypatch):
 @pytest.mark.parametrize("more", [[], ["--tokenizer", "bytes"]])
 def test_shards_of_tokenize_keep_their_eos(here, made, more):
     write({f"{D}/a.txt": WORDS})
-    tokenize(f"{D}/a.txt", "-o", "made", "--tokenizer", "bytes", "--eos", 10)
-    notes = here / "made/.tokenize.json"
+    tokenize(f"{D}/a.txt", "-o", "all/made", "--tokenizer", "bytes", "--eos", 10)
+    notes = here / "all/made/.tokenize.json"
     text = notes.read_text()
     notes.write_text(text.replace('"finished": true', '"finished": false'))
-    assert "made: tokenize has not ended; continue with --resume" in refused("made")
+    assert "all/made: tokenize has not ended; continue with --resume" in refused("all")
     notes.write_text(text)
-    assert "--eos: 7: the shards were made with 10" in refused("made", "--eos", "7", *more)
-    tokenize(f"{D}/a.txt", "-o", "other", "--tokenizer", made)
-    for arguments in (["made", "other"], ["other", "--tokenizer", "bytes"]):
+    assert "--eos: 7: the shards were made with 10" in refused("all", "--eos", "7", *more)
+    tokenize(f"{D}/a.txt", "-o", "all/other", "--tokenizer", made)
+    for arguments in (["all"], ["all/made", "all/other"], ["all/other", "--tokenizer", "bytes"]):
         assert "so the same tokens may mean other texts" in refused(*arguments)
-    assert begin("made", *more)[0]["train"][0]["eos"] == 10
+    assert begin("all/made", *more)[0]["train"][0]["eos"] == 10
 
 
 def test_text_is_served_as_text(here, made):

@@ -9,7 +9,7 @@ import sys
 
 from ._tokend import program, version
 from .errors import Error
-from .data.parser import meant, printable
+from .data.parser import meant, printable, progress
 
 USAGE = """\
 usage: python -m tokend init PATH…      write tokend.yaml and train.py for shards or text
@@ -33,8 +33,8 @@ PACKAGE = os.path.dirname(os.path.realpath(__file__))
 
 
 def fail(text, status=1, name="tokend"):
-    clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # removes a line of progress
-    print(f"{clear}{name}: {printable(str(text))}", file=sys.stderr)
+    progress()
+    print(f"{name}: {printable(str(text))}", file=sys.stderr)
     return status
 
 

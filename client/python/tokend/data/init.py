@@ -99,11 +99,19 @@ class Dataset(typing.NamedTuple):
     keys: dict  # of the config
     shards: list  # what tokctl inspect says of each
     tokens: int
-    run: dict  # what tokenize noted next to the shards, or {}
+    runs: dict  # by their directories: what tokenize noted there, or {}
 
 
 def _directory(path):
     return path if os.path.isdir(path) else os.path.dirname(path) or "."
+
+
+def _run(place):
+    """What tokenize noted in a directory, or {}."""
+    run, done = tokenize.read_notes(place)
+    if run and not done["finished"]:
+        raise Error(f"{place}: tokenize has not ended; {tokenize.RESUME}")
+    return run
 
 
 def _names(paths):
@@ -141,9 +149,7 @@ def _why_not(path, shard, again):
 
 def _inspect(path):
     """Returns what tokctl inspect says of a path's shards. None: it is text."""
-    (noted, done), first = tokenize.read_notes(_directory(path)), None
-    if noted and not done["finished"]:
-        raise Error(f"{path}: tokenize has not ended; {tokenize.RESUME}")
+    noted, first = _run(_directory(path)), None
     for dtype in [noted["dtype"]] if noted else [None, "u32"]:
         how = ("--input-dtype", dtype) if dtype else ()
         shards = tokctl("inspect", "--json", *how, "--", path, statuses=(0, 1))
@@ -154,12 +160,7 @@ def _inspect(path):
         if not bad:
             return shards
         first = first or bad[0]
-    kinds = [os.path.splitext(s["path"])[1] for s in shards if s["format"]]
-    also = kinds and os.path.splitext(first.partition(": ")[0])[1] in kinds
-    pattern = os.path.join(_directory(path), f"{'train' * bool(also)}*{kinds[0]}")
-    raise Error(
-        f"{first}. To leave files out, name the others, or a pattern in quotes like {pattern!r}"
-    )
+    raise Error(f"{first}. To leave files out, name the others, or a pattern in quotes")
 
 
 def _dataset(name, path, shards):
@@ -168,8 +169,9 @@ def _dataset(name, path, shards):
         keys["dtype"] = shards[0]["dtype"]
     if shards[0].get("column"):
         keys["column"] = shards[0]["column"]
-    run, _ = tokenize.read_notes(_directory(path))
-    return Dataset(keys, shards, sum(shard["tokens"] for shard in shards), run)
+    places = dict.fromkeys(_directory(shard["path"]) for shard in shards)
+    runs = {place: _run(place) for place in places}
+    return Dataset(keys, shards, sum(shard["tokens"] for shard in shards), runs)
 
 
 def _convert(names, given):
@@ -196,7 +198,7 @@ def _convert(names, given):
 def _refuse_other_tokenizers(datasets, encoder):
     """Raises Error if one token is two texts. The tokenizer of a column of tokens is not known."""
     made = [("--tokenizer", encoder.file, encoder.digest)] if encoder.file else []
-    runs = [(dataset.keys["path"], dataset.run) for dataset in datasets]
+    runs = [run for dataset in datasets for run in dataset.runs.items()]
     made += [(path, run["file"], run["tokenizer"]) for path, run in runs if run.get("file")]
     for path, file, digest in made:
         first, other, its = made[0]
@@ -209,7 +211,7 @@ def _refuse_other_tokenizers(datasets, encoder):
 
 def _vocabulary(datasets, given):
     """Returns vocab, a comment about it, and eos: a key and its value, or a comment."""
-    runs = [dataset.run for dataset in datasets]
+    runs = [run for dataset in datasets for run in dataset.runs.values()]
     (_, eos), *others = {(run.get("tokenizer"), run.get("eos")) for run in runs}
     file, encoder = runs[0].get("file"), tokenizer.load(given.tokenizer)
     _refuse_other_tokenizers(datasets, encoder)
