@@ -55,7 +55,7 @@ static void on_reread(int fd, uint64_t at, uint64_t n, const char *why)
 }
 
 static int serve(const struct catalog *catalog, struct stores *stores, const struct options *a,
-	struct reload_past *past, struct cgroup *cgroup, const char *state_dir)
+	struct reload_kept *kept, struct cgroup *cgroup, const char *state_dir)
 {
 	struct reading reading;
 	struct fault fault;
@@ -70,7 +70,7 @@ static int serve(const struct catalog *catalog, struct stores *stores, const str
 	return server_run(&(struct server_options){
 		.catalog = catalog,
 		.reading = &reading,
-		.past = past,
+		.kept = kept,
 		.argv = a->argv,
 		.state_dir = state_dir,
 		.stores = stores,
@@ -126,12 +126,12 @@ static void end_on_signals(const struct listener *listener)
 }
 
 /* Listens. Called before the shards are opened: see listener_open(). */
-static bool listen_at(struct reload_past *past, const struct options *a,
+static bool listen_at(struct reload_kept *kept, const struct options *a,
 	const struct config *config, struct fault *fault)
 {
 	char own[WIRE_SOCKET_BYTES];
 	const char *socket = a->socket;
-	struct listener *listener = &past->listener;
+	struct listener *listener = &kept->listener;
 
 	if (listener->fd >= 0) { /* since before a reload */
 		end_on_signals(listener);
@@ -143,24 +143,24 @@ static bool listen_at(struct reload_past *past, const struct options *a,
 	if (!socket)
 		return false;
 	end_on_signals(listener);
-	past->terminal = block_hangup();
+	kept->terminal = block_hangup();
 	return listener_open(listener, socket, fault);
 }
 
-static int run(const struct options *a, struct reload_past *past)
+static int run(const struct options *a, struct reload_kept *kept)
 {
 	struct fault fault;
 	struct config *config =
-		reading_descriptors(&fault) ? reload_config(past, a->config, &fault) : NULL;
+		reading_descriptors(&fault) ? reload_config(kept, a->config, &fault) : NULL;
 	struct cgroup *cgroup = config && !a->check ? cgroup_find("") : NULL;
 
 	if (config && !a->check)
 		reading_cap_memory(config, cgroup);
 
-	bool listens = config && (a->check || listen_at(past, a, config, &fault));
+	bool listens = config && (a->check || listen_at(kept, a, config, &fault));
 	struct stores *stores = listens ? reading_stores(config, !a->check, &fault) : NULL;
-	struct catalog *catalog = stores ? reload_catalog(past, config, stores, &fault) : NULL;
-	char *state_dir = catalog ? state_place(config, past->listener.handed) : NULL;
+	struct catalog *catalog = stores ? reload_catalog(kept, config, stores, &fault) : NULL;
+	char *state_dir = catalog ? state_place(config, kept->listener.handed) : NULL;
 	int code = 0;
 
 	if (!catalog)
@@ -170,7 +170,7 @@ static int run(const struct options *a, struct reload_past *past)
 	else if (a->check)
 		code = check_run(catalog, stores, state_dir);
 	else
-		code = serve(catalog, stores, a, past, cgroup, state_dir);
+		code = serve(catalog, stores, a, kept, cgroup, state_dir);
 	free(state_dir);
 	catalog_free(catalog);
 	store_close(stores);
@@ -182,26 +182,26 @@ static int run(const struct options *a, struct reload_past *past)
 int main(int argc, char **argv)
 {
 	struct options a;
-	struct reload_past past;
+	struct reload_kept kept;
 	struct fault fault;
 	int code;
-	bool again = reload_taken(&past);
+	bool again = reload_taken(&kept);
 
 	if (!again)
-		past = (struct reload_past){.memfd = -1, .listener = {.fd = -1, .lock_fd = -1}};
+		kept = (struct reload_kept){.memfd = -1, .listener = {.fd = -1, .lock_fd = -1}};
 	if (!options_parse(&a, argc, argv, &code))
 		return code;
 	a.argv = argv;
 	if (!again && a.private_lock >= 0 &&
-		!listener_take(&past.listener, a.socket, a.private_lock, &fault)) {
+		!listener_take(&kept.listener, a.socket, a.private_lock, &fault)) {
 		fprintf(stderr, "tokend: %s\n", fault.text);
 		return 1;
 	}
 	reread_told = on_reread;
 	log_start();
 	notify_starting(true);
-	code = run(&a, &past);
-	listener_close(&past.listener);
+	code = run(&a, &kept);
+	listener_close(&kept.listener);
 	if (code != 0 && !a.check)
 		back_off();
 	log_flush();

@@ -539,7 +539,7 @@ static void on_accept(uv_poll_t *poll, int status, int events)
 	struct control *control = poll->data;
 
 	(void)status, (void)events;
-	accept_one(control, control->options->past->listener.fd);
+	accept_one(control, control->options->kept->listener.fd);
 	if (control->connections.full)
 		uv_poll_stop(poll);
 }
@@ -575,7 +575,7 @@ void connections_start(struct control *control)
 	users_find_web(&control->users);
 	TAILQ_INIT(&all->waiting);
 	uv_timer_init(control->loop, &all->again);
-	uv_poll_init(control->loop, &all->listening, control->options->past->listener.fd);
+	uv_poll_init(control->loop, &all->listening, control->options->kept->listener.fd);
 	all->again.data = all;
 	all->listening.data = control;
 	uv_poll_start(&all->listening, UV_READABLE, on_accept);
@@ -587,7 +587,7 @@ void connections_stop(struct control *control)
 
 	uv_close((uv_handle_t *)&control->connections.listening, NULL);
 	/* Before the clients notice: they connect again, and find our successor sooner. */
-	listener_close(&control->options->past->listener);
+	listener_close(&control->options->kept->listener);
 	LIST_FOREACH(c, &control->connections.open, others)
 	connection_close(c);
 }

@@ -29,8 +29,8 @@ struct session;
 
 /* ---- reload.c: the config is read again ---- */
 
-/* A process before it executed itself, which a memfd passes with the datasets and the config. */
-struct reload_past {
+/* What a daemon keeps when it executes itself: a memfd passes it, the datasets and the config. */
+struct reload_kept {
 	pid_t pid;
 	int memfd;     /* -1: it did not */
 	long text_at;  /* of the config in memfd, after the datasets */
@@ -62,11 +62,11 @@ struct reload {
 /* Begins a reload, or notes that another one is to follow the present one. */
 void reload_begin(struct reload *reload);
 void reload_stop(struct reload *reload); /* the daemon stops */
-/* Whether this process has executed itself. True: fills @past, whose descriptors are ours again. */
-bool reload_taken(struct reload_past *past);
+/* Whether this process has executed itself. True: fills @kept, whose descriptors are ours again. */
+bool reload_taken(struct reload_kept *kept);
 /* The config at @path and its catalog, or what the former image passes. NULL: @fault. */
-struct config *reload_config(const struct reload_past *past, const char *path, struct fault *fault);
-struct catalog *reload_catalog(const struct reload_past *past, const struct config *config,
+struct config *reload_config(const struct reload_kept *kept, const char *path, struct fault *fault);
+struct catalog *reload_catalog(const struct reload_kept *kept, const struct config *config,
 	struct stores *stores, struct fault *fault);
 
 /* ---- state.c: state_dir and runs ---- */
@@ -179,13 +179,13 @@ struct stream_counts {
 	int64_t snapshot_s, snapshot_failed_s; /* when that happened last, Unix time; 0: never */
 };
 
-enum counts_outcome { COUNTS_DONE, COUNTS_FAILED, COUNTS_REFUSED, COUNTS_TAKEN_BACK };
+enum counts_outcome { COUNTS_DONE, COUNTS_FAILED, COUNTS_REFUSED, COUNTS_CANCELLED };
 
 /* The control thread's, except as said. */
 struct counts {
 	struct stream_counts *streams; /* of each */
 	_Atomic uint64_t *samples;     /* of each dataset, read into rings; the data thread's */
-	uint64_t requests[COUNTS_KINDS][COUNTS_TAKEN_BACK + 1]; /* kinds: counts_kind[] */
+	uint64_t requests[COUNTS_KINDS][COUNTS_CANCELLED + 1]; /* kinds: counts_kind[] */
 	int64_t begun_s; /* when the config in use was loaded, Unix time */
 };
 
@@ -499,7 +499,7 @@ void requests_free(struct requests *requests);
 /* A session has attached: shows it the open request of its run, unless it has answered. */
 void request_join(struct session *session);
 void request_leave(struct session *session); /* it ends, and was fed */
-/* A connection closes. If it is an operator's, its request is taken back unless it was fetched. */
+/* A connection closes. If it is an operator's, its request is cancelled unless it was fetched. */
 void request_abandon(struct connection *c);
 /* Number of the request that this session has not answered, or 0. */
 uint64_t request_number(const struct session *session);
@@ -592,7 +592,7 @@ struct server_options {
 	struct stores *stores;		 /* or NULL */
 	struct cgroup *cgroup;		 /* or NULL */
 	const _Atomic uint64_t *rereads; /* damaged reads that were intact when repeated */
-	struct reload_past *past;	 /* its listener is open; server_run() closes it */
+	struct reload_kept *kept;	 /* its listener is open; server_run() closes it */
 	char **argv;			 /* for a reload */
 	const char *state_dir;
 	unsigned linger_s; /* exit after so long without a session; 0: never */

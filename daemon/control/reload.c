@@ -2,7 +2,7 @@
  * A reload is a check of the config in libuv's pool, then an execve() of this program when nothing
  * is read or written (ARCHITECTURE.md). A config that is refused, storage that does not answer, or
  * execve() that fails changes nothing. /proc/self/exe is this version, also if its package was
- * replaced, so struct reload_past and the datasets in the memfd have the same types in both images.
+ * replaced, so struct reload_kept and the datasets in the memfd have the same types in both images.
  */
 #include "daemon/control/control.h"
 
@@ -21,7 +21,7 @@
 
 extern char **environ;
 
-#define PAST "TOKEND_PAST" /* the number of a memfd */
+#define KEPT "TOKEND_KEPT" /* the number of a memfd */
 
 enum { PAUSE_MS = 5000, POLL_MS = 5 };
 
@@ -50,7 +50,7 @@ static bool save(struct reload *r)
 	int fd = memfd_create("tokend-reload", MFD_CLOEXEC);
 
 	r->saved = fd < 0 ? NULL : fdopen(fd, "w");
-	bool saved = r->saved && fseek(r->saved, sizeof(struct reload_past), SEEK_SET) == 0 &&
+	bool saved = r->saved && fseek(r->saved, sizeof(struct reload_kept), SEEK_SET) == 0 &&
 		     catalog_save(r->catalog, r->saved) && (r->text_at = ftell(r->saved)) >= 0 &&
 		     fwrite(config->text, 1, config->text_bytes, r->saved) == config->text_bytes &&
 		     fflush(r->saved) == 0;
@@ -189,7 +189,7 @@ static void refuse(struct reload *r)
 {
 	give_up(r);
 	snprintf(r->refused, sizeof(r->refused), "%s", fault_line(r->fault.text));
-	r->control->options->past->refused++;
+	r->control->options->kept->refused++;
 	log_line(LOG_ERROR, "%s; the daemon keeps the config that it has", r->refused);
 	status_notify(r->control, true);
 }
@@ -197,9 +197,9 @@ static void refuse(struct reload *r)
 /* ---- the next process ---- */
 
 /* Whether descriptors survive execve(). */
-static void keep_open(const struct reload_past *past, bool keep)
+static void keep_open(const struct reload_kept *kept, bool keep)
 {
-	const int fd[] = {past->listener.fd, past->listener.lock_fd, past->memfd};
+	const int fd[] = {kept->listener.fd, kept->listener.lock_fd, kept->memfd};
 
 	for (int i = 0; i < 3; i++)
 		if (fd[i] >= 0)
@@ -209,62 +209,62 @@ static void keep_open(const struct reload_past *past, bool keep)
 /* Returns only if it fails, with r->fault. */
 static void execute(struct reload *r)
 {
-	struct reload_past past = *r->control->options->past;
+	struct reload_kept kept = *r->control->options->kept;
 	char number[16];
 	int error;
 
-	past.pid = getpid();
-	past.memfd = fileno(r->saved);
-	past.text_at = r->text_at;
-	past.reloads++;
-	snprintf(number, sizeof(number), "%d", past.memfd);
-	if (pwrite(past.memfd, &past, sizeof(past), 0) == sizeof(past) &&
-		setenv(PAST, number, 1) == 0) {
+	kept.pid = getpid();
+	kept.memfd = fileno(r->saved);
+	kept.text_at = r->text_at;
+	kept.reloads++;
+	snprintf(number, sizeof(number), "%d", kept.memfd);
+	if (pwrite(kept.memfd, &kept, sizeof(kept), 0) == sizeof(kept) &&
+		setenv(KEPT, number, 1) == 0) {
 		log_line(LOG_NOTE,
 			"%s was read again: digest %016" PRIx64 "; starting again with it",
 			r->config->path, r->config->digest);
 		log_flush();
-		keep_open(&past, true);
+		keep_open(&kept, true);
 		execve("/proc/self/exe", r->control->options->argv, environ);
 	}
 	error = errno;
-	keep_open(&past, false);
-	unsetenv(PAST);
+	keep_open(&kept, false);
+	unsetenv(KEPT);
 	fault_errno(&r->fault, error, "", "tokend cannot execute itself: %s; restart it",
 		strerror(error));
 }
 
-bool reload_taken(struct reload_past *past)
+bool reload_taken(struct reload_kept *kept)
 {
-	const char *number = getenv(PAST);
+	const char *number = getenv(KEPT);
 	int memfd = number ? atoi(number) : -1;
 	bool ours = memfd > STDERR_FILENO &&
-		    pread(memfd, past, sizeof(*past), 0) == sizeof(*past) && past->pid == getpid();
+		    pread(memfd, kept, sizeof(*kept), 0) == sizeof(*kept) && kept->pid == getpid();
 
-	unsetenv(PAST);
+	unsetenv(KEPT);
 	if (!ours)
 		return false;
-	keep_open(past, false);
+	keep_open(kept, false);
 	prctl(PR_SET_NAME, "tokend"); /* not "exe" */
 	return true;
 }
 
-struct config *reload_config(const struct reload_past *past, const char *path, struct fault *fault)
+struct config *reload_config(const struct reload_kept *kept, const char *path, struct fault *fault)
 {
-	if (past->memfd < 0)
+	if (kept->memfd < 0)
 		return config_load(path, fault);
-	lseek(past->memfd, past->text_at, SEEK_SET);
-	return config_load_from(dup(past->memfd), path, fault);
+	lseek(kept->memfd, kept->text_at, SEEK_SET);
+	return config_load_from(dup(kept->memfd), path, fault);
 }
 
-struct catalog *reload_catalog(const struct reload_past *past, const struct config *config,
+struct catalog *reload_catalog(const struct reload_kept *kept, const struct config *config,
 	struct stores *stores, struct fault *fault)
 {
-	FILE *saved = past->memfd < 0 ? NULL : fdopen(past->memfd, "r");
+	FILE *saved = kept->memfd < 0 ? NULL : fdopen(kept->memfd, "r");
 	struct catalog *catalog;
 
 	if (saved)
-		fseek(saved, sizeof(*past), SEEK_SET);
+		fseek(saved, sizeof(*kept), SEEK_SET);
 	catalog = catalog_open(config, stores, NULL, saved, fault);
 	if (saved)
 		fclose(saved);

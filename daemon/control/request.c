@@ -4,7 +4,7 @@
  * the participants, and passes their answers to the operator. A participant is a rank and peer of
  * the run; its ring and connection may change meanwhile, because a request may need a seek.
  *
- * A request ends when every participant has answered or is gone. It can be taken back as long as no
+ * A request ends when every participant has answered or is gone. It can be cancelled as long as no
  * session has fetched it. A run has one request at a time. All on the loop.
  */
 #include "daemon/control/control.h"
@@ -119,12 +119,12 @@ static void request_end(struct control *control, struct request *r, enum counts_
 }
 
 /* Unless a session has fetched it. */
-static void take_back(struct connection *c, struct request *r, const char *why)
+static void cancel(struct connection *c, struct request *r, const char *why)
 {
 	if (r->fetched)
 		return;
-	log_client(c->uid, LOG_NOTE, "request %" PRIu64 ": taken back%s", r->number, why);
-	request_end(c->control, r, COUNTS_TAKEN_BACK);
+	log_client(c->uid, LOG_NOTE, "request %" PRIu64 ": cancelled%s", r->number, why);
+	request_end(c->control, r, COUNTS_CANCELLED);
 }
 
 void requests_free(struct requests *requests)
@@ -142,7 +142,7 @@ void requests_free(struct requests *requests)
 static void pass_on(const struct session *s, const struct participant *p, const struct wire *w)
 {
 	static const char *const outcomes[] = {
-		"", "seen", "done", "failed", "ended without an answer"};
+		"", "noted", "done", "failed", "ended without an answer"};
 	struct request *r = p->request;
 	struct connection *asker = r->asker;
 	struct wire_bytes text = wire_bytes(w, WIRE_TEXT), cursor = wire_bytes(w, WIRE_CURSOR);
@@ -202,7 +202,7 @@ void request_answer(struct connection *c, const struct wire *w)
 			"the outcome is out of range, or the text or the cursor is too long");
 		connection_refuse(c, wire_number(w, WIRE_SERIAL), &fault);
 	} else if (request_number(s) != number || number == 0) {
-		/* A request of the previous daemon, or one that was taken back. */
+		/* A request of the previous daemon, or one that was cancelled. */
 		log_client(c->uid, LOG_NOTE,
 			"request %" PRIu64 ": answer of rank %" PRIu64
 			" of run %s ignored: no such request is open",
@@ -238,7 +238,7 @@ void request_abandon(struct connection *c)
 		return;
 	c->request = NULL;
 	r->asker = NULL;
-	take_back(c, r, ": its operator has left");
+	cancel(c, r, ": its operator has left");
 }
 
 /* ---- queries of sessions and operators ---- */
@@ -281,7 +281,7 @@ void request_cancel(struct connection *c, const struct wire *w)
 	}
 	wire_set(&out, WIRE_NUMBER, r->number);
 	wire_set(&out, WIRE_FETCHED, r->fetched);
-	take_back(c, r, "");
+	cancel(c, r, "");
 	connection_send(c, serial, &out);
 }
 

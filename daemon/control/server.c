@@ -76,7 +76,7 @@ static void on_signal(uv_signal_t *signal, int number)
 
 	if (control->stopping)
 		return;
-	if (number == SIGHUP && (!control->options->past->terminal || server_terminal())) {
+	if (number == SIGHUP && (!control->options->kept->terminal || server_terminal())) {
 		reload_begin(&control->reload);
 		return;
 	}
@@ -229,7 +229,7 @@ static bool start(struct control *control, struct fault *fault)
 		fault_memory(fault);
 	if (!control->data_thread) {
 		reader_close(control->options->reading->reader);
-		listener_close(&control->options->past->listener);
+		listener_close(&control->options->kept->listener);
 		return false;
 	}
 	connections_start(control);
@@ -247,7 +247,7 @@ static void close_handle(uv_handle_t *handle, void *none)
 int server_run(const struct server_options *options)
 {
 	struct control *control = calloc(1, sizeof(*control));
-	const char *path = options->past->listener.path;
+	const char *path = options->kept->listener.path;
 	uv_loop_t loop;
 	struct fault fault;
 	bool started;

@@ -485,11 +485,11 @@ static json_t *process_item(void)
 
 static json_t *config_item(const struct control *control)
 {
-	const struct reload_past *past = control->options->past;
+	const struct reload_kept *kept = control->options->kept;
 	const struct reload *r = &control->reload;
 
 	return OBJECT(N("load_s", control->counts.begun_s), N("reload_failed", r->refused[0] != 0),
-		V("reloads", OBJECT(N("loaded", past->reloads), N("refused", past->refused))),
+		V("reloads", OBJECT(N("loaded", kept->reloads), N("refused", kept->refused))),
 		V("digest", hex(control->config->digest)));
 }
 
@@ -505,7 +505,7 @@ static json_t *request_items(const struct counts *counts)
 				      V("ended", OBJECT(N("done", n[COUNTS_DONE]),
 							 N("failed", n[COUNTS_FAILED]),
 							 N("refused", n[COUNTS_REFUSED]),
-							 N("taken_back", n[COUNTS_TAKEN_BACK])))));
+							 N("cancelled", n[COUNTS_CANCELLED])))));
 	}
 	return list;
 }

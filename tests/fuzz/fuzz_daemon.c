@@ -42,9 +42,9 @@ static struct client clients[CLIENTS], witness;
 static uint64_t last_number; /* of the last request that anybody heard of */
 static char path[64];	     /* of the socket */
 static struct reading reading = {.depth = 64, .sessions = 64};
-static struct reload_past past = {.memfd = -1, .listener = {.fd = -1, .lock_fd = -1}};
+static struct reload_kept kept = {.memfd = -1, .listener = {.fd = -1, .lock_fd = -1}};
 static _Atomic uint64_t rereads;
-static struct server_options server = {.past = &past, .reading = &reading, .rereads = &rereads};
+static struct server_options server = {.kept = &kept, .reading = &reading, .rereads = &rereads};
 
 static void *serve(void *none)
 {
@@ -81,7 +81,7 @@ static bool start(void)
 	reading.reader = reader_open(&options, note, sizeof(note), &fault);
 	reading.memory_bytes = reader_memory(&options);
 	server.state_dir = config ? config->state_dir : NULL;
-	return server.catalog && reading.reader && listener_open(&past.listener, path, &fault) &&
+	return server.catalog && reading.reader && listener_open(&kept.listener, path, &fault) &&
 	       pthread_create(&thread, NULL, serve, NULL) == 0;
 }
 

@@ -233,7 +233,7 @@ static void daemon_main(void *argument)
 {
 	struct node *node = argument;
 	struct proc *self = fiber_proc();
-	struct reload_past past = {.memfd = -1, .listener.lock_fd = -1};
+	struct reload_kept kept = {.memfd = -1, .listener.lock_fd = -1};
 	_Atomic uint64_t rereads = 0;
 
 	fiber_sleep((int64_t)draw(50 * MILLI)); /* opens shards */
@@ -247,14 +247,14 @@ static void daemon_main(void *argument)
 	};
 	uint64_t before = self->bytes;
 
-	past.listener.fd = fd_add(self, socket_listen(self, node->socket));
-	snprintf(past.listener.path, sizeof(past.listener.path), "%s", node->socket);
+	kept.listener.fd = fd_add(self, socket_listen(self, node->socket));
+	snprintf(kept.listener.path, sizeof(kept.listener.path), "%s", node->socket);
 
 	if (chance(3)) /* as after a restart of tokend.service: the socket was always there */
 		fiber_sleep((int64_t)draw(SECOND));
 
 	struct server_options options = {.catalog = catalog,
-		.past = &past,
+		.kept = &kept,
 		.reading = &reading,
 		.rereads = &rereads,
 		.state_dir = "/state"};

@@ -264,7 +264,7 @@ static bool parse_mix(const char *args, struct mix *m, const struct stream_plan 
 	return m->n > 0;
 }
 
-/* One rank that sees the request fetches it for all. False: it was taken back. */
+/* One rank that sees the request fetches it for all. False: it was cancelled. */
 static bool fetch(struct trainer *r, uint64_t number)
 {
 	struct job *job = r->job;

@@ -85,7 +85,7 @@ def test_snapshots_and_requests_are_counted(scene):
     operator = Client(scene.daemon.socket)
     operator.ask(op="request", stream="train", run="a", kind="skip", args="count 1")
     operator.close()
-    assert wait_for(lambda: scene.value("tokend_requests_total", kind="skip", outcome="taken_back"))
+    assert wait_for(lambda: scene.value("tokend_requests_total", kind="skip", outcome="cancelled"))
     client.close()
 
 

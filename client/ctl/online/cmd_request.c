@@ -15,7 +15,7 @@ enum { NAMED = 8, NAMES_BYTES = NAMED * 170 + 40 }; /* participants named in one
 
 /* Sets of participants, by what they answered: one bit each. */
 enum {
-	UNSEEN = 1 << 0, /* no answer; known from the status only */
+	SILENT = 1 << 0, /* no answer; known from the status only */
 	NOTED = 1 << WIRE_NOTED,
 	FAILED = 1 << WIRE_FAILED,
 	GONE = 1 << WIRE_GONE,
@@ -23,21 +23,21 @@ enum {
 };
 
 /* A session that takes part. */
-struct participant {
+struct asked_rank {
 	uint64_t rank, peer;
 	unsigned set;
 	char name[170]; /* "rank 1 (pid 12 on HOST)" */
 	char text[LIMIT_TEXT_BYTES + 1];
 };
 
-struct request {
+struct asked {
 	const struct ctl_arguments *a;
 	struct ctl_link link;
 	int signals;
 	uint64_t serial; /* of the query that created it */
 	uint64_t number, sessions, waiting;
 	char run[LIMIT_NAME_BYTES + 1];
-	struct participant *participant;
+	struct asked_rank *participant;
 	size_t participants;
 	struct emit e;
 	struct cursor cursor; /* from here on, of the first that was done; no datasets: none was */
@@ -48,10 +48,10 @@ struct request {
 /* ---- the participants ---- */
 
 /* Finds or adds a participant. NULL after an error. */
-static struct participant *take_participant(
-	struct request *r, uint64_t rank, uint64_t peer, uint64_t pid, const char *host)
+static struct asked_rank *take_participant(
+	struct asked *r, uint64_t rank, uint64_t peer, uint64_t pid, const char *host)
 {
-	struct participant *p = r->participant;
+	struct asked_rank *p = r->participant;
 	char of_rank[32] = "";
 	size_t i = 0;
 
@@ -62,7 +62,7 @@ static struct participant *take_participant(
 			return NULL;
 		r->participants++;
 		p = r->participant;
-		p[i] = (struct participant){.rank = rank, .peer = peer, .set = UNSEEN};
+		p[i] = (struct asked_rank){.rank = rank, .peer = peer, .set = SILENT};
 	}
 	if (peer)
 		snprintf(of_rank, sizeof(of_rank), ", peer %" PRIu64, peer);
@@ -73,13 +73,13 @@ static struct participant *take_participant(
 
 /* Writes the names of those in any of the sets @which, and with @text unless it is NULL, to @to,
  * and takes them out of these sets. Returns their number. */
-static size_t name_all(struct request *r, unsigned which, const char *text, char to[NAMES_BYTES])
+static size_t name_all(struct asked *r, unsigned which, const char *text, char to[NAMES_BYTES])
 {
 	size_t n = 0, used = 0;
 
 	to[0] = 0;
 	for (size_t i = 0; i < r->participants; i++) {
-		struct participant *p = &r->participant[i];
+		struct asked_rank *p = &r->participant[i];
 
 		if (!(p->set & which) || (text && strcmp(text, p->text) != 0))
 			continue;
@@ -96,7 +96,7 @@ static size_t name_all(struct request *r, unsigned which, const char *text, char
 /* Stores and prints an answer. False after an error. */
 static bool take_answer(void *context, const struct wire *w)
 {
-	struct request *r = context;
+	struct asked *r = context;
 	static const char *const outcomes[] = {[WIRE_NOTED] = "noted",
 		[WIRE_DONE] = "done",
 		[WIRE_FAILED] = "failed",
@@ -105,7 +105,7 @@ static bool take_answer(void *context, const struct wire *w)
 	uint64_t outcome = wire_number(w, WIRE_OUTCOME), world = wire_number(w, WIRE_WORLD),
 		 micro_batch = wire_number(w, WIRE_MICRO);
 	char host[LIMIT_NAME_BYTES + 1] = "";
-	struct participant *p;
+	struct asked_rank *p;
 	struct emit *e = &r->e;
 	struct fault fault;
 
@@ -140,7 +140,7 @@ static bool take_answer(void *context, const struct wire *w)
 		emit_line(e, "%s: %s", p->name, p->text[0] ? p->text : "done");
 	else if (outcome != WIRE_FAILED) /* the error says it */
 		emit_line(e, "%s: %s%s", p->name,
-			outcome == WIRE_NOTED ? "has seen it" : "ended without an answer", p->text);
+			outcome == WIRE_NOTED ? "noted it" : "ended without an answer", p->text);
 	emit_end(e, CTL_OK);
 	if (outcome != WIRE_DONE || r->cursor.datasets || !wire_has(w, WIRE_CURSOR))
 		return true;
@@ -166,7 +166,7 @@ static const struct order_segment *mix_at(const struct cursor *c, uint64_t posit
 }
 
 /* Each dataset's share before and after. */
-static void put_mix(struct request *r)
+static void put_mix(struct asked *r)
 {
 	/* The new mix may begin where the run is. */
 	uint64_t old = r->from < r->acts_from || r->acts_from == 0 ? r->from : r->acts_from - 1;
@@ -188,7 +188,7 @@ static void put_mix(struct request *r)
 	emit_close(&r->e, ']');
 }
 
-static void put_rescale(struct request *r)
+static void put_rescale(struct asked *r)
 {
 	uint64_t world = ctl_number(r->a, "world", 0),
 		 micro_batch = ctl_number(r->a, "micro", r->micro_batch_before),
@@ -212,7 +212,7 @@ static void put_rescale(struct request *r)
 			  "end at the same positions");
 }
 
-static void put_result(struct request *r)
+static void put_result(struct asked *r)
 {
 	const char *kind = r->a->command->name;
 	bool mix = r->a->command == &ctl_mix, edit = mix || r->a->command == &ctl_skip;
@@ -249,13 +249,13 @@ static void put_result(struct request *r)
 }
 
 /* Prints the result, after all have answered or are gone. Returns an exit status. */
-static int conclude(struct request *r)
+static int conclude(struct asked *r)
 {
 	char names[NAMES_BYTES];
 	bool failed = false;
 
 	for (size_t i = 0; i < r->participants; i++) {
-		struct participant *p = &r->participant[i];
+		struct asked_rank *p = &r->participant[i];
 
 		if (p->set & FAILED) {
 			name_all(r, FAILED, p->text, names);
@@ -282,7 +282,7 @@ static int conclude(struct request *r)
 /* ---- waiting ---- */
 
 /* Adds the participants that have not answered. */
-static bool list_unseen(struct request *r)
+static bool list_silent(struct asked *r)
 {
 	json_t *status = ctl_ask_status(&r->link, false), *s;
 	size_t i;
@@ -299,12 +299,12 @@ static bool list_unseen(struct request *r)
 
 /* Cancels the request. CTL_OK: all have answered in the meantime; otherwise an exit status, and an
  * error was printed. */
-static int give_up(struct request *r, const char *reason)
+static int give_up(struct asked *r, const char *reason)
 {
 	struct wire query = {.op = WIRE_CANCEL};
 	char names[NAMES_BYTES];
 
-	if (!list_unseen(r))
+	if (!list_silent(r))
 		return CTL_FAILED;
 	wire_set(&query, WIRE_NUMBER, r->number);
 	r->link.quiet = true; /* it is an error that all have answered */
@@ -313,13 +313,13 @@ static int give_up(struct request *r, const char *reason)
 	if (r->waiting == 0)
 		return CTL_OK;
 	if (wire_number(&r->link.packet.wire, WIRE_FETCHED)) {
-		name_all(r, UNSEEN | NOTED, NULL, names);
+		name_all(r, SILENT | NOTED, NULL, names);
 		return ctl_fail("%s: the job has fetched the request and may still carry it out; "
 				"not answered: %s",
 			reason, names);
 	}
-	if (!name_all(r, UNSEEN, NULL, names))
-		strcpy(names, "all sessions here have seen it, but other processes of the job");
+	if (!name_all(r, SILENT, NULL, names))
+		strcpy(names, "all sessions here have noted it, but other processes of the job");
 	return ctl_fail("%s: %s did not call control(); the request is cancelled, and nothing was "
 			"changed",
 		reason, names);
@@ -327,7 +327,7 @@ static int give_up(struct request *r, const char *reason)
 
 /* Waits until all have answered. Returns an exit status; unless it is CTL_OK, an error was printed.
  */
-static int await(struct request *r)
+static int await(struct asked *r)
 {
 	const struct pollfd signals = {r->signals, POLLIN, 0};
 	uint64_t timeout_s = ctl_number(r->a, "timeout", 0),
@@ -394,7 +394,7 @@ static int write_args(const struct ctl_arguments *a, char to[WIRE_ARGS_BYTES])
 	return status;
 }
 
-static int ask(struct request *r, const char *args)
+static int ask(struct asked *r, const char *args)
 {
 	const char *run = ctl_text(r->a, "run"), *stream = r->a->argument[0];
 	struct wire query = {.op = WIRE_REQUEST};
@@ -424,7 +424,7 @@ static int ask(struct request *r, const char *args)
 
 static int request(const struct ctl_arguments *a)
 {
-	static struct request r; /* what it has is not freed: the process ends */
+	static struct asked r; /* what it has is not freed: the process ends */
 	char args[WIRE_ARGS_BYTES] = "";
 	int status;
 
