@@ -423,6 +423,8 @@ struct session *session_next(
 	s;                                                                                         \
 	s = session_next(control, s->id + 1, stream, run)
 void session_log_attach(const struct session *s);
+/* The position of the next batch that its client releases. */
+uint64_t session_position(const struct session *s);
 
 /* ---- session_memory.c: rings count against `memory:` and each user's cap ---- */
 

@@ -112,13 +112,15 @@ static bool same_shards(const struct session *s, const struct stream *now, struc
 				 cursor->dataset[d].name);
 }
 
-/* Whether the run of @s goes on at its cursor. */
+/* Whether the run of @s goes on where it is. Datasets that it had before may leave the config. */
 static bool fits_session(struct reload *r, const struct session *s)
 {
 	const char *name = s->stream->config->name;
 	const struct stream *now = catalog_stream(r->catalog, name);
+	struct cursor here = *feed_cursor(s->feed); /* borrowed */
 	struct fault why;
 
+	here.next = session_position(s);
 	if (!now)
 		fault_set(&why, FAULT_CURSOR, "", "the stream is removed");
 	else if (s->stream->config->documents && !now->config->documents)
@@ -126,8 +128,7 @@ static bool fits_session(struct reload *r, const struct session *s)
 	else if (s->stream->config->loss_mask != now->config->loss_mask)
 		fault_set(&why, FAULT_CURSOR, "loss_mask", "is no longer %s",
 			now->config->loss_mask ? "false" : "true");
-	else if (cursor_belongs(feed_cursor(s->feed), &now->begin, &why) &&
-		 same_shards(s, now, &why))
+	else if (cursor_belongs(&here, &now->begin, &why) && same_shards(s, now, &why))
 		return true;
 	return fault_set(&r->fault, FAULT_CURSOR, "",
 		"%s: pid %d reads stream %s (run %s), and could not go on: %.600s%s%.600s; end it, "

@@ -30,6 +30,15 @@ struct session *session_next(
 	return NULL;
 }
 
+/* The last batch of a stream that ends may have padding. */
+uint64_t session_position(const struct session *s)
+{
+	uint64_t end = cursor_end(feed_cursor(s->feed)), next = s->next,
+		 step = s->world * s->micro_batch, released = feed_counters(s->feed).released;
+
+	return next >= end || released > (end - next) / step ? end : next + released * step;
+}
+
 /* ---- its lines in the log ---- */
 
 void session_log_attach(const struct session *s)

@@ -155,15 +155,6 @@ static uint64_t store_wait_ms(const struct session *s, char text[LIMIT_TEXT_BYTE
 	return stores ? store_waits(stores, s->id, text, LIMIT_TEXT_BYTES) * UINT64_C(1000) : 0;
 }
 
-/* The position of the next batch. The last one of a stream that ends may have padding. */
-static uint64_t position_of(const struct session *s)
-{
-	uint64_t end = cursor_end(feed_cursor(s->feed)), next = s->next,
-		 step = s->world * s->micro_batch, released = feed_counters(s->feed).released;
-
-	return next >= end || released > (end - next) / step ? end : next + released * step;
-}
-
 static uint64_t full_ms(const struct session *s)
 {
 	return s->full_since_ms ? uv_now(s->control->loop) - s->full_since_ms : 0;
@@ -183,13 +174,14 @@ static json_t *session_item(const struct session *s, bool public)
 	return OBJECT(T("stream", s->stream->config->name), T("run", s->run), N("session", s->id),
 		N("rank", s->rank), N("world", s->world), N("micro", s->micro_batch),
 		N("peer", s->peer), N("seq_len", s->stream->config->seq_len),
-		N("position", position_of(s)), N("slots", s->slots), N("published", c.published),
-		N("released", c.released), N("ready", c.published - c.released),
-		N("full_ms", full_ms(s)), N("waits", count_of(&s->waits)),
-		N("waited_ms", count_of(&s->waited_ns) / 1000000), N("memory_bytes", s->bytes),
-		N("request", request_number(s)), N(ONLY(slow, "slow_ms"), slow),
-		T(ONLY(slow, "slow_shard"), shard), N(ONLY(wait, "store_wait_ms"), wait),
-		T(ONLY(wait, "store_wait"), store), N(ONLY(!public, "pid"), s->connection->pid),
+		N("position", session_position(s)), N("slots", s->slots),
+		N("published", c.published), N("released", c.released),
+		N("ready", c.published - c.released), N("full_ms", full_ms(s)),
+		N("waits", count_of(&s->waits)), N("waited_ms", count_of(&s->waited_ns) / 1000000),
+		N("memory_bytes", s->bytes), N("request", request_number(s)),
+		N(ONLY(slow, "slow_ms"), slow), T(ONLY(slow, "slow_shard"), shard),
+		N(ONLY(wait, "store_wait_ms"), wait), T(ONLY(wait, "store_wait"), store),
+		N(ONLY(!public, "pid"), s->connection->pid),
 		T(ONLY(!public, "host"), s->connection->host));
 }
 
@@ -295,7 +287,7 @@ static json_t *dataset_item(const struct stream *stream, uint32_t d, bool public
 static json_t *mixes_of(const struct session *s)
 {
 	const struct cursor *cursor = feed_cursor(s->feed);
-	uint64_t position = position_of(s);
+	uint64_t position = session_position(s);
 	uint32_t at = 0;
 	json_t *list = json_array();
 

@@ -351,6 +351,11 @@ def test_a_running_job_mixes_in_a_dataset_that_came_with_the_reload(scene):
     done = t.carry_out()
     code, _, result, err = op.result()
     assert (code, err, result["acts_from"]) == (0, "", done["at"]), (code, err)
+    scene.write(train={**scene.train, "datasets": datasets("web", "law")})
+    assert "dataset code: name: the cursor serves it" in scene.reload("keeps the config that")
+    assert t.step(40)["next"] > done["at"]  # from there on it has no share
+    scene.reload()
+    scene.goes_on(t)
     again = Trainer(scene, rank=1, world=2)
     assert sorted(s["rank"] for s in status(scene.daemon.socket)[0]) == [0, 1]
     for trainer in (t, again):
