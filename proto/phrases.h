@@ -41,7 +41,7 @@
 #define PHRASE_START	   "start one with tokend -c FILE, or give its socket"
 #define PHRASE_DENIED	   "have its owner allow that, or give another socket"
 #define PHRASE_NOFILE	   "raise LimitNOFILE (ulimit -n)"
-#define PHRASE_SLOTS	   "use fewer slots"
+#define PHRASE_SLOTS	   "use fewer slots or a smaller micro_batch"
 #define PHRASE_NOT_SHARD   "move it away, or set a pattern that matches only the shards"
 
 #endif

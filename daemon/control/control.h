@@ -20,11 +20,7 @@
 #include <sys/types.h>
 #include <uv.h>
 
-struct attach_job;
-struct connection;
 struct control;
-struct data_thread;
-struct request;
 struct session;
 
 /* ---- reload.c: the config is read again ---- */

@@ -8,7 +8,9 @@ enum {
 	OPEN_SHARDS_MOST = 1024,
 	DESCRIPTORS_OWN = 40, /* the loop, the reader, the listener, metrics, files of the pool */
 	DESCRIPTORS_LEAST = 64,
-	DESCRIPTORS_A_SESSION = 4,     /* socket, pidfd, and two memfds during the attach */
+	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two memfds during the attach */
+	SESSIONS_FEW = 16,	   /* fewer are reported at the start */
+	DESCRIPTORS_FEW = (DESCRIPTORS_OWN + SESSIONS_FEW * DESCRIPTORS_A_SESSION) * 4 / 3 + 1,
 	INDEXES_SHARE = 16,	       /* 1/16 of memory: is for the indexes of shards */
 	STORES_SHARE = 8,	       /* 1/8 of memory: is for answers of stores, */
 	WINDOWS_LEAST = 16,	       /* and has room for so many windows */
@@ -167,6 +169,10 @@ bool reading_open(const struct catalog *catalog, struct stores *stores, struct r
 	r->sessions = (unsigned)within(
 		limit.rlim_cur > taken ? (limit.rlim_cur - taken) / DESCRIPTORS_A_SESSION : 0,
 		LIMIT_SESSIONS);
+	if (r->sessions < SESSIONS_FEW)
+		log_line(LOG_WARNING,
+			"%u open files are enough for %u clients; %d need %d; " PHRASE_NOFILE,
+			(unsigned)limit.rlim_cur, r->sessions, SESSIONS_FEW, DESCRIPTORS_FEW);
 	r->memory_bytes += reader_memory(&options);
 	r->reader = reader_open(&options, r->note, sizeof(r->note), fault);
 	return r->reader || fault_prefix(fault, "%s: ", config->path);

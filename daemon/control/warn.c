@@ -81,7 +81,6 @@ static void describe_twins(
 bool twins_allow(const struct session *s, struct fault *fault)
 {
 	const struct session *other = s->strict && !s->helper ? find_twin(s, false) : NULL;
-
 	char text[LIMIT_TEXT_BYTES];
 
 	if (!other)

@@ -78,7 +78,7 @@ def test_a_refusal_is_immediate_or_names_its_reason_at_the_deadline(daemon):
         client(daemon, slots=4096)  # it never fits
     assert time.monotonic() - begin < 10
     other, begin = client(daemon), time.monotonic()
-    with pytest.raises(tokend.RefusedError, match=r"raise memory: .*\(tried for 1 s\)"):
+    with pytest.raises(tokend.RefusedError, match=r"raise memory: .*micro_batch \(tried for 1 s\)"):
         client(daemon, deadline_ms=1200)
     assert time.monotonic() - begin >= 1.2
     assert take(other) == [0, 1, 2, 3]

@@ -121,13 +121,9 @@ class Operator:
     """A tokctl process that waits for answers."""
 
     def __init__(self, bench, *arguments, json=True, **keys):
-        more = ["--json"] if json else []
-        self.process = bench.place.spawn(
-            [TOKCTL, *map(str, arguments), *more, "--socket", bench.daemon.socket],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            **keys,
-        )
+        arguments = [*map(str, arguments), *["--json"] * json, "--socket", bench.daemon.socket]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = bench.place.spawn([TOKCTL, *arguments], **pipes, **keys)
 
     def end(self, seconds=30):
         out, err = self.process.communicate(timeout=seconds)
