@@ -32,9 +32,10 @@ enum {
 /* What the cache holds of a stream's dataset. */
 struct held {
 	const char *stream, *name, *url; /* the status's; NULL: of no dataset */
-	uint64_t all;			 /* its pieces; 0: it is not read in pieces */
-	uint64_t pieces, bytes;
-	json_t *listed; /* ETags of its shards, by path; NULL: the manifest cannot be read here */
+	uint64_t all;			 /* pieces of its shards; 0: it is not read in pieces */
+	uint64_t shards, sides;		 /* pieces of shards; of side files */
+	uint64_t bytes;			 /* of both */
+	const json_t *listed;		 /* its manifest, of struct cache */
 };
 
 struct cache {
@@ -44,6 +45,7 @@ struct cache {
 	const char *drop;   /* the dataset to remove, or NULL */
 	const char *stream; /* of `warm`, or NULL */
 
+	json_t *manifests; /* as read_manifest(), by path */
 	json_t *status;
 	struct held *held; /* those of the command, then that of no dataset */
 	size_t n;	   /* without the last */
@@ -57,14 +59,18 @@ struct cache {
 
 enum { HASH_DIGITS = 32, TAIL_BYTES = 4096 };
 
+/* The ETag of each shard, and [SIZE, ETAG] of each side file, by path or URL. null: it cannot be
+ * read here. */
 static json_t *read_manifest(const char *path)
 {
 	FILE *file = fopen(path, "re");
-	json_t *listed = file ? json_object() : NULL, *line;
+	json_t *listed = file ? json_object() : json_null(), *line, *side;
+	const char *name;
 
-	while (listed && (line = json_loadf(file, JSON_DISABLE_EOF_CHECK, NULL))) {
-		json_object_set_new(
-			listed, status_text(line, "path"), json_string(status_text(line, "etag")));
+	while (file && (line = json_loadf(file, JSON_DISABLE_EOF_CHECK, NULL))) {
+		json_object_set(listed, status_text(line, "path"), json_object_get(line, "etag"));
+		json_object_foreach(json_object_get(line, "side"), name, side)
+			json_object_set(listed, name, side);
 		json_decref(line);
 	}
 	if (file)
@@ -72,17 +78,20 @@ static json_t *read_manifest(const char *path)
 	return listed;
 }
 
-/* Whether the piece of this URL, after which its ETag is, is one of a dataset's shards. Those of
- * objects that were replaced are dropped with it, but not counted. */
-static bool is_of(const struct cache *c, const struct held *h, const char *url)
+/* The entry of the dataset's manifest for the object at this URL, after which its ETag is; null if
+ * the manifest is null; NULL: it is not one of the dataset. Objects that were replaced are dropped
+ * with it, but not counted. */
+static const json_t *find_entry(const struct cache *c, const struct held *h, const char *url)
 {
 	size_t n = strlen(h->url);
+	bool below = strncmp(url, h->url, n) == 0 && url[n] == '/';
+	const json_t *entry = json_object_get(h->listed, below ? url + n + 1 : url);
+	const char *etag =
+		json_string_value(json_is_array(entry) ? json_array_get(entry, 1) : entry);
 
-	if (strncmp(url, h->url, n) != 0 || url[n] != '/')
-		return false;
-	const char *etag = json_string_value(json_object_get(h->listed, url + n + 1));
-
-	return !h->listed || (etag && (c->drop || strcmp(etag, url + strlen(url) + 1) == 0));
+	if (json_is_null(h->listed))
+		return below ? h->listed : NULL;
+	return etag && (c->drop || strcmp(etag, url + strlen(url) + 1) == 0) ? entry : NULL;
 }
 
 /* Counts a piece, and removes it if it is one of the dataset to drop. False with errno. */
@@ -91,6 +100,7 @@ static bool take_piece(struct cache *c, int dir, const char *file)
 	struct held *others = &c->held[c->n], *of = others;
 	int fd = openat(dir, file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	char url[TAIL_BYTES + 1] = "";
+	const json_t *entry = NULL;
 	struct stat st;
 
 	if (fd < 0 || fstat(fd, &st) < 0)
@@ -99,10 +109,10 @@ static bool take_piece(struct cache *c, int dir, const char *file)
 	if (pread(fd, url, TAIL_BYTES - 1, st.st_size - TAIL_BYTES) < 0)
 		url[0] = 0;
 	close(fd);
-	for (struct held *h = c->held; h < others; h++)
-		if (is_of(c, h, url))
+	for (struct held *h = c->held; h < others && !entry; h++)
+		if ((entry = find_entry(c, h, url)))
 			of = h;
-	of->pieces++;
+	*(json_is_array(entry) ? &of->sides : &of->shards) += 1;
 	of->bytes += (uint64_t)st.st_blocks * 512;
 	c->bytes += (uint64_t)st.st_blocks * 512;
 	if (!c->drop || of == others)
@@ -157,8 +167,6 @@ static bool is_meant(const struct cache *c, const struct held *h)
 
 static void forget(struct cache *c)
 {
-	for (size_t i = 0; i < c->n; i++)
-		json_decref(c->held[i].listed);
 	json_decref(c->status);
 	free(c->held);
 	c->held = NULL;
@@ -171,7 +179,7 @@ static bool look(struct cache *c)
 {
 	uint64_t begun_ms = ctl_clock_ms();
 	json_t *datasets, *row;
-	const char *dir;
+	const char *dir, *manifest;
 	size_t i;
 
 	forget(c);
@@ -188,11 +196,14 @@ static bool look(struct cache *c)
 	json_array_foreach(datasets, i, row)
 	{
 		struct held h = {status_text(row, "stream"), status_text(row, "dataset"),
-			status_text(row, "url"), status_number(row, "pieces"), 0, 0, NULL};
+			status_text(row, "url"), status_number(row, "pieces"), 0, 0, 0, NULL};
 
 		if (!is_meant(c, &h))
 			continue;
-		h.listed = read_manifest(status_text(row, "manifest"));
+		manifest = status_text(row, "manifest");
+		if (!json_object_get(c->manifests, manifest))
+			json_object_set_new(c->manifests, manifest, read_manifest(manifest));
+		h.listed = json_object_get(c->manifests, manifest);
 		c->held[c->n++] = h;
 	}
 	if (!take_files(c, dir))
@@ -201,7 +212,7 @@ static bool look(struct cache *c)
 	for (const struct held *h = c->held; h < c->held + c->n; h++)
 		if (h->all > 0) {
 			c->sum.all += h->all;
-			c->sum.pieces += h->pieces;
+			c->sum.shards += h->shards;
 			c->sum.bytes += h->bytes;
 		}
 	c->next_ms = ctl_clock_ms() + LOOK_MS + LOOK_SHARE * (ctl_clock_ms() - begun_ms);
@@ -217,12 +228,12 @@ static int list(struct cache *c)
 	for (size_t i = 0; i <= c->n; i++) {
 		const struct held *h = &c->held[i];
 
-		if (i == c->n && h->pieces == 0)
+		if (i == c->n && h->shards == 0)
 			break;
 		emit_text(&c->e, "dataset", NULL, h->name);
 		emit_text(&c->e, "url", NULL, h->url);
 		emit_text(&c->e, NULL, "DATASET", h->name ? h->name : "(others)");
-		emit_number(&c->e, "pieces", "PIECES", h->pieces);
+		emit_number(&c->e, "pieces", "PIECES", h->shards + h->sides);
 		emit_bytes(&c->e, "bytes", "SIZE", h->bytes);
 		emit_text(&c->e, NULL, "URL", h->url ? h->url : "");
 		emit_row(&c->e);
@@ -257,7 +268,7 @@ static const char *read_stream(struct cache *c, struct tokend *t, uint64_t evict
 	for (;;) {
 		if (tokend_taken(t) >= to)
 			return "reached";
-		if (c->sum.pieces >= c->sum.all)
+		if (c->sum.shards >= c->sum.all)
 			return "all pieces are there";
 		if (count(c, "evictions") > evictions ||
 			c->bytes > count(c, "size_bytes") / 100 * FULL_PERCENT)
@@ -272,10 +283,10 @@ static const char *read_stream(struct cache *c, struct tokend *t, uint64_t evict
 		tokend_release(t, &batch);
 		if (ctl_clock_ms() < c->next_ms)
 			continue;
-		pieces = c->sum.pieces;
+		pieces = c->sum.shards;
 		if (!look(c))
 			return NULL;
-		ctl_progress_add(c->sum.pieces > pieces ? c->sum.pieces - pieces : 0);
+		ctl_progress_add(c->sum.shards > pieces ? c->sum.shards - pieces : 0);
 	}
 }
 
@@ -300,7 +311,7 @@ static int warm(struct cache *c)
 	evictions = count(c, "evictions");
 	if (tokend_attach(&t, &session, why, sizeof(why)) < 0)
 		return ctl_fail("%s", why);
-	ctl_progress_begin("warming", "pieces", c->sum.all - c->sum.pieces);
+	ctl_progress_begin("warming", "pieces", c->sum.all - c->sum.shards);
 	if (c->sum.all == 0)
 		ctl_fail("stream %s: none of its datasets is read in pieces; `tokend --check` says "
 			 "why",
@@ -314,7 +325,7 @@ static int warm(struct cache *c)
 		return CTL_FAILED;
 	misses = count(c, "misses") - misses;
 	emit_text(&c->e, "stream", NULL, c->stream);
-	emit_number(&c->e, "pieces", NULL, c->sum.pieces);
+	emit_number(&c->e, "pieces", NULL, c->sum.shards);
 	emit_number(&c->e, "all", NULL, c->sum.all);
 	emit_number(&c->e, "bytes", NULL, c->sum.bytes);
 	emit_number(&c->e, "fetched", NULL, misses);
@@ -323,7 +334,7 @@ static int warm(struct cache *c)
 	emit_line(&c->e,
 		"%" PRIu64 " of %" PRIu64 " pieces (%s) are in the cache, %" PRIu64
 		" of them fetched now; position %" PRIu64 ": %s",
-		c->sum.pieces, c->sum.all, si((double)c->sum.bytes, "B").text, misses, position,
+		c->sum.shards, c->sum.all, si((double)c->sum.bytes, "B").text, misses, position,
 		end);
 	return CTL_OK;
 }
@@ -335,6 +346,7 @@ static const struct ctl_command ls_command, drop_command, warm_command;
 static int run(const struct ctl_arguments *a)
 {
 	struct cache c = {.a = a,
+		.manifests = json_object(),
 		.stream = a->command == &warm_command ? a->argument[0] : NULL,
 		.e.json = ctl_given(a, "json")};
 	int status;
@@ -345,6 +357,7 @@ static int run(const struct ctl_arguments *a)
 		 : a->command == &drop_command ? drop(&c)
 					       : warm(&c);
 	forget(&c);
+	json_decref(c.manifests);
 	return emit_end(&c.e, status);
 }
 
