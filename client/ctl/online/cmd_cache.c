@@ -361,14 +361,10 @@ static int run(const struct ctl_arguments *a)
 	return emit_end(&c.e, status);
 }
 
-#define COMMON                                                                                     \
-	{CTL_SOCKET_OPTION}, {CTL_CONFIG_OPTION},                                                  \
-	{                                                                                          \
-		CTL_JSON_OPTION                                                                    \
-	}
-
-static const struct ctl_option options[] = {COMMON};
-static const struct ctl_option warm_options[] = {COMMON,
+static const struct ctl_option options[] = {
+	{CTL_SOCKET_OPTION}, {CTL_CONFIG_OPTION}, {CTL_JSON_OPTION}};
+static const struct ctl_option warm_options[] = {{CTL_SOCKET_OPTION}, {CTL_CONFIG_OPTION},
+	{CTL_JSON_OPTION},
 	{OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX - 1, "position of the first sample"),
 		.preset = "0"},
 	{OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX - 1,
