@@ -208,7 +208,8 @@ bool store_list(struct stores *stores, const struct store_bucket *bucket, const 
 
 	if (bucket->place.kind == URL_HTTPS)
 		return fault_set(fault, FAULT_ARGUMENT, "",
-			"%s/: HTTPS servers have no listing; name the shards with --from FILE",
+			"%s/: HTTPS servers have no listing; name each shard, or download them, or "
+			"give tokctl manifest --from FILE",
 			name);
 	while (listing.truncated && !listing.ended) {
 		char *page =

@@ -681,7 +681,7 @@ static void join(struct inspect *in, const char *path, const char *url)
 	static struct dataset named = {.hint.type = SHARD_U16}, from = {.hint.type = SHARD_U16};
 	const struct listed *listed = find_listed(in, url, &(int64_t){0});
 	static struct shard_list names;
-	bool unlisted = ctl_place_unlisted(url), fine = true;
+	bool unlisted = strncmp(url, "https://", 8) == 0, fine = true;
 	struct fault fault;
 
 	/* Rows of a file are compared as the config reads them. */

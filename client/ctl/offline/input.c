@@ -66,12 +66,6 @@ int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a, int 
 			.column = ctl_text(a, "input-column")}};
 	if (type)
 		shard_type(type, &input->hint.type);
-	for (int i = 0; i < *n; i++)
-		if (ctl_place_unlisted(a->argument[i]))
-			return ctl_usage(a->command,
-				"%s: an HTTPS server has no listing; download the shards, or give "
-				"`tokctl manifest` --from FILE, a manifest of the same shards",
-				a->argument[i]);
 	*n = drop_sides(a->argument, *n);
 	input->hint.frames = frames_new(FRAMES_BYTES);
 	if (*n < 0 || !input->hint.frames)

@@ -207,11 +207,6 @@ static bool list_masks(struct dataset *d, const char *url, struct fault *fault)
 	return fine;
 }
 
-bool ctl_place_unlisted(const char *url)
-{
-	return strncmp(url, "https://", 8) == 0;
-}
-
 /* ---- both ---- */
 
 bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path,

@@ -49,8 +49,6 @@ struct ctl_place {
  */
 bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path,
 	const struct shard_list *names, const char *masks, struct fault *fault);
-/* Is @url on a server without listings? */
-bool ctl_place_unlisted(const char *url);
 
 /* The path of shard @i as the user would write it: the place's, or one below it. Returns @path. */
 const char *ctl_place_path(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 1]);
@@ -84,10 +82,10 @@ struct ctl_input {
 		"then the only one that fits")
 
 /*
- * Takes the options, and opens config and stores. The first *@n arguments are paths of shards,
- * which cannot be on a server without listings. Side files (an index, a mask, …) of shards that are
- * also named are removed from them: a shell expands DIRECTORY/[*] to all of them. Returns an exit
- * status. The caller closes input->stores either way; the rest lasts until the process ends.
+ * Takes the options, and opens config and stores. The first *@n arguments are paths of shards. Side
+ * files (an index, a mask, …) of shards that are also named are removed from them: a shell expands
+ * DIRECTORY/[*] to all of them. Returns an exit status. The caller closes input->stores either way;
+ * the rest lasts until the process ends.
  */
 int ctl_input_begin(struct ctl_input *input, const struct ctl_arguments *a, int *n);
 /* @input for the shards of the place. */
