@@ -138,12 +138,11 @@ static int answer_plan(
 	if (good)
 		good = p.ranks ? put_step(&p, a, from)
 			       : put_rows(&p, from,
-					 least(ctl_number(a, "count", 0),
+					 MIN(ctl_number(a, "count", 0),
 						 cursor_end(&h->cursor) - from),
 					 0);
 	if (p.reader) /* the rows before an error are printed */
 		good = ctl_windows_flush(p.reader) && good;
-	ctl_windows_close(p.reader);
 	return emit_end(&p.e, good ? CTL_OK : CTL_FAILED);
 }
 

@@ -181,7 +181,7 @@ static void find_skips(struct proof *p)
 	for (size_t i = 0; i < p->peer->sections; i++) {
 		const struct record_section *s = &p->peer->section[i];
 		uint64_t from = s->begin.left > p->from ? s->begin.left : p->from,
-			 to = least(least(s->begin.position, s->limit), p->to);
+			 to = MIN(MIN(s->begin.position, s->limit), p->to);
 
 		if (from >= to)
 			continue;
@@ -586,10 +586,10 @@ static void put_mixes(struct emit *e, const struct proof *p)
 
 		for (uint32_t i = 0; i < order->segments; i++) {
 			const struct order_segment *const *s = &order->segment[i];
-			uint64_t to = force + 1 < end ? least(force[1].from, p->to) : p->to;
+			uint64_t to = force + 1 < end ? MIN(force[1].from, p->to) : p->to;
 
 			if (i + 1 < order->segments)
-				to = least(to, s[1]->start);
+				to = MIN(to, s[1]->start);
 			if (to <= at)
 				continue;
 			if (!last || !ctl_same_segment(last, *s))
@@ -656,7 +656,7 @@ static void see_range(struct proof *p)
 	p->from = UINT64_MAX;
 	for (const struct record_section *s = r->section; s < r->section + r->sections; s++)
 		if (s->pass == p->peer->pass) {
-			p->from = least(p->from, s->begin.position);
+			p->from = MIN(p->from, s->begin.position);
 			p->to = s->last > p->to ? s->last : p->to;
 		}
 }
@@ -669,13 +669,13 @@ static bool set_range(struct proof *p, const struct ctl_arguments *a)
 	uint64_t recorded = p->to, end = cursor_end(&oldest->cursor);
 
 	p->from = ctl_number(a, "from", p->from);
-	p->to = ctl_number(a, "to", least(recorded, end));
+	p->to = ctl_number(a, "to", MIN(recorded, end));
 	if (p->to > end)
 		return ctl_error(
 			"--to %" PRIu64 ": the stream ends at position %" PRIu64, p->to, end);
 	/* The last of several passes may still be going on. */
 	if (p->records->passes > 1 && p->peer->pass + 1 == p->records->passes && recorded > p->from)
-		p->to = least(p->to, recorded);
+		p->to = MIN(p->to, recorded);
 	if (p->to <= p->from)
 		return ctl_error("the range from position %" PRIu64 " to %" PRIu64
 				 " is empty; give --to above --from, or what was recorded",

@@ -11,6 +11,7 @@
 #include "daemon/config/config.h"
 #include "proto/record.h"
 
+#include <sys/param.h>
 #include <sys/types.h>
 
 extern const struct ctl_command ctl_plan, ctl_when, ctl_cost, ctl_inspect, ctl_manifest, ctl_pack,
@@ -197,10 +198,5 @@ void records_free(struct records *r);
 
 /* The order in which @position should have been served. */
 const struct ctl_history *records_in_force(const struct record_peer *p, uint64_t position);
-
-static inline uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
 
 #endif

@@ -259,7 +259,7 @@ static void place_section(struct record_peer *p, struct record_section *s)
 
 	if (newest && on_grid(&newest->begin, b)) {
 		s->generation = newest;
-		newest->begin.position = least(newest->begin.position, b->position);
+		newest->begin.position = MIN(newest->begin.position, b->position);
 		return;
 	}
 	s->generation = find_late(p, s);
@@ -287,18 +287,18 @@ static void set_limits(struct record_peer *p)
 		const struct record_section *later = i + 1 < p->sections ? s + 1 : NULL;
 
 		if (later && later->generation != s->generation)
-			limit = least(limit, later->generation->begin.position);
+			limit = MIN(limit, later->generation->begin.position);
 		s->limit = limit;
 		if (later && later->generation == s->generation &&
 			later->begin.rank == s->begin.rank) {
-			s->limit = least(s->limit, least(later->limit, later->begin.position));
+			s->limit = MIN(s->limit, MIN(later->limit, later->begin.position));
 			if (later->file != s->file && later->begin.position < s->begin.position &&
 				later->top < s->top) {
 				p->rewinding = later->file;
 				p->voided = s->file;
 			}
 		}
-		s->last = least(s->top, s->limit);
+		s->last = MIN(s->top, s->limit);
 	}
 }
 

@@ -394,46 +394,41 @@ static int write_args(const struct ctl_arguments *a, char to[WIRE_ARGS_BYTES])
 	return status;
 }
 
-static int ask(struct asked *r, const char *args)
-{
-	const char *run = ctl_text(r->a, "run"), *stream = r->a->argument[0];
-	struct wire query = {.op = WIRE_REQUEST};
-	const struct wire *w = &r->link.packet.wire;
-	int status;
-
-	if (!ctl_choose(&r->link, r->a, stream, run) || !ctl_open(&r->link, r->link.socket))
-		return CTL_FAILED;
-	r->signals = ctl_signals(); /* so that the request can be cancelled */
-	wire_set_text(&query, WIRE_STREAM, stream);
-	wire_set_text(&query, WIRE_KIND, r->a->command->name);
-	wire_set_text(&query, WIRE_ARGS, args);
-	if (run)
-		wire_set_text(&query, WIRE_RUN, run);
-	if (!ctl_ask(&r->link, &query, WIRE_ASKED))
-		return CTL_FAILED;
-	if (!wire_text(w, WIRE_RUN, r->run, sizeof(r->run)))
-		return ctl_fail("unexpected reply from the daemon; " PHRASE_RELEASE);
-	r->link.answered = take_answer;
-	r->link.context = r;
-	r->serial = r->link.serial;
-	r->number = wire_number(w, WIRE_NUMBER);
-	r->sessions = r->waiting = wire_number(w, WIRE_SESSIONS);
-	status = await(r);
-	return emit_end(&r->e, status == CTL_OK ? conclude(r) : status);
-}
-
 static int request(const struct ctl_arguments *a)
 {
 	static struct asked r; /* what it has is not freed: the process ends */
+	const char *run = ctl_text(a, "run"), *stream = a->argument[0];
+	struct wire query = {.op = WIRE_REQUEST};
+	const struct wire *w = &r.link.packet.wire;
 	char args[WIRE_ARGS_BYTES] = "";
 	int status;
 
 	r.a = a;
 	r.e.json = ctl_given(a, "json");
-	if (ctl_given(a, "run") && !wire_name_ok(ctl_text(a, "run")))
-		return ctl_fail("--run %s: must be " PHRASE_NAME, ctl_text(a, "run"));
+	if (run && !wire_name_ok(run))
+		return ctl_fail("--run %s: must be " PHRASE_NAME, run);
 	status = write_args(a, args);
-	return status == CTL_OK ? ask(&r, args) : status;
+	if (status != CTL_OK)
+		return status;
+	if (!ctl_choose(&r.link, a, stream, run) || !ctl_open(&r.link, r.link.socket))
+		return CTL_FAILED;
+	r.signals = ctl_signals(); /* so that the request can be cancelled */
+	wire_set_text(&query, WIRE_STREAM, stream);
+	wire_set_text(&query, WIRE_KIND, a->command->name);
+	wire_set_text(&query, WIRE_ARGS, args);
+	if (run)
+		wire_set_text(&query, WIRE_RUN, run);
+	if (!ctl_ask(&r.link, &query, WIRE_ASKED))
+		return CTL_FAILED;
+	if (!wire_text(w, WIRE_RUN, r.run, sizeof(r.run)))
+		return ctl_fail("unexpected reply from the daemon; " PHRASE_RELEASE);
+	r.link.answered = take_answer;
+	r.link.context = &r;
+	r.serial = r.link.serial;
+	r.number = wire_number(w, WIRE_NUMBER);
+	r.sessions = r.waiting = wire_number(w, WIRE_SESSIONS);
+	status = await(&r);
+	return emit_end(&r.e, status == CTL_OK ? conclude(&r) : status);
 }
 
 /* ---- the tables ---- */

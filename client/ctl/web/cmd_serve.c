@@ -413,9 +413,7 @@ static int listen_at(const char *address)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &(int){1}, sizeof(int));
 	if (fd < 0 || bind(fd, at->ai_addr, at->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0) {
 		ctl_fail("cannot listen at %s: %s", address, strerror(errno));
-		if (fd >= 0)
-			close(fd);
-		fd = -1;
+		fd = -1; /* not closed: the process ends */
 	} else {
 		getsockname(fd, at->ai_addr, &at->ai_addrlen);
 		ctl_note("serving at http://%.*s:%u/", (int)(strrchr(address, ':') - address),
@@ -442,10 +440,8 @@ static int serve(const struct ctl_arguments *a)
 	struct served s = {.a = a, .link.quiet = true};
 	int fd = listen_at(address);
 
-	if (fd < 0)
-		return CTL_FAILED;
-	serve_clients(&s, fd);
-	close(fd);
+	if (fd >= 0)
+		serve_clients(&s, fd);
 	return CTL_FAILED;
 }
 
