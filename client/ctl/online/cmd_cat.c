@@ -46,17 +46,10 @@ static bool copy(struct tokend *t, uint64_t batches)
 	return got >= 0 || ctl_error("%s", tokend_why(t));
 }
 
-static bool save_cursor(struct tokend *t, const char *path)
-{
-	static char bytes[TOKEND_CURSOR_BYTES];
-	int64_t n = tokend_cursor(t, bytes, sizeof(bytes));
-
-	return n < 0 ? ctl_error("%s", tokend_why(t)) : ctl_file_write(path, bytes, (size_t)n);
-}
-
 static int cat(const struct ctl_arguments *a)
 {
-	const char *start = ctl_text(a, "start"), *record = ctl_text(a, "record");
+	const char *start = ctl_text(a, "start"), *record = ctl_text(a, "record"),
+		   *to = ctl_text(a, "cursor-out");
 	struct ctl_link link = {0};
 	struct tokend_options o = {.size = sizeof(o),
 		.socket = link.socket,
@@ -67,6 +60,7 @@ static int cat(const struct ctl_arguments *a)
 		.micro_batch = (uint32_t)ctl_number(a, "micro", 0),
 		.peer = (uint32_t)ctl_number(a, "peer", 0),
 		.slots = (uint32_t)ctl_number(a, "slots", 0)};
+	static char cursor[TOKEND_CURSOR_BYTES];
 	char why[1500];
 	struct tokend *t;
 	bool ok;
@@ -85,8 +79,9 @@ static int cat(const struct ctl_arguments *a)
 		return ctl_fail("%s", why);
 	ok = !record || tokend_record(t, record) == 0 || ctl_error("%s", tokend_why(t));
 	ok = ok && copy(t, ctl_number(a, "batches", UINT64_MAX));
-	if (ctl_given(a, "cursor-out")) /* also after a failure, to continue from there */
-		ok = save_cursor(t, ctl_text(a, "cursor-out")) && ok;
+	if (to) /* also after a failure, to continue from there */
+		ok = ctl_file_write(to, cursor, (size_t)tokend_cursor(t, cursor, sizeof(cursor))) &&
+		     ok;
 	if (record && tokend_record(t, NULL) < 0)
 		ok = ctl_error("%s", tokend_why(t));
 	tokend_detach(t);
