@@ -324,19 +324,6 @@ static bool pack_files(struct pack *p, struct fault *fault)
 	return done == p->files;
 }
 
-static bool pack_paths(struct pack *p, char *const *path, int n, struct fault *fault)
-{
-	if (!pack_find_sources(p, path, n, fault) || !is_outside(p, fault) || !plan(p, fault) ||
-		!open_output(p, fault))
-		return false;
-	report_losses(p);
-	if (!pack_files(p, fault))
-		return false;
-	if (p->row_tokens)
-		print_rows(p);
-	return true;
-}
-
 /* ---- the command line ---- */
 
 static const struct ctl_option options[] = {
@@ -424,8 +411,14 @@ static int pack(const struct ctl_arguments *a)
 		status = ctl_input_begin(&p.input, a, &paths);
 	if (status == CTL_OK) {
 		p.input.hint.documents = pack_keeps_documents(&p);
-		bool fine = pack_paths(&p, a->argument, paths, &fault);
+		bool fine = pack_find_sources(&p, a->argument, paths, &fault) &&
+			    is_outside(&p, &fault) && plan(&p, &fault) && open_output(&p, &fault);
 
+		if (fine)
+			report_losses(&p);
+		fine = fine && pack_files(&p, &fault);
+		if (fine && p.row_tokens)
+			print_rows(&p);
 		status = emit_end(&p.emit, fine ? CTL_OK : CTL_FAILED);
 		if (!fine)
 			ctl_fail("%s", fault.text);

@@ -235,35 +235,13 @@ struct ctl_windows *ctl_windows_open(
 	return NULL;
 }
 
-static void close_file(struct file *file)
-{
-	shard_close(file->source);
-	file->source = NULL;
-	file->dataset = NULL;
-}
-
-/* Opens a shard, which must be the one that was listed. */
-static bool open_file(const struct ctl_windows *reader, struct file *file,
-	const struct dataset *dataset, uint64_t shard, struct fault *fault)
-{
-	char path[PATH_MAX + 1];
-
-	shard_list_path(&dataset->list, shard, path, sizeof(path));
-	file->dataset = dataset;
-	file->shard = shard;
-	file->source = dataset_open_shard(dataset, shard, path, -1, reader->frames, fault);
-	if (file->source)
-		return true;
-	close_file(file);
-	return fault_prefix(fault, "%s: ", path);
-}
-
 /* The open shard, which stays until its lock is released. NULL: @fault. */
 static struct file *acquire(struct ctl_windows *reader, const struct dataset *dataset,
 	uint64_t shard, struct fault *fault)
 {
 	uint64_t number = (uintptr_t)dataset / sizeof(*dataset) + shard;
 	struct file *file = &reader->file[number % OPEN_FILES];
+	char path[PATH_MAX + 1];
 	bool fine = true;
 
 	while (fine) {
@@ -273,8 +251,13 @@ static struct file *acquire(struct ctl_windows *reader, const struct dataset *da
 		pthread_rwlock_unlock(&file->lock);
 		pthread_rwlock_wrlock(&file->lock);
 		if (file->dataset != dataset || file->shard != shard) {
-			close_file(file);
-			fine = open_file(reader, file, dataset, shard, fault);
+			shard_close(file->source);
+			shard_list_path(&dataset->list, shard, path, sizeof(path));
+			file->source =
+				dataset_open_shard(dataset, shard, path, -1, reader->frames, fault);
+			file->dataset = file->source ? dataset : NULL;
+			file->shard = shard;
+			fine = file->source || fault_prefix(fault, "%s: ", path);
 		}
 		pthread_rwlock_unlock(&file->lock);
 	}
@@ -343,7 +326,7 @@ void ctl_windows_close(struct ctl_windows *reader)
 	if (!reader)
 		return;
 	for (unsigned i = 0; i < OPEN_FILES; i++)
-		close_file(&reader->file[i]);
+		shard_close(reader->file[i].source);
 	frames_free(reader->frames);
 	free(reader->items);
 	free(reader->tokens);

@@ -260,28 +260,13 @@ static bool find_shared(struct service *s, const struct config *config)
 	return serves;
 }
 
-static int start_private(struct service *s, const struct ctl_arguments *a)
-{
-	/* Before a client connects: only this user's daemon can listen in it. */
-	if (!make_directory(s))
-		return CTL_FAILED;
-	if (ctl_given(a, "foreground"))
-		return launch(s, true) ? CTL_OK : CTL_FAILED;
-	if (chdir("/") < 0)
-		return ctl_fail("/: %s", strerror(errno));
-	leave_service();
-
-	int status = print(true, s->link.socket, ctl_given(a, "json"));
-
-	return status == CTL_OK ? serve(s) : status;
-}
-
 static int start(const struct ctl_arguments *a)
 {
-	bool socket = ctl_given(a, "socket"), alone = socket || ctl_given(a, "foreground"), shared;
+	bool socket = ctl_given(a, "socket"), foreground = ctl_given(a, "foreground"), shared;
 	struct service s = {.pid = 0};
 	struct config *config;
 	struct fault fault;
+	int status;
 
 	if (!config_whole(ctl_text(a, "config"), s.config))
 		snprintf(s.config, sizeof(s.config), "%s", ctl_text(a, "config"));
@@ -292,7 +277,7 @@ static int start(const struct ctl_arguments *a)
 	config = config_load(s.config, &fault);
 	if (!config)
 		return ctl_fail("%s", fault.text);
-	shared = !alone && find_shared(&s, config);
+	shared = !socket && !foreground && find_shared(&s, config);
 	if (!shared && !socket)
 		ctl_private_socket(config, s.config, false, s.link.socket);
 	config_free(config);
@@ -300,7 +285,16 @@ static int start(const struct ctl_arguments *a)
 		return print(false, s.link.socket, ctl_given(a, "json"));
 	if (socket && !ctl_choose(&s.link, a, NULL, NULL))
 		return CTL_FAILED;
-	return start_private(&s, a);
+	/* Before a client connects: only this user's daemon can listen in it. */
+	if (!make_directory(&s))
+		return CTL_FAILED;
+	if (foreground)
+		return launch(&s, true) ? CTL_OK : CTL_FAILED;
+	if (chdir("/") < 0)
+		return ctl_fail("/: %s", strerror(errno));
+	leave_service();
+	status = print(true, s.link.socket, ctl_given(a, "json"));
+	return status == CTL_OK ? serve(&s) : status;
 }
 
 const struct ctl_command ctl_start = {
