@@ -92,7 +92,8 @@ def lognormal(n, seed=1):
 
 @pytest.mark.asan
 def test_one_file_is_restored_by_zstd(place):
-    data, a, packed = flat(place, "a.bin", 3_333_333, 1), place.file("a.bin"), place.file("b.zstd")
+    data = flat(place, "a.bin", 3_333_333, 1)
+    a, packed = place.file("a.bin"), place.file("b.bin.zstd")
     (line,) = pack(a, packed, *ZSTD, "--frame", 65536)
     facts = ["zstd", "u16", len(data), os.path.getsize(packed)]
     assert [line[k] for k in ("format", "dtype", "tokens", "size")] == facts
@@ -307,6 +308,7 @@ def test_errors_leave_no_file(place):
     for out, *options in (
         ["o", "--format", "tar"],
         ["o.npy", *FLAT],
+        ["o.zst", *ZSTD],
         ["o", *FLAT, "--level", "3"],
         ["o", *ZSTD, "--frame", "1001"],
         ["o", *FLAT, "--shards", "0"],

@@ -355,8 +355,7 @@ static const struct ctl_option options[] = {
 /* Sets the target. A name with a dot is a file's, which must be one of the format. */
 static int take_target(struct pack *p, const struct ctl_command *command, const char *to)
 {
-	bool zstd = p->format == PACK_ZSTD;
-	bool fits = zstd == (bytes_ends_in(to, ".zst") || bytes_ends_in(to, ".zstd"));
+	bool zst = bytes_ends_in(to, ".zst") || bytes_ends_in(to, ".zstd");
 	struct stat st;
 
 	p->out = to;
@@ -366,7 +365,7 @@ static int take_target(struct pack *p, const struct ctl_command *command, const 
 			"that with `aws s3 cp` or s5cmd",
 			to);
 	p->single = strchr(bytes_name(to), '.') && !(stat(to, &st) == 0 && S_ISDIR(st.st_mode));
-	if (p->single && !(fits && (bytes_ending(to, ".bin") || (zstd && !p->row_tokens))))
+	if (p->single && (zst != (p->format == PACK_ZSTD) || !bytes_ending(to, ".bin")))
 		return ctl_usage(command,
 			"OUT %s: a file must end in %s; or give a directory, with '/' at its end",
 			to, endings[p->format]);
