@@ -110,7 +110,7 @@ class Session:
     def look(self, tokens=0):
         places = [field.data_ptr() for field in self.fields]
         version = self.client.shape()["version"]
-        return self.client.look_into(version, tokens, 8, WINDOW, self.micro, 0, 8, 0, 0, *places)
+        return self.client.look_into(version, tokens, 8, WINDOW, 0, 8, 0, 0, *places)
 
     def take(self, tokens=0):
         found = self.look(tokens)

@@ -357,16 +357,20 @@ def test_an_old_or_broken_torch_is_an_import_error(served, directory):
 
 @pytest.mark.parametrize("name", ["maker", "_arrays", "_tokens_and_labels"])
 def test_a_seek_amid_next_is_followed(served, name):
-    """By a signal's handler, before and after the batch is copied. Both batches end at 8."""
-    with make(served) as loader:
+    """By a signal's handler, before and after the batch is copied. Both batches end at 8. Or by
+    another thread, which then takes a batch.
+    """
+    with make(served, micro=8) as loader:
         of = loader._batches.wanted.make if name == "maker" else loader._batches
         function = getattr(of, name)
 
         def seeks(*arguments):
             setattr(of, name, function)
+            made = function(*arguments)
             loader.seek(rank=1, world=2, micro_batch=4)
-            return function(*arguments)
+            return made if name != "_arrays" else (next(loader), made)[1]
 
         setattr(of, name, seeks)
         loader.seek(micro_batch=8)
-        assert next(loader)["position"].tolist() == [4, 5, 6, 7]
+        assert next(loader)["position"].tolist() == [*range(loader.taken - 4, loader.taken)]
+        assert loader.taken == (16 if name == "_arrays" else 8)

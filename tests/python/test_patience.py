@@ -33,8 +33,8 @@ def client(daemon, **more):
 def take(client):
     """The positions of the next batch."""
     rows = numpy.empty((2, 4), numpy.int64)
-    into = (0, 8, 0, len(rows[0]), 0, 8, 0, 0, *(row.ctypes.data for row in rows))
-    found = client.look_into(client.shape()["version"], *into)
+    version, fields = client.shape()["version"], [row.ctypes.data for row in rows]
+    found = client.look_into(version, 0, 8, 0, 0, 8, 0, 0, *fields)
     client.takes = found[1], False
     return rows[0].tolist()
 

@@ -17,7 +17,7 @@ struct into {
 	uint64_t ids;		/* int64 [rows, seq], with */
 	uint64_t starts;	/* int32 [rows * seq + 1] */
 	uint64_t field[FIELDS]; /* int64 [rows]; -1 in padding rows */
-	unsigned token_bytes, label_bytes, width, rows;
+	unsigned token_bytes, label_bytes, width;
 	uint32_t seq, documents, longest;
 };
 
@@ -202,9 +202,9 @@ PyObject *client_look_into(PyObject *self, PyObject *args)
 	struct tokend_batch b;
 	int r;
 
-	if (!PyArg_ParseTuple(args, "kkIIIkIkk|kkkkkk", &into.version, &into.tokens,
-		    &into.token_bytes, &into.width, &into.rows, &into.labels, &into.label_bytes,
-		    &into.ids, &into.starts, &f[0], &f[1], &f[2], &f[3], &f[4], &f[5]) ||
+	if (!PyArg_ParseTuple(args, "kkIIkIkk|kkkkkk", &into.version, &into.tokens,
+		    &into.token_bytes, &into.width, &into.labels, &into.label_bytes, &into.ids,
+		    &into.starts, &f[0], &f[1], &f[2], &f[3], &f[4], &f[5]) ||
 		!enter(c, true))
 		return NULL;
 	r = await_batch(c, &b);

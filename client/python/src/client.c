@@ -328,7 +328,7 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 /* Without a description: as the function of tokend.h with this name. */
 static PyMethodDef client_methods[] = {
 	{"look_into", client_look_into, METH_VARARGS,
-		"look_into(version, tokens, token_bytes, width, rows, labels, label_bytes, "
+		"look_into(version, tokens, token_bytes, width, labels, label_bytes, "
 		"position_ids, cu_seqlens, *fields)\n\n"
 		"Waits for the next batch and copies it to these addresses, see struct into. "
 		"Returns (rows_valid, handle, documents, longest); None at the end of the stream; "

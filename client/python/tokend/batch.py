@@ -263,10 +263,11 @@ class Batches:
         """New arrays of one batch: tokens, labels, position_ids, cu_seqlens and fields; and the
         arguments of look_into() with their places.
         """
+        version = self._version  # first: another thread may begin() anew
         arrays, address = [new() if new else None for new in self._makers], self.wanted.make.address
         tokens, labels, *rest = [0 if array is None else address(array) for array in arrays]
         token_bytes, width, label_bytes = self._layout
-        return arrays, (tokens, token_bytes, width, self.micro, labels, label_bytes, *rest)
+        return arrays, (version, tokens, token_bytes, width, labels, label_bytes, *rest)
 
     def look(self) -> tuple[Any, int, int] | None:
         """The next batch, not yet taken, its handle, and its rows without padding. None at the
@@ -283,12 +284,12 @@ class Batches:
         tokens, labels, ids, starts, *fields = arrays
         if self.feed is not None:
             parts = 1 if self._writes_labels else 2
-            look = functools.partial(self._client.look_into, self._version, *into)
+            look = functools.partial(self._client.look_into, *into)
             tokens, found = self.feed.next(look, self.seq, parts)
         elif self._workers is not None:
-            found = self._workers.look(tokens, fields, self._version, into)
+            found = self._workers.look(tokens, fields, into)
         else:
-            found = self._client.look_into(self._version, *into)
+            found = self._client.look_into(*into)
         if found is None:
             return None
         if not found:

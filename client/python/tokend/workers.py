@@ -57,7 +57,7 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
                 tokens = torch.empty((rows, self._window), dtype=torch.int64)
                 fields = [torch.empty(rows, dtype=torch.int64) for _ in FIELDS]
                 places = [field.data_ptr() for field in fields]
-                into = tokens.data_ptr(), 8, self._window, rows, 0, 8, 0, 0, *places
+                into = tokens.data_ptr(), 8, self._window, 0, 8, 0, 0, *places
                 found = client.look_into(client.shape()["version"], *into)
                 if found is None:
                     return
@@ -139,11 +139,11 @@ class Workers:
         with torch.inference_mode(False), torch.device("cpu"):  # forked workers inherit these
             self._results = iter(loader)
 
-    def look(self, tokens: Any, fields: Any, version: int, into: tuple[int, ...]) -> Any:
-        """look_into(version, *into), with the transformed rows in @tokens, int64 [b, window], and
-        their origin in @fields. It may be called again for the same batch.
+    def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
+        """look_into(*into), with the transformed rows in @tokens, int64 [b, window], and their
+        origin in @fields. It may be called again for the same batch.
         """
-        found = self._client.look_into(version, 0, *into[1:])
+        found = self._client.look_into(into[0], 0, *into[2:])
         if not found:
             return found
         here = int(fields[0][0])
