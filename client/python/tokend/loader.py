@@ -72,9 +72,9 @@ class Loader:
       slots        batches to read ahead. 0 (default): the daemon chooses
 
     `for batch in loader` ends where a finite stream ends, and the next `for` begins again at
-    position 0, in the same order. A `for` that was left is continued by the next, but begins again
-    if all its batches were taken under torch.no_grad(): call reset() before. One thread takes
-    batches; others may call state_dict() meanwhile.
+    position 0, in the same order, as does another Loader. A `for` that was left is continued by the
+    next, but that of a finite stream begins again if all its batches were taken under
+    torch.no_grad(): call reset() before. One thread takes batches; others may call state_dict().
 
     The constructor raises ValueError (mostly ArgumentError), TypeError or ImportError: an argument
     is impossible; ConnectError: no daemon answers; RefusedError: the daemon refuses; ResourceError:
