@@ -147,8 +147,8 @@ def _why_not(path, shard, again):
     return None
 
 
-def _inspect(path):
-    """Returns what tokctl inspect says of a path's shards. None: it is text."""
+def _dataset(name, path):
+    """Returns the Dataset of a path, or None if that has text."""
     noted, first = _run(_directory(path)), None
     for dtype in [noted["dtype"]] if noted else [None, "u32"]:
         how = ("--input-dtype", dtype) if dtype else ()
@@ -158,12 +158,10 @@ def _inspect(path):
         shards.sort(key=lambda shard: not shard["format"])  # of texts, an array is named
         bad = [f"{s['path']}: {why}" for s in shards if (why := _why_not(path, s, first))]
         if not bad:
-            return shards
+            break
         first = first or bad[0]
-    raise Error(f"{first}. To leave files out, name the others, or a pattern in quotes")
-
-
-def _dataset(name, path, shards):
+    else:
+        raise Error(f"{first}. To leave files out, name the others, or a pattern in quotes")
     keys = {"name": name, "path": os.path.normpath(path)}
     if shards[0]["dtype"] in ("u16", "u32"):  # the config takes these
         keys["dtype"] = shards[0]["dtype"]
@@ -287,13 +285,12 @@ def _init(given):
     if 0 < len(held) < len(paths):
         raise Error(f"{held[0]}: is validation data by its name; leave it out, add it to {CONFIG}")
     names = _names(paths)
-    shards = {path: _inspect(path) for path in paths}
-    texts = [path for path, found in shards.items() if found is None]
+    datasets = [_dataset(name, path) for path, name in names.items()]
+    texts = [path for path, found in zip(paths, datasets, strict=True) if found is None]
     if 0 < len(texts) < len(paths):
         raise Error(f"{texts[0]}: is text, others are shards; name one kind, or convert it first")
     if texts:
-        shards = {place: _inspect(place) for place in _convert(names, given)}
-    datasets = list(map(_dataset, names.values(), shards.keys(), shards.values()))
+        datasets = list(map(_dataset, names.values(), _convert(names, given)))
     vocab, about, eos = _vocabulary(datasets, given)
     seq_len, more = _seq_len(datasets)
     facts = {"vocab": vocab, "about_vocab": about, "seq_len": seq_len, "more": more, "eos": eos}
@@ -310,10 +307,9 @@ def main(argv):
     parser = Parser(
         prog="python -m tokend init",
         description=f"Writes {CONFIG} and {SCRIPT} for shards or text, and converts the text.",
-        epilog="Each PATH is a dataset.",
     )
     add = parser.add_argument
-    add("paths", nargs="+", metavar="PATH", help="a directory, a file, or a pattern in quotes")
+    add("paths", nargs="+", metavar="PATH", help="a dataset: directory, file, or quoted pattern")
     add("--tokenizer", metavar="FILE", help="default: one in or next to the data, otherwise bytes")
     tokenize.add_shared(add)
     add("--most", type=positive, default=MOST_MIB, metavar="MIB", help="of text of each PATH")
