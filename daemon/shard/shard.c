@@ -100,6 +100,9 @@ static bool load(
 		if (!b || !read_head(b, head, fault))
 			return false;
 	}
+	/* Sparse files may be as large as any number. */
+	if (!bytes_check(fault, (int64_t)b->size, 0, INT64_MAX >> 3, "its size"))
+		return false;
 	const struct shard_format *format = shard_recognise(b, shard->format, hint->type, fault);
 
 	if (!format || !side_open(SIDE_INDEX, format, b, hint, path, &shard->index, fault))
