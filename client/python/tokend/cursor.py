@@ -154,9 +154,6 @@ class Cursor:
     def __hash__(self) -> int:
         return hash(self._bytes)
 
-    def __reduce__(self) -> Any:
-        return Cursor, (self._bytes,)
-
     def __repr__(self) -> str:
         def mix(segment: dict[str, Any]) -> str:
             shares = segment["weights"].items()
