@@ -168,13 +168,8 @@ class Loader:
                     seed = self.cursor.to_dict()["seed"]
                     made = transforms.Transform(transform, seed, types)
                     if workers:
-                        try:
-                            from .workers import Workers  # imports torch
-                        except ImportError:
-                            raise ImportError(
-                                "workers: torch is not installed; pip install torch, or pass "
-                                "workers=0"
-                            ) from None
+                        from .workers import Workers  # imports torch
+
                         self._workers = Workers(self._client, workers, made, session, wait)
                 elif workers:
                     raise ValueError(f"workers: {workers} without a transform; pass transform=")

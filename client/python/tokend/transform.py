@@ -39,10 +39,8 @@ class Transform:
     """Applies @function. @types: of input_ids and labels, which the tokens must fit."""
 
     def __init__(self, function: Any, seed: int, types: dict[str, str]) -> None:
-        try:
-            import numpy
-        except ImportError:
-            raise ImportError("transform: NumPy is not installed; pip install numpy") from None
+        import numpy
+
         if not callable(function):
             raise TypeError(
                 phrases.is_not("transform", function, "a function of (tokens, position, rng)")
