@@ -121,6 +121,10 @@ CASES = {
         "0-0.record from 0 on, where rank 0 began again; if both", edit=(len,),
     ),
     "each rank anew": case("2x4@0+50:0 2x4@0+11:1 2x4@80+60:1 2x4@400+20:0", "to=560 void=4"),
+    "a restart that was discarded": case(
+        "1x4@0+50 1x4@100+5 1x4@200+10", "to=240 lost=80", "or a restart from position 100 was",
+        first="lost 120 80",
+    ),
     "the clock was set back": case(
         RESTARTED, "to=1000", "OK: every sample from 0 to 999 once; ", "0-0.record begins after",
         "1-0.record by its clock", "clock was set back", edit=(late_clock,),

@@ -446,8 +446,16 @@ static void write_verdict(const struct proof *p, FILE *to)
 	if (findings(p) > 0) {
 		fputs("NOT EXACT: ", to);
 		if (!clock_was_set(p, to) && !rank_is_missing(p, to) && !samples_differ(p, to) &&
-			!taken_twice(p, to))
+			!taken_twice(p, to)) {
 			fputs("positions were never taken, or their records were not given", to);
+			if (p->voided > 0)
+				fprintf(to,
+					", or a restart from position %" PRIu64
+					" was discarded, and its records must be left out",
+					p->undone->limit);
+			if (p->peer->pass > 0)
+				fputs(", or a checkpoint of an earlier pass was loaded", to);
+		}
 		fprintf(to,
 			": of the samples from %" PRIu64 " to %" PRIu64 ", %" PRIu64
 			" repeated, %" PRIu64 " lost, %" PRIu64 " altered",
