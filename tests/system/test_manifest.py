@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy
 import pytest
@@ -27,11 +28,6 @@ def tokctl(*arguments, code=0):
 
 def write_manifest(path, shards):
     return [json.loads(line) for line in open(manifest(path, shards))]
-
-
-def write(path, content):
-    with open(path, "wb") as file:
-        file.write(content)
 
 
 # ---- manifests that tokctl writes ----
@@ -77,12 +73,12 @@ def test_large_shards_are_digested_in_pieces(place):
 
 def test_a_manifest_that_cannot_be_written_stays_as_it_is(place):
     odd, path = place.file("odd", "x"), place.file("none.jsonl")
-    write(os.fsencode(odd)[:-1] + b"\xff.bin", bytes(100))
-    write(path, b"before")
+    Path(os.fsdecode(os.fsencode(odd)[:-1] + b"\xff.bin")).write_bytes(bytes(100))
+    Path(path).write_bytes(b"before")
     assert b"is not UTF-8" in tokctl("manifest", place.file("odd"), path, code=1)
     assert open(path).read() == "before"
     for i in range(100):
-        write(place.file("many", f"{i}.bin"), bytes(100))
+        Path(place.file("many", f"{i}.bin")).write_bytes(bytes(100))
     with open("/dev/full", "w") as full:
         many = [TOKCTL, "manifest", "--json", place.file("many"), path]
         done = subprocess.run(many, stdout=full, stderr=subprocess.PIPE, text=True)
@@ -94,7 +90,7 @@ def test_a_manifest_that_cannot_be_written_stays_as_it_is(place):
 
 
 def test_a_manifest_may_be_in_the_directory_of_its_shards(place):
-    write(place.file("web", "a.bin"), bytes(100))
+    Path(place.file("web", "a.bin")).write_bytes(bytes(100))
     path = place.file("web", "m.jsonl")
     tokctl("manifest", place.file("web"), path)
     assert '"a.bin"' in open(path).read() and sorted(os.listdir(place.file("web"))) == [
@@ -156,7 +152,7 @@ def test_changed_shard_stops_the_stream(data, io):
     command += ["--micro", 4, "--batches", 40]
     other = llmc(numpy.zeros((len(before) - 1024) // 2, "<u2"))  # of the same size
     for change, words in (
-        (lambda: write(path, other), "format is flat in the manifest and llmc in the file"),
+        (lambda: Path(path).write_bytes(other), "format is flat in the manifest and llmc in the"),
         (lambda: os.truncate(path, 1000), "size is 24690 in the manifest and 1000 in the"),
         (lambda: os.unlink(path), "No such file or directory"),
     ):
@@ -165,7 +161,7 @@ def test_changed_shard_stops_the_stream(data, io):
         assert code == 1 and err.count("\n") == 1, err
         assert has(err, words, "shard 2.", " at token", "nothing was skipped"), err
         assert daemon.said(words), daemon.log()
-    write(path, before)
+    Path(path).write_bytes(before)
     code, out, err = run(*command)  # once restored, it is served by the same daemon
     assert code == 0 and len(out) == 40 * 4 * 129 * 2, err
     assert daemon.stop() == 0
@@ -198,7 +194,7 @@ def line(path="a.bin", **about):
 
 def check(place, text, words, seq_len=8, **about):
     """The one line of the refusal has the words."""
-    write(place.file("m.jsonl"), text.encode())
+    Path(place.file("m.jsonl")).write_bytes(text.encode())
     dataset = {"name": "d", "path": "d", "manifest": "m.jsonl", **about}
     streams = {"s": {"seed": 42, "seq_len": seq_len, "datasets": [dataset]}}
     code, _, err = run(TOKEND, "--check", "-c", place.config(streams=streams))
@@ -267,5 +263,5 @@ DIFFER = [
 
 @pytest.mark.parametrize("text, about, seq_len, words", DIFFER)
 def test_a_shard_that_differs_from_its_manifest_is_not_read(place, text, about, seq_len, words):
-    write(place.file("d/a.bin"), numpy.arange(20, dtype="<u2").tobytes())
+    numpy.arange(20, dtype="<u2").tofile(place.file("d/a.bin"))
     check(place, text, [words], seq_len, **about)

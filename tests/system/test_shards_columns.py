@@ -10,10 +10,10 @@ import pytest
 import zstandard
 from test_shards import DOCUMENTS, KINDS, RANDOM, check, several, type_name
 
-from lib.mosaic import import_without_init
+from lib import mosaic, shard_writers
 from lib.shard_cat import facts, read
 
-import_without_init()
+mosaic.import_without_init()
 
 from streaming.base.format.mds.writer import MDSWriter  # noqa: E402
 from streaming.base.util import merge_index  # noqa: E402
@@ -343,11 +343,7 @@ def test_headers_of_large_shards_of_mds_are_checked_when_they_are_read(
 
 
 def rows_in_shards(out, rows, **options):
-    with MDSWriter(
-        columns={"tokens": "ndarray:int32"}, out=str(out), size_limit=4096, **options
-    ) as writer:
-        for row in rows:
-            writer.write({"tokens": row})
+    shard_writers.mds(out, rows, 4096, **options)
     return sorted(out.glob("shard.*"))
 
 
