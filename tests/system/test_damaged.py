@@ -347,8 +347,7 @@ def test_tokens_of_more_than_32_bits_are_refused(directory):
     for kind, value in (("<u8", 1 << 32), ("<u8", (1 << 64) - 1), ("<i8", 1 << 32)):
         numpy.save(directory / "a.npy", numpy.array([1, 2, 3, value, 4], kind))
         assert f"token 3 is {value}; must be 0 to" in facts(directory / "a.npy", refused=True)
-    sparse = os.memfd_create("of more bytes than a span has")
-    os.truncate(sparse, 7 << 60)
+    os.truncate(sparse := os.memfd_create("sparse"), 7 << 60)
     said = facts(f"/proc/{os.getpid()}/fd/{sparse}", "-f", "datatrove", refused=True)
     assert "its size is 8070450532247928832; must be 0 to" in said
 
