@@ -137,9 +137,9 @@ bool dataset_resize(struct dataset *d, uint64_t n, struct fault *fault);
  */
 bool dataset_keep(struct dataset *d, uint64_t s, const struct shard_format *format,
 	const struct shard_facts *facts, struct fault *fault);
-/* Adds remarks on its list, of the shards at @path: names of some say that they do not belong
- * there, or that others are missing. */
-void dataset_doubt_names(struct dataset *d, const char *path);
+/* Adds remarks on its list: names of some shards say that they do not belong there, or that others
+ * are missing. */
+void dataset_doubt_names(struct dataset *d);
 /* Frees the members, and clears the struct. */
 void dataset_close(struct dataset *dataset);
 

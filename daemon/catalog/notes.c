@@ -3,14 +3,12 @@
 #include "proto/words.h"
 
 #include <ctype.h>
-#include <dirent.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum {
 	UNSERVED_PART = 20, /* doubt if more than this part of the tokens is never served */
@@ -113,33 +111,15 @@ static void doubt_parts(struct dataset *d)
 	}
 }
 
-/* Of what tokenize and pack have not finished, the rest is not there. */
-static void doubt_unfinished(struct dataset *d, const char *of)
-{
-	const struct dirent *entry;
-	struct stat st;
-	DIR *dir;
-
-	if (stat(of, &st) == 0 && S_ISREG(st.st_mode)) /* the others there are not its */
-		return;
-	dir = opendir(d->list.root);
-	while (dir && (entry = readdir(dir)))
-		if (strncmp(entry->d_name, ".part-", 6) == 0) {
-			dataset_remark(d, REMARK_DOUBT,
-				"tokctl pack or tokenize has not finished %.300s, so shards are "
-				"missing; repeat its command (of tokenize, with --resume)",
-				d->list.root);
-			break;
-		}
-	if (dir)
-		closedir(dir);
-}
-
-void dataset_doubt_names(struct dataset *d, const char *path)
+void dataset_doubt_names(struct dataset *d)
 {
 	doubt_kinds(d);
 	doubt_parts(d);
-	doubt_unfinished(d, path);
+	if (d->list.unfinished)
+		dataset_remark(d, REMARK_DOUBT,
+			"tokctl pack or tokenize has not finished an output in %.300s, so shards "
+			"are missing; repeat its command (of tokenize, with --resume)",
+			d->list.root);
 }
 
 /* ---- a dataset ---- */
@@ -185,7 +165,7 @@ void dataset_remarks(struct dataset *d)
 	bool tails = !d->config->slide && w->stride <= w->window_tokens;
 	uint64_t lost = w->short_tokens + (tails ? w->tail_tokens : 0);
 
-	dataset_doubt_names(d, d->config->path);
+	dataset_doubt_names(d);
 	if (w->windows > 0 && d->config->weight > 0 && lost > w->total_tokens / UNSERVED_PART)
 		dataset_remark(d, REMARK_DOUBT,
 			"%.1f %% of its %" PRIu64 " tokens are never served: %" PRIu64

@@ -160,6 +160,8 @@ static bool walk(struct walk *w, const char *pattern)
 	if (!dir)
 		return refuse(w, errno);
 	while (fine && (errno = 0, entry = readdir(dir))) {
+		w->list->unfinished |=
+			strncmp(entry->d_name, SHARD_UNFINISHED, strlen(SHARD_UNFINISHED)) == 0;
 		if (!matches(entry->d_name, pattern, part))
 			continue;
 		int n = snprintf(

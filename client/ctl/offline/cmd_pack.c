@@ -193,8 +193,8 @@ static bool is_planned(const struct pack *p, const char *name)
 	char side[PATH_MAX];
 	uint64_t i;
 
-	if (strncmp(name, PACK_PART, strlen(PACK_PART)) == 0)
-		name += strlen(PACK_PART);
+	if (strncmp(name, SHARD_UNFINISHED, strlen(SHARD_UNFINISHED)) == 0)
+		name += strlen(SHARD_UNFINISHED);
 	if (sscanf(name, "shard-%" SCNu64, &i) != 1 || i >= p->files)
 		return false;
 	return strcmp(bytes_name(p->file[i].path), name) == 0 ||

@@ -139,7 +139,7 @@ static bool add_place(struct pack *p, const char *path, struct fault *fault)
 		return fail_at(path, fault);
 	p->places++;
 	if (place->set.list.count > 1) /* names of the packed files will not tell */
-		dataset_doubt_names(&place->set, path);
+		dataset_doubt_names(&place->set);
 	for (uint32_t r = 0; r < place->set.remarks; r++)
 		ctl_note("%s: %s", path, place->set.remark[r].text);
 	if (ctl_place_threads(place) > p->threads)

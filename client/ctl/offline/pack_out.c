@@ -553,7 +553,8 @@ bool pack_write(struct pack *p, struct pack_file *f, struct fault *fault)
 	struct stat st;
 	bool there = lstat(f->path, &st) == 0;
 
-	snprintf(o.part, PATH_MAX, "%.*s" PACK_PART "%s", (int)(name - f->path), f->path, name);
+	snprintf(o.part, PATH_MAX, "%.*s" SHARD_UNFINISHED "%s", (int)(name - f->path), f->path,
+		name);
 	if (pack_side_path(p, f->path, side))
 		pack_side_path(p, o.part, o.side);
 	bool fine = (there || open_part(&o, side, fault)) && put_all(&o, fault) &&

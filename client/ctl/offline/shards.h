@@ -214,11 +214,10 @@ enum {
 };
 
 /*
- * Writes a file, and a side file if there is one, under names that begin with PACK_PART; makes both
- * durable, reads them back, compares, and gives them their names. A file that is there already must
- * have what would be written, and stays. Fills the result. Any thread.
+ * Writes a file, and a side file if there is one, under names that begin with SHARD_UNFINISHED;
+ * makes both durable, reads them back, compares, and gives them their names. A file that is there
+ * already must have what would be written, and stays. Fills the result. Any thread.
  */
-#define PACK_PART ".part-"
 bool pack_write(struct pack *p, struct pack_file *f, struct fault *fault);
 /* Whether files have a side file. Sets @side to that of @path. */
 bool pack_side_path(const struct pack *p, const char *path, char side[PATH_MAX]);
