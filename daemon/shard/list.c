@@ -319,46 +319,47 @@ static bool are_saves(const char *last, const char *name)
 }
 
 /* Hugging Face's datasets writes the result of map() next to the data that it was called on, as
- * cache-HASH.arrow or cache-HASH_00000_of_00008.arrow. */
-static size_t cached(const char *file)
+ * cache-HASH.arrow or cache-HASH_00000_of_00008.arrow. Returns a file there that is not of this
+ * result, or NULL. @last: the name before, which was looked at. */
+static const char *beside_cached(const struct shard_list *list, const char *name, const char *last)
 {
-	return strncmp(file, "cache-", 6) == 0 ? strcspn(file, "_.") : 0;
-}
+	const char *file = bytes_name(name), *other;
+	size_t directory = (size_t)(file - name), n = directory + strcspn(file, "_.");
 
-/* Whether one of two neighbours in a directory is such a file, and the other is of another. */
-static bool is_cached(const char *last, const char *name)
-{
-	const char *file = bytes_name(name), *before = bytes_name(last);
-	size_t directory = (size_t)(file - name), n = cached(file);
-
-	return bytes_ends_in(name, ".arrow") && bytes_ends_in(last, ".arrow") &&
-	       before - last == file - name && memcmp(name, last, directory) == 0 &&
-	       (n != cached(before) || memcmp(file, before, n) != 0);
+	if (strncmp(file, "cache-", 6) != 0 || strncmp(name, last, n) == 0)
+		return NULL;
+	for (uint64_t i = 0; i < list->count; i++) {
+		other = shard_list_name(list, i);
+		if (bytes_ends_in(other, ".arrow") && strncmp(name, other, directory) == 0 &&
+			!strchr(other + directory, '/') && strncmp(name, other, n) != 0)
+			return other;
+	}
+	return NULL;
 }
 
 static bool refuse_doubles(const struct shard_list *list, struct fault *fault)
 {
-	const char *last = "", *name;
+	const char *last = "", *name, *with, *why;
 	char other[PATH_MAX], path[PATH_MAX];
 
 	for (uint64_t i = 0; i < list->count; i++, last = name) {
 		name = shard_list_name(list, i);
-		bool packed = is_packed(list, name, other);
-		const char *why = packed ? "exists also as"
-				  : are_saves(last, name)
-					  ? "is by its name of another save of the dataset than"
-				  : is_cached(last, name)
-					  ? "is a cached result of Hugging Face's datasets, or "
-					    "next to one:"
-					  : NULL;
-
-		if (!why)
+		if (is_packed(list, name, other)) {
+			why = "exists also as";
+			with = other;
+		} else if (are_saves(last, name)) {
+			why = "is by its name of another save of the dataset than";
+			with = last;
+		} else if ((with = beside_cached(list, name, last))) {
+			why = "is a cached result of Hugging Face's datasets, next to";
+		} else {
 			continue;
+		}
 		shard_list_path(list, i, path, sizeof(path));
 		return fault_data(fault,
 			"%s: %s %s, so its tokens would be served twice; move one of them away, or "
 			"set a pattern that matches only one",
-			path, why, packed ? other : last);
+			path, why, with);
 	}
 	return true;
 }

@@ -109,7 +109,6 @@ uint64_t sample_token(const struct sample *sample, unsigned i);
 
 /* Begins the names of what tokctl pack and tokenize are writing; the last shard ends it. */
 #define SHARD_UNFINISHED ".part-"
-
 /* The sorted names of shards: four bytes and the text for each, of which there may be millions. */
 struct shard_list {
 	char *root; /* absolute, or a URL; the directory, a file's parent, or the directory before a
@@ -119,8 +118,7 @@ struct shard_list {
 	uint64_t count;
 	size_t bytes; /* used in paths */
 	size_t paths_room, at_room;
-	bool unfinished; /* there was a SHARD_UNFINISHED file among those that were looked through
-			  */
+	bool unfinished; /* a SHARD_UNFINISHED file was seen on the way */
 };
 
 /*

@@ -109,7 +109,7 @@ ACCEPTED = {  # shards, keys, words
 
 
 DOUBTED = {  # shards, datasets, words
-    "pack was killed": (WEB | {"sub/.part-b.bin": b""}, {}, "tokctl pack or tokenize has not finished an output"),
+    "pack was killed": (WEB | {"sub/.part-b.bin": b""}, {}, "has not finished an output in"),
     "datatrove was killed": (WEB | {"0_unshuffled.bin": ids(9000)}, {}, "is a file that is being"),
     "a copy in another dataset": (
         WEB | {"b.bin": WEB["a.bin"]},

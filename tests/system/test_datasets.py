@@ -197,11 +197,11 @@ def test_directories_that_hugging_face_saved(place):
     write(place, **{"d/dataset_dict.json": b'{"splits": ["train", "test"]}'})
     refused(place, "dataset_dict.json: is a list of splits", "set path:", datasets=one("d"))
     save("d/train/cache-0123.arrow")
+    save("d/train/code/x.arrow")  # sorts between them
     refused(place, "is a cached result of Hugging Face's datasets", datasets=one("d/train"))
     save("d/train/cache-4567_00000_of_00002.arrow")
     refused(place, "set a pattern that matches only one", datasets=one("d/train/cache-*.arrow"))
-    for pattern in ("data-*.arrow", "cache-4567*.arrow"):
-        opened(place, datasets=one(f"d/train/{pattern}"))
+    opened(place, datasets={p: {"path": f"d/train/{p}*.arrow"} for p in ("data", "cache-4567")})
 
 
 PATH, LABELS = "streams.train.datasets[0].path: ", "streams.train.datasets[0].label_mask: "
