@@ -1,4 +1,4 @@
-"""The table of trainers at the end of `make test-trainers`: how often each was killed, after which
+"""The table of trainers at the end of the trainers' tests: how often each was killed, after which
 steps and on how many processes it resumed, and what `tokctl verify` reports.
 """
 
