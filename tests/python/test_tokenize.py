@@ -133,7 +133,7 @@ def test_a_template_names_what_begins_and_ends_a_document(directory, made):
     assert "EOS 7;" in said and tokens(directory / "named")[0] == plain.token_to_id("e")
     words = [(word, -len(word)) for word in ("G", "<s>", "</s>", "/", "<", "s", ">")]
     genes = tokenizers.Tokenizer(tokenizers.models.Unigram(words, None, False))
-    genes.add_special_tokens(["<s>", "</s>"])
+    genes.add_special_tokens(["<s>", "</s>", "<mask>"])
     genes.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 1))
     genes.save(str(file))  # it has no token for any other text
     source = write_jsonl(directory / "b.jsonl", ["GG", "G</s>"])

@@ -107,6 +107,7 @@ BAD = [
     (A, GOOD + b'{"text": "cut\n', ":2: invalid JSON: "),
     (A, GOOD * 2 + b"[1, 2]\n", ':3: no field "text"; write one object a line'),
     (A, b"\n" + GOOD + b'{"m": {"text": 1}}\n', ':3: no field "text"; pass another --field, or '),
+    (A, b'{"text": null}', ':1: "text" is null; must be a string'),
     (A, b'{"text": "a", "text": "b"}', ':1: invalid JSON: "text" is there twice; '),
     (A, GOOD * 3 + b'{"text": "a\xffb"}\n', ": is not UTF-8 ("),
     (A, GOOD + b'{"text": "half \\ud800 pair"}', ":1 or a later document: "),

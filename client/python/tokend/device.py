@@ -140,8 +140,8 @@ class Feed:
             del self._copies[handle]
 
     def next(self, look: Callable[[], Any], seq: int, parts: int) -> tuple[Any, Any]:
-        """Returns (tokens, result of look()), or (None, None) at the end. Until the batch is taken,
-        it returns the same one.
+        """Returns (tokens, result of look()); (None, that) if it is None or False. Until the batch
+        is taken, it returns the same one.
 
         tokens: new ones on the device, [parts, b, seq], in order with the caller's current stream:
         input_ids and, if @parts is 2, the tokens that follow. @look calls the client's

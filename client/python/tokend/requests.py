@@ -194,7 +194,7 @@ class Control:
         return self._carried_out(request)
 
     def _fetch(self, number: int) -> tuple[int, str, str]:
-        """Fetches the request: (number, kind, args); number 0: it was taken back, or cannot be
+        """Fetches the request: (number, kind, args); number 0: it was cancelled, or cannot be
         fetched. It is handled then, in any case.
         """
         try:

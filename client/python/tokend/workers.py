@@ -152,8 +152,10 @@ class Workers:
                 self.begin()
             # if this call raises, a result may be lost, and the next one starts others
             results, self._results = self._results, None
-            self._held = self._next(results)
-            self._results = results
+            held = self._next(results)
+            if self._results is not None:  # a handler called next() meanwhile, and began others
+                return False
+            self._held, self._results = held, results
         position, made = self._held
         if position != here:
             raise Error(
@@ -173,7 +175,8 @@ class Workers:
             if self._closed:
                 raise Error("closed: this loader was closed; make a new one") from None
             if "timed out" in text:
-                self._results = results  # none is lost
+                if self._results is None:
+                    self._results = results  # none is lost
                 raise WaitError(
                     f"deadline: the workers made no batch within {self._patience:g} s, so storage "
                     "or the transform is slow; see tokctl status, and call next() again"

@@ -84,13 +84,18 @@ class HuggingFace(Tokenizer):
             return {str(self._made.id_to_token(number)): number for number in self._end}
         return super().ends_of_text()
 
+    def _takes(self, name, number):
+        try:
+            return [word.id for word in self._made.model.tokenize(name)] == [number]
+        except Exception:  # it has no token for this name, nor one for unknown words
+            return False
+
     def _split_names(self, tokenizers):
         """A model, as Unigram, may take a special token's name for that token: it is split."""
         parts = [
             f"{re.escape(token.content[0])}(?={re.escape(token.content[1:])})"
             for number, token in self._made.get_added_tokens_decoder().items()
-            if token.special and len(token.content) > 1
-            if [word.id for word in self._made.model.tokenize(token.content)] == [number]
+            if token.special and len(token.content) > 1 and self._takes(token.content, number)
         ]
         if parts:
             kinds, before = tokenizers.pre_tokenizers, self._made.pre_tokenizer
