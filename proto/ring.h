@@ -105,7 +105,7 @@ struct ring_header {
 	_Atomic uint64_t end;			/* slots this rank gets in all, or RING_ENDLESS */
 	alignas(64) _Atomic uint64_t
 		wake_at; /* the daemon waits for released ≥ this; 0: it does not */
-	alignas(64) _Atomic uint64_t request; /* of an operator, not answered yet: its number, or 0 */
+	alignas(64) _Atomic uint64_t request;	   /* number of an unanswered one; 0: none */
 	alignas(64) _Atomic uint64_t wait_version; /* of wait_reason; odd: it is being written */
 	/* A string that names what the daemon waits for. */
 	_Atomic uint64_t wait_reason[RING_REASON_BYTES / 8];

@@ -391,7 +391,7 @@ struct tokend_request {
 };
 
 enum tokend_outcome {
-	TOKEND_NOTED = 1, /* this rank has seen it */
+	TOKEND_NOTED = 1, /* this rank has noted it */
 	TOKEND_DONE,	  /* carried out, or saved */
 	TOKEND_FAILED,	  /* not carried out, nothing was changed */
 };

@@ -25,7 +25,6 @@
  * computing with it cannot overflow.
  */
 #include "daemon/catalog/opening.h"
-#include "daemon/shard/json.h"
 #include "proto/phrases.h"
 
 #include <errno.h>

@@ -250,16 +250,16 @@ static bool doubt_equal(
 	bool one = d->stream == e->stream;
 
 	dataset_remark(d, REMARK_DOUBT,
-		"shard %.150s %s %.150s%s%s%s%s (%" PRIu64 " of %" PRIu64
-		" shards are such%s), so its tokens are served twice; leave one out",
+		"shard %.150s %s %.150s%s%s%s%s%s (%" PRIu64 " of %" PRIu64
+		" shards are such), so its tokens %s served twice; leave one out",
 		shard_list_name(&d->list, first->shard),
 		files ? "is the same file as" : "has the same tokens as",
 		shard_list_name(&e->list, first[-1].shard), d == e ? "" : " of dataset ",
 		d == e ? "" : e->config->name, one ? "" : " of stream ", one ? "" : e->stream->name,
-		equal, d->table.shards,
 		files	    ? ""
 		: d->listed ? ", by the manifest"
-			    : ", among those that were sampled");
+			    : ", wherever both were sampled",
+		equal, d->table.shards, files || d->listed ? "are" : "may be");
 	return d != e;
 }
 

@@ -10,7 +10,7 @@ enum {
 	DESCRIPTORS_LEAST = 64,
 	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two memfds during the attach */
 	SESSIONS_FEW = 16,	   /* fewer are reported at the start */
-	DESCRIPTORS_FEW = (DESCRIPTORS_OWN + SESSIONS_FEW * DESCRIPTORS_A_SESSION) * 4 / 3 + 1,
+	DESCRIPTORS_FEW = (DESCRIPTORS_OWN + SESSIONS_FEW * DESCRIPTORS_A_SESSION) * 4 / 3,
 	INDEXES_SHARE = 16,	       /* 1/16 of memory: is for the indexes of shards */
 	STORES_SHARE = 8,	       /* 1/8 of memory: is for answers of stores, */
 	WINDOWS_LEAST = 16,	       /* and has room for so many windows */

@@ -86,6 +86,8 @@ static bool datatrove_scan(const struct shard_scan *s)
 		width = b->size / last;
 	if (width != 2 && width != 4)
 		width = shard_type_bytes(s->hint->type);
+	if (width != 2 && width != 4)
+		return refuse(s, "has tokens of 2 or 4 bytes; dtype must be u16 or u32");
 	if (b->size % width != 0)
 		return refuse(s,
 			"is truncated, or dtype is wrong: its size is not a multiple of %" PRIu64,

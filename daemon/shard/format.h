@@ -15,6 +15,7 @@
 
 #include "daemon/shard/bytes.h"
 
+#include <jansson.h>
 #include <limits.h>
 
 /* ---- tokens (tokens.c): the types that they are stored in, and their conversion ---- */
@@ -175,6 +176,16 @@ void columns_doubt(const struct columns *columns, const struct shard_scan *s);
 const char *foreign_kind(const struct bytes *b);
 /* Of a file that is to be read as tokens of @type without a header: also a shard with one. */
 const char *foreign_to_plain(const struct bytes *b, enum shard_type type);
+
+/* ---- JSON, with jansson (json.c) ---- */
+
+/*
+ * Parses one object, which must end with the text. Rejects duplicate keys, NUL and more than 2,048
+ * levels. The caller frees it. NULL: @fault; of FAULT_DATA, syntax errors give the byte.
+ */
+json_t *json_object_of(const char *text, size_t n, struct fault *fault);
+/* The type of a value, for messages: "null", "a string", … NULL: "missing". */
+const char *json_kind(const json_t *value);
 
 /* ---- where tokens are (map.c) ---- */
 

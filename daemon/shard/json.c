@@ -1,6 +1,4 @@
-#include "daemon/shard/json.h"
-
-#include "daemon/shard/bytes.h"
+#include "daemon/shard/format.h"
 
 #include <errno.h>
 #include <string.h>

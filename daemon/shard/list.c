@@ -161,7 +161,8 @@ static bool walk(struct walk *w, const char *pattern)
 		return refuse(w, errno);
 	while (fine && (errno = 0, entry = readdir(dir))) {
 		w->list->unfinished |=
-			strncmp(entry->d_name, SHARD_UNFINISHED, strlen(SHARD_UNFINISHED)) == 0;
+			strncmp(entry->d_name, SHARD_UNFINISHED, strlen(SHARD_UNFINISHED)) == 0 &&
+			!bytes_ends_in(entry->d_name, ".crc"); /* of Hadoop */
 		if (!matches(entry->d_name, pattern, part))
 			continue;
 		int n = snprintf(
@@ -326,7 +327,8 @@ static const char *beside_cached(const struct shard_list *list, const char *name
 	const char *file = bytes_name(name), *other;
 	size_t directory = (size_t)(file - name), n = directory + strcspn(file, "_.");
 
-	if (strncmp(file, "cache-", 6) != 0 || strncmp(name, last, n) == 0)
+	if (strncmp(file, "cache-", 6) != 0 || !bytes_ends_in(file, ".arrow") ||
+		strncmp(name, last, n) == 0)
 		return NULL;
 	for (uint64_t i = 0; i < list->count; i++) {
 		other = shard_list_name(list, i);

@@ -14,7 +14,6 @@
  * agree, so that a lost, a stray or a rewritten file does not silently change a run.
  */
 #include "daemon/shard/format.h"
-#include "daemon/shard/json.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -280,7 +279,8 @@ static bool lay_out(struct mds *m, json_t *config)
 			COLUMNS_MOST);
 	if (m->columns.times != 1 || (wanted && m->columns.best < 2))
 		return refuse(m,
-			"has no column %s; set `column` to the one of column_names with the tokens",
+			"has %s column %s; set `column` to the one of column_names with the tokens",
+			m->columns.best < 2 ? "no" : "more than one",
 			wanted ? wanted : "tokens or input_ids");
 	fault_line(column);
 	return (text && encoding(m, text)) ||

@@ -154,7 +154,7 @@ static bool end_row(struct reading *r)
 
 	/* strtoull() accepts a sign and spaces; and what is longer was cut. */
 	if (!isdigit((unsigned char)*r->row) || second == comma ||
-		!isdigit((unsigned char)*second) ||
+		!isdigit((unsigned char)*second) || (start | end) > INT64_MAX ||
 		(*rest != ',' && (rest != r->row + r->n || r->n == ROW_MOST)))
 		return refuse(r, "must begin with a start and an end, each " PHRASE_UINT64);
 	if (!bytes_check(r->fault, (int64_t)start, r->before, r->tokens, "row %" PRIu64 ": start",

@@ -1,8 +1,6 @@
 """An independent implementation of the order, written from its definition alone.
 
-The C implementation is compared with it, so it is simple and slow. It uses Python integers, which
-neither wrap nor round unless the definition says so. Only weights are floats: they are IEEE doubles
-by definition.
+It is simple and slow, with integers that do not wrap. Weights are IEEE doubles by definition.
 """
 
 from dataclasses import dataclass, field

@@ -114,7 +114,7 @@ DOUBTED = {  # shards, datasets, words
     "a copy in another dataset": (
         WEB | {"b.bin": WEB["a.bin"]},
         {"datasets": [{"name": name, "path": f"data/{name}.bin"} for name in "ab"]},
-        "b: shard b.bin has the same tokens as a.bin of dataset a (1 of 1 shards are such, among"),
+        "b: shard b.bin has the same tokens as a.bin of dataset a, wherever both were sampled"),
 }  # fmt: skip
 
 
@@ -200,6 +200,7 @@ def test_inspect_reports_them(place):
     for shards, options, status, words in (
         (U32, [], 1, f"{WIDTH[6:]}; set dtype: u32"),
         (U32, ["--input-dtype", "u16"], 0, "looks like u32"),  # a note
+        ({"a.ds": ids(9000)}, ["--input-dtype", "u8"], 1, "dtype must be u16 or u32"),
         (NO_INDEX, [], 1, "is flat, but"),
     ):
         shutil.rmtree(place.file("data", "x")[:-2])

@@ -108,4 +108,4 @@ def test_copies_in_a_manifest_are_named(place):
     config(place, "d", shards)
     assert run(TOKCTL, "manifest", place.file("d", "data"), place.file("m.jsonl"))[0] == 0
     code, said = check(place, "d", shards, manifest=place.file("m.jsonl"))
-    assert code == 0 and "2.bin has the same tokens as 0.bin (1 of 3 shards are such" in said
+    assert code == 0 and "2.bin has the same tokens as 0.bin, by the manifest (1 of 3" in said

@@ -3,7 +3,7 @@
  * character of a path or digest is dropped without a word.
  */
 #include "daemon/catalog/catalog.h"
-#include "daemon/shard/json.h"
+#include "daemon/shard/format.h"
 #include "tests/unit/files.h"
 
 #include <jansson.h>
