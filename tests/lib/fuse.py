@@ -1,8 +1,7 @@
 """A file system that can stop answering, fail, or forget its open files (ESTALE), as an NFS server:
 a FUSE server for a directory's files, in its own process.
 
-As with NFS, a process that waits for it can be killed, and closing a file that was only read does
-not wait.
+A process that waits for it can be killed. Closing a file that was only read does not wait.
 """
 
 import ctypes

@@ -55,7 +55,7 @@ class Fake(device.Cuda):
     def __init__(self, _torch, _device):
         self.cu, self.torch, self.device = c.CDLL("libcuda.so.1"), torch, torch.device("cpu")
         self.runtime, self.side, self._pieces = Runtime(self.cu), self, []
-        self.calls, self.full, self.broken = [], False, False
+        self.calls, self.full, self.broken = [], None, False
         self.stream = c.c_void_p()
         assert self.cu.cudaStreamCreateWithFlags(c.byref(self.stream), 1) == 0
 
@@ -64,7 +64,7 @@ class Fake(device.Cuda):
 
     def empty(self, shape, dtype):
         if self.full:
-            raise torch.OutOfMemoryError("no memory")
+            self.full()
         at, size = c.c_void_p(), math.prod(shape) * dtype.itemsize
         assert self.cu.cudaMalloc(c.byref(at), c.c_size_t(size)) == 0
         return torch.frombuffer((c.c_char * size).from_address(at.value), dtype=dtype).view(shape)
@@ -156,12 +156,19 @@ def late(socket):
 
 
 def full(socket):
-    """The device has no memory left for a while. Nothing is lost, whenever that begins."""
+    """The device has no memory left for a while, or a signal's handler moves. Nothing is lost."""
     trainer, raised = Trainer(socket), []
+    gpu, loader = trainer.gpu, trainer.loader
+
+    def no_memory():
+        raise torch.OutOfMemoryError("no memory")
+
+    moves = [("full", does) for does in (no_memory, loader.reset, loader.close)]
     for _ in range(3):
         trainer.steps(2)
-        for where, name in ((trainer.gpu, "full"), (trainer.gpu, "broken"), (trainer, "capturing")):
-            setattr(where, name, True)
+        for name, value in (*moves, ("broken", True), ("capturing", True)):
+            where = trainer if name == "capturing" else gpu
+            setattr(where, name, value)
             try:
                 trainer.steps(1)
             except (RuntimeError, tokend.Error) as error:

@@ -76,7 +76,8 @@ def test_nothing_is_lost_when_the_device_is_out_of_memory(served):
     report = finish(start(served, "full", FAKE_CUDA_DELAY_MS=1))
     assert wrong(served, report["rows"]) == []
     assert report["raised"].count("no memory") >= 3 <= report["raised"].count("no kernel")
-    assert any("is being captured into a graph" in text for text in report["raised"])
+    for words in ("is being captured into a graph", "set a flag in the handler"):
+        assert sum(words in text for text in report["raised"]) >= 3
 
 
 def test_a_seek_waits_for_copies(served):

@@ -1,8 +1,6 @@
 """Shards that are overwritten, replaced, cut or deleted while streams read them: each rank gets the
 original tokens, or an error that names the shard; other streams do not notice. A shard of which
 only metadata changes is served on. With the shard restored, a reload continues at the cursor.
-
-Every token is compared. /proc shows that the daemon has the file open, or not yet.
 """
 
 import os

@@ -2,8 +2,6 @@
 (tests/gpu/fake_cuda.c): what arrives "on the device" although it arrives late, and that a ring is
 unregistered before it is unmapped. The Python loader is in python/test_device.py. No evidence of
 how a GPU behaves: that is the business of tests/gpu/check.py.
-
-Each scenario of tests/gpu/copies_trainer.c is a process of its own.
 """
 
 import os

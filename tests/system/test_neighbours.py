@@ -1,8 +1,7 @@
 """A hostile client of another uid does not starve a polite one: batches of 65,536 rows, and floods
 of wake-ups, messages, connects and attaches.
 
-Only what can be counted is tested, as the machine may be busy. bench/neighbours.py measures what is
-left to the polite client.
+bench/neighbours.py measures what is left to the polite client.
 """
 
 import os

@@ -1,8 +1,7 @@
 """An operator's requests reach the sessions of a run, are carried out and answered. If an operator,
 a trainer or the daemon is slow, dies or is hostile, none stays half done.
 
-The trainers are processes that execute one call at a time on command, so the test can check every
-state between request and answer.
+The trainers execute one call at a time on command, so every state in between can be checked.
 """
 
 import pytest

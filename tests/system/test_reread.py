@@ -2,8 +2,7 @@
 from the page cache. The stream continues with the right tokens, and the log names shard and bytes.
 If the bit is wrong on the disk, the stream stops with an error that names them.
 
-A preloaded library flips the bit. Like a bit flipped in the page cache, it is wrong in every read
-until those bytes are dropped from the cache.
+A preloaded library flips it in every read, until those bytes are dropped from the page cache.
 """
 
 import glob

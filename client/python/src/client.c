@@ -71,7 +71,8 @@ static PyObject *client_seek(PyObject *self, PyObject *args)
 	Py_ssize_t n;
 	int again;
 
-	if (!PyArg_ParseTuple(args, "z#kkIp", &cursor, &n, &rank, &world, &rows, &again))
+	if (!PyArg_ParseTuple(args, "z#kkIp", &cursor, &n, &rank, &world, &rows, &again) ||
+		!may_move((struct client *)self))
 		return NULL;
 	CALL(true,
 		(c->moves++, (again ? tokend_seek_pass : tokend_seek)(
@@ -104,7 +105,7 @@ static PyObject *client_set_mix(PyObject *self, PyObject *by_name)
 	uint64_t acts_from;
 	struct weights w;
 
-	if (!read_weights(&w, by_name))
+	if (!read_weights(&w, by_name) || !may_move((struct client *)self))
 		return NULL;
 	CALL(true, (c->moves++, tokend_set_mix(c->t, w.name, w.weight, w.n, &acts_from)),
 		PyLong_FromUnsignedLong(acts_from));
@@ -153,7 +154,7 @@ static PyObject *client_obey(PyObject *self, PyObject *args)
 	const char *kind, *text;
 	uint64_t acts_from;
 
-	if (!PyArg_ParseTuple(args, "ss", &kind, &text))
+	if (!PyArg_ParseTuple(args, "ss", &kind, &text) || !may_move((struct client *)self))
 		return NULL;
 	CALL(true, (c->moves++, tokend_obey(c->t, kind, text, &acts_from)),
 		PyLong_FromUnsignedLong(acts_from));
@@ -162,6 +163,8 @@ static PyObject *client_obey(PyObject *self, PyObject *args)
 static PyObject *client_undo(PyObject *self, PyObject *none)
 {
 	(void)none;
+	if (!may_move((struct client *)self))
+		return NULL;
 	CALL(true, (c->moves++, (void)tokend_undo(c->t), 0), Py_NewRef(Py_None));
 }
 
@@ -225,6 +228,13 @@ static PyObject *client_slot(PyObject *self, PyObject *none)
 		there ? Py_BuildValue("kIIIk", (uintptr_t)b.tokens, b.rows, b.window_tokens,
 				b.token_bytes, b.handle)
 		      : Py_NewRef(Py_None));
+}
+
+static int client_set_copies(PyObject *self, PyObject *value, void *none)
+{
+	(void)none;
+	((struct client *)self)->copies = value == Py_True;
+	return 0;
 }
 
 static PyObject *client_release(PyObject *self, PyObject *args)
@@ -313,6 +323,8 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 	(void)none;
 	if (!c->t || tokend_forked(c->t))
 		Py_RETURN_NONE;
+	if (!may_move(c))
+		return NULL;
 	if (!enter(c, true)) {
 		if (c->t)
 			return NULL;
@@ -369,6 +381,8 @@ static PyGetSetDef client_members[] = {
 		"Set it to (handle, keep) to take the batch of look_into(). LookupError: it is not "
 		"the next one any more. keep: release() releases it.",
 		NULL},
+	{"copies", NULL, client_set_copies,
+		"True while memory of slot() is read: moves and close() are refused then.", NULL},
 	{"position", get_number, NULL, NULL, (void *)&numbers[0]},
 	{"taken", get_number, NULL, NULL, (void *)&numbers[1]},
 	{"contents", get_number, NULL, NULL, (void *)&numbers[2]},

@@ -26,6 +26,7 @@ struct client {
 	bool yields; /* the call that waits unlocks `state` meanwhile */
 	uint64_t batches, tokens;
 	uint64_t moves;	   /* calls that may have moved the handle */
+	bool copies;	   /* a batch is being copied from the ring's memory */
 	PyObject *notices; /* a list of those that were not given as warnings yet; or NULL */
 };
 
@@ -43,6 +44,9 @@ PyObject *raise_error(int code, const char *why);
  * the library's exception if @r, what its function returned, is an error.
  */
 bool enter(struct client *c, bool waits);
+/* Before a call that may unmap the ring. False: a signal's handler interrupted a copy from it; the
+ * exception is set. */
+bool may_move(const struct client *c);
 PyObject *leave(struct client *c, bool waits, int r, PyObject *result);
 /* Gives the notices as warnings, until one raises. Nothing is locked. */
 void warn_notices(struct client *c);

@@ -58,6 +58,11 @@ static bool busy(void)
 	return false;
 }
 
+bool may_move(const struct client *c)
+{
+	return !c->copies || busy();
+}
+
 bool enter(struct client *c, bool waits)
 {
 	if (c->t && tokend_forked(c->t)) {

@@ -153,14 +153,22 @@ class Feed:
                 "next: this stream is being captured into a graph; take the batch before the "
                 "capture, and copy it to a tensor that the graph reads"
             )
-        slot = None
-        while slot is None:  # another thread may take the batch that look() saw
+        while True:
             self._release()
             looked = look()
             if not looked:
                 return None, looked
             self._register()
-            slot = self._client.slot()
+            try:
+                self._client.copies = True  # a signal's handler may not unmap the ring
+                slot = self._client.slot()
+                if slot is not None:  # otherwise another thread took the batch that look() saw
+                    return self._copy(slot, (parts, slot[1], seq)), looked
+            finally:
+                self._client.copies = False
+
+    def _copy(self, slot: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+        torch = self._gpu.torch
         address, rows, window, width, handle = slot
         if width == 4 and "int32" in self._types.values():
             raise ArgumentError(
@@ -172,6 +180,5 @@ class Feed:
         stored = torch.frombuffer(memory, dtype=kind).view(rows, window)
         dtype, mask = getattr(torch, self._types["input_ids"]), (1 << 8 * width) - 1
         self._copies.pop(handle, None)
-        tokens, copied = self._gpu.fetch(stored, (parts, rows, seq), dtype, mask)
-        self._copies[handle] = copied
-        return tokens, looked
+        tokens, self._copies[handle] = self._gpu.fetch(stored, shape, dtype, mask)
+        return tokens
