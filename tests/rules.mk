@@ -65,7 +65,7 @@ unit: helpers $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove)
 # All executions under C11's memory rules (tests/memory/explorer.h). gcc compiles the explored code
 # as for ThreadSanitizer, with calls at all accesses, and trace.c defines them. Without PIE, so that
 # addr2line finds the addresses that it prints.
-traced   = proto/ring.c $(call room,daemon/engine) client/lib/next.c client/lib/mapping.c $(addprefix tests/memory/,litmus.c sides.c)
+traced   = proto/ring.c $(call room,daemon/engine) client/lib/next.c client/lib/mapping.c $(addprefix tests/memory/,litmus.c ring_sides.c)
 explorer = $(filter-out $(traced),$(call room,tests/memory) $(proto))
 build/gcc/traced/%.o: FLAGS_gcc = -O2 -fsanitize=thread -fno-optimize-sibling-calls \
 	$(foreach f,calloc free aligned_alloc memset memcpy,-D$f=traced_$f) -D__assert_fail=traced_assert_fail

@@ -6,7 +6,7 @@
  * it; no side sleeps for ever, although no timeout helps.
  */
 #include "tests/memory/explorer.h"
-#include "tests/memory/sides.h"
+#include "tests/memory/ring_sides.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * tokend_release(). Only what is around them is replaced: the socket is a channel, no wait has
  * a timeout, and reads of shards are plain writes.
  */
-#include "tests/memory/sides.h"
+#include "tests/memory/ring_sides.h"
 
 #include "client/lib/handle.h"
 

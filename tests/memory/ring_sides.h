@@ -1,6 +1,6 @@
 /* The threads that share a ring. */
-#ifndef TESTS_MEMORY_SIDES_H
-#define TESTS_MEMORY_SIDES_H
+#ifndef TESTS_MEMORY_RING_SIDES_H
+#define TESTS_MEMORY_RING_SIDES_H
 
 #include "tests/memory/explorer.h"
 
