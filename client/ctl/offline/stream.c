@@ -232,6 +232,7 @@ struct ctl_windows *ctl_windows_open(
 	if (r->frames && r->items && r->tokens)
 		return r;
 	ctl_fail(PHRASE_MEMORY);
+	ctl_windows_close(r);
 	return NULL;
 }
 
