@@ -277,7 +277,7 @@ class Loader:
     def _gradients(self) -> bool | None:
         """Whether torch records gradients. None: unknown, because NumPy's batches may train another
         framework, or a thread that takes batches for the one that made the loader has a mode of its
-        own. But no_grad() is meant, whoever calls it.
+        own. no_grad() counts in any thread.
         """
         records = getattr(sys.modules.get("torch"), "is_grad_enabled", None)  # if it is imported
         if records is not None and not records():
