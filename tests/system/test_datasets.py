@@ -189,11 +189,11 @@ def test_directories_that_hugging_face_saved(place):
 
     for split in ("train", "test"):
         save(f"d/{split}/data-00000-of-00001.arrow")
-        write(place, **{f"d/{split}/{name}.json": b"{}" for name in ("dataset_info", "state")})
+        write(place, **{f"d/{split}/{n}.json": b"{}" for n in ("dataset_info", "state", ".part-0")})
     said = opened(place, datasets={"a": {"path": "d/train"}, "b": {"path": "d"}})
     assert "column labels is not used: if there is padding or a prompt, it is trained on" in said
     _, _, said = run(TOKCTL, "pack", place.file("d/train"), place.file("p"), "--format", "flat")
-    assert "column labels is not used" in said
+    assert "column labels is not used" in said and "has not finished an output in" in said
     write(place, **{"d/dataset_dict.json": b'{"splits": ["train", "test"]}'})
     refused(place, "dataset_dict.json: is a list of splits", "set path:", datasets=one("d"))
     save("d/train/cache-0123.arrow")

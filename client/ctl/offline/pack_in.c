@@ -138,7 +138,8 @@ static bool add_place(struct pack *p, const char *path, struct fault *fault)
 	if (!ctl_place_open(place, p->input.stores, path, NULL, NULL, fault))
 		return fail_at(path, fault);
 	p->places++;
-	if (place->set.list.count > 1) /* names of the packed files will not tell */
+	/* The names of the packed files will not tell. */
+	if (place->set.list.count > 1 || place->set.list.unfinished)
 		dataset_doubt_names(&place->set);
 	for (uint32_t r = 0; r < place->set.remarks; r++)
 		ctl_note("%s: %s", path, place->set.remark[r].text);
