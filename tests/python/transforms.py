@@ -1,6 +1,5 @@
 """Transforms for the tests, at a module's top level, so that workers can import them."""
 
-import os
 import time
 
 import numpy
@@ -24,12 +23,6 @@ def raises_at_42(tokens, position, rng):
 
 def hangs(tokens, position, rng):
     time.sleep(3600)
-
-
-def kills_itself(tokens, position, rng):
-    if position >= 20:
-        os.kill(os.getpid(), 9)
-    return tokens
 
 
 def shortens(tokens, position, rng):

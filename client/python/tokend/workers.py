@@ -31,7 +31,7 @@ from .errors import ArgumentError, Error, WaitError
 from .transform import Transform
 
 AHEAD = 4  # batches of a worker
-LOOK_S = 0.1  # between two looks whether to end
+LOOK_S = 0.1  # between two looks at whether to end, or whether a worker has
 
 
 # ---- a worker ----
@@ -133,11 +133,25 @@ class Workers:
             batch_size=None,
             num_workers=self._n,
             prefetch_factor=AHEAD,
-            timeout=self._patience or 0,
+            timeout=LOOK_S,
             generator=torch.Generator("cpu"),  # the trainer's random numbers stay as they are
         )
-        with torch.inference_mode(False), torch.device("cpu"):  # forked workers inherit these
-            self._results = iter(loader)
+        # In the main thread torch would install a handler of SIGCHLD that raises wherever the
+        # trainer is when a worker dies. A new thread also has no modes for forks to inherit.
+        begun: list[Any] = []
+        thread = threading.Thread(target=self._begin, args=(loader, begun))
+        thread.start()
+        thread.join()
+        if isinstance(begun[0], Exception):
+            raise begun[0]
+        self._results = begun[0]
+
+    @staticmethod
+    def _begin(loader: Any, begun: list[Any]) -> None:
+        try:
+            begun.append(iter(loader))
+        except Exception as error:
+            begun.append(error)
 
     def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
         """look_into(*into), with the transformed rows in @tokens, int64 [b, window], and their
@@ -169,25 +183,35 @@ class Workers:
         """The next result; (None, None) at the stream's end."""
         begin = time.perf_counter()
         try:
-            position, made = next(results, (None, None))
-        except RuntimeError as error:
-            text = str(error).partition("\n")[0]
-            if self._closed:
-                raise Error("closed: this loader was closed; make a new one") from None
-            if "timed out" in text:
-                if self._results is None:
-                    self._results = results  # none is lost
-                raise WaitError(
-                    f"deadline: the workers made no batch within {self._patience:g} s, so storage "
-                    "or the transform is slow; see tokctl status, and call next() again"
-                ) from None
-            self._end_workers()
-            raise Error(f"workers: {text}; call next() again to start others") from error
+            while (found := self._try(results)) is None:
+                if self._patience is not None and time.perf_counter() - begin >= self._patience:
+                    if self._results is None:
+                        self._results = results  # none is lost
+                    raise WaitError(
+                        f"deadline: the workers made no batch within {self._patience:g} s, so "
+                        "storage or the transform is slow; see tokctl status, and call next() again"
+                    )
         finally:
             self.waited_s += time.perf_counter() - begin
+        position, made = found
         if isinstance(made, Exception):
             raise made
         return position, made
+
+    def _try(self, results: Iterator[Any]) -> Any:
+        """The next result, or None if there is none after LOOK_S."""
+        try:
+            return next(results, (None, None))
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            text = str(error).partition("\n")[0]
+            if self._closed:
+                raise Error("closed: this loader was closed; make a new one") from None
+            if not isinstance(error, RuntimeError):
+                text = "one ended while it sent a batch"
+            elif "timed out" in text:
+                return None
+            self._end_workers()
+            raise Error(f"workers: {text}; call next() again to start others") from error
 
     def _end_workers(self) -> None:
         self._ended.value = 1
