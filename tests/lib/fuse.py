@@ -63,25 +63,8 @@ class _Server:
         mode = stat.S_IFREG | 0o444 if about else stat.S_IFDIR | 0o555
         size, ns = (about.st_size, about.st_mtime_ns) if about else (0, 0)
         second, rest = divmod(ns, 10**9)
-        return struct.pack(
-            "<6Q10I",
-            about.st_ino if about else node,
-            size,
-            0,
-            second,
-            second,
-            second,
-            rest,
-            rest,
-            rest,
-            mode,
-            1,
-            0,
-            0,
-            0,
-            4096,
-            0,
-        )
+        ino, times = about.st_ino if about else node, [second] * 3 + [rest] * 3
+        return struct.pack("<6Q10I", ino, size, 0, *times, mode, 1, 0, 0, 0, 4096, 0)
 
     def listing(self, offset):
         if offset:

@@ -27,14 +27,17 @@ FAST = r"""
 int clock_gettime(clockid_t id, struct timespec *to)
 {
 	static _Atomic int64_t begin;
+	static __thread int64_t last;
 	NEXT(clock_gettime);
 	int error = next(id, to);
-	int64_t now = to->tv_sec * INT64_C(1000000000) + to->tv_nsec, none = 0;
+	int64_t now = to->tv_sec * INT64_C(1000000000) + to->tv_nsec, none = 0, late = words[LATE];
 
 	if (id != CLOCK_MONOTONIC && id != CLOCK_MONOTONIC_COARSE)
 		return error;
+	now = late < 0 ? -late : now - late; /* below 0: it stands still */
 	atomic_compare_exchange_strong(&begin, &none, now);
 	now = begin + 5 * (now - begin);
+	last = now = now > last ? now : last;
 	*to = (struct timespec){now / 1000000000, now % 1000000000};
 	words[CALLS]++;
 	return error;
@@ -124,10 +127,11 @@ class Trainer:
 
 @pytest.fixture
 def daemon(place):
-    fast = Preload(place, FAST, ["calls"])
+    fast = Preload(place, FAST, ["calls", "late"])
     stock = StockDaemon(place.path, env=fast.env)
     stock.start()
     wait_until(lambda: fast.get("calls") > 0, "a fast clock")
+    stock.clock = fast
     yield stock
     stock.end()
 
@@ -194,10 +198,13 @@ def test_ranks_that_exchange_their_places_are_not_twins(daemon, trainers):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             next(loader)
+            stands = time.monotonic_ns()
+            daemon.clock.set(late=-stands)
             loader.seek(rank=1)  # the other one is still there
             next(loader)
             other.process.send_signal(signal.SIGUSR1)
             assert other.says("sought") == 0
+            daemon.clock.set(late=time.monotonic_ns() - stands)
             steps(loader, SILENT_S)
         loader.seek(rank=0)
         with pytest.warns(RuntimeWarning, match="both take the same samples"):

@@ -75,15 +75,8 @@ class Hostile:
     """A flood from another process, which has begun when this is entered."""
 
     def __init__(self, bench, kind, count=0, uid=NOBODY):
-        self.command = [
-            sys.executable,
-            HOSTILE,
-            "--socket",
-            bench.daemon.socket,
-            "--count",
-            str(count),
-            kind,
-        ]
+        self.command = [sys.executable, HOSTILE, "--socket", bench.daemon.socket]
+        self.command += ["--count", str(count), kind]
         self.command += ["--uid", str(uid)] if os.geteuid() == 0 else []
         self.place = bench.place
 
