@@ -169,7 +169,7 @@ def test_a_call_that_waits_warns_and_can_be_ended(library, directory):
     t = c.c_void_p()
     assert library.tokend_attach(c.byref(t), c.byref(o), None, 0) == EAGAIN
     ((context, line),) = said
-    assert context == 5 and f"waiting 2 s for a daemon at {directory}/none (" in line
+    assert context == 5 and re.search(rf"waiting \d s for a daemon at {directory}/none \(", line)
 
 
 def test_a_later_versions_larger_struct_is_accepted_if_its_rest_is_0(library, served):
