@@ -250,8 +250,8 @@ def test_a_crowd_leaves_descriptors_for_shards(bench):
     assert receive(late)[0], "and accepts it within a second"
     late.close()
     allow(3)  # no file can be opened, for a moment
-    threading.Timer(0.3, allow, [90]).start()
     begin = time.monotonic()
+    threading.Timer(0.3, allow, [90]).start()
     assert witness.step(600), "without any descriptor the stream waits, and then continues"
     assert time.monotonic() - begin > 0.3, "  it needed one"
     again = Client(daemon.socket).attach()

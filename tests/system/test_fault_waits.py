@@ -29,7 +29,7 @@ def test_a_trainer_that_hangs_is_waited_for(place):
     other = Witness(daemon, rows, rank=1, world=WORLD, run="r", micro=MICRO)
 
     def hangs():
-        other.step(2)
+        other.step(10)
         return full_seconds(daemon, 0) > HANG_S
 
     assert wait_for(hangs, 2 * HANG_S, pause=0.1), "a metric says for how long"

@@ -40,14 +40,15 @@ def scene(shared):
 
 def test_waits_reads_and_samples_are_counted(scene):
     """The daemon is stopped for a moment, so that the trainer waits for it."""
-    before = values(scene.metrics())
+    before, begin = values(scene.metrics()), time.monotonic()
     cat = Cat(scene.place, scene.daemon, 0, BATCHES, world=1, micro=MICRO)
     assert cat.reads()
     assert scene.value("tokend_stream_sessions", stream="train") == 1
     assert wait_for(lambda: scene.value("tokend_stream_least_ready_batches", stream="train") >= 2)
     scene.daemon.process.send_signal(signal.SIGSTOP)
-    begin = time.monotonic()
     cat.drain()
+    sleeps = Path(f"/proc/{cat.process.pid}/wchan")
+    assert wait_for(lambda: "poll" in sleeps.read_text()), "it waits for a batch"
     time.sleep(0.4)
     scene.daemon.process.send_signal(signal.SIGCONT)
     assert cat.end()[0] == 0
@@ -62,7 +63,7 @@ def test_waits_reads_and_samples_are_counted(scene):
     samples = of_web + grown("tokend_dataset_samples_total", dataset=r"co\"de")
     waits = "tokend_trainer_wait_seconds"
     assert 0.1 < grown(f"{waits}_sum") <= took
-    assert grown(f"{waits}_count") - grown(f"{waits}_bucket", le="0.1") == 1, "the long one"
+    assert grown(f"{waits}_count") - grown(f"{waits}_bucket", le="0.1") >= 1, "the long one"
     assert BATCHES * MICRO <= samples <= (BATCHES + 4) * MICRO and 0.7 < of_web / samples < 0.8
     assert grown("tokend_read_seconds_count") == samples
     assert grown("tokend_read_bytes_total") == samples * WINDOW * 2

@@ -49,7 +49,7 @@ def test_equal_steps_give_peers_equal_bytes(place):
     for _ in range(KILLS):
         pid, first = doomed(daemon, taken[0])  # it begins where the fastest is
         assert numpy.array_equal(first, want[taken[0]])
-        assert daemon.rings() == 4, "each peer has a ring of its own"
+        assert wait_for(lambda: daemon.rings() == 4), "each peer has a ring of its own"
         assert (DOOMED, pid) in sessions(daemon)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -117,7 +117,7 @@ def test_the_daemon_takes_the_named_socket_in_the_same_order(scene):
         (named, [], {}),
     ):
         daemon = scene.spawn(TOKEND, "-c", config, *options, **environment)
-        assert wait_for(lambda path=path: os.path.exists(path))
+        assert any("ready at" in line for line in daemon.stderr)
         said = lines(scene.ctl("status", "-c", config, "--json", *options, **environment))
         assert (said[-1]["socket"], said[-1]["pid"]) == (path, daemon.pid)
         daemon.terminate()

@@ -121,7 +121,8 @@ def test_an_object_that_is_replaced_stops_the_stream(served):
     daemon, proxy, _, store = served
     proxy.inject("hang", Fault(hang=True), match=lambda r: r.method == "HEAD")
     client = Client(daemon.socket).attach(micro=2, slots=8, run="replaced")
-    assert proxy.injected["hang"] == 1, "the manifest is looked at, but not waited for"
+    seen = wait_for(lambda: proxy.injected["hang"] == 1)
+    assert seen, "the manifest is looked at, but not waited for"
     client.next()
     store.fill("corpus", {"web/b.bin": bytes(200_000)})
     with pytest.raises(Refused) as ended:

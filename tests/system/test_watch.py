@@ -40,7 +40,7 @@ def test_watch(place):
         terminal.type(f"cd {place.path}; {watch}")
         lines = terminal.shows("TOKENS/S", "tokend at", "amber", "birch", "cedar")
         assert max(map(len, lines)) <= 120 and "ready>" not in "".join(lines)
-        assert runs(terminal) == ["birch", "cedar", "amber"]
+        assert wait_for(lambda: runs(terminal) == ["birch", "cedar", "amber"])
         trainers[0].step(20)
         assert wait_for(lambda: runs(terminal) == ["amber", "birch", "cedar"]), "live"
         terminal.resize(30, 4)  # two lines are left for three sessions
