@@ -81,9 +81,10 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	}
 	logged() { journalctl -b -u $unit | grep "$1"; }
 	injected() { echo "$1 1" >>/srv/faults; }
-	slowly() { python3 -c 'import sys, time
-	while data := sys.stdin.buffer.read(1 << 16):
-	    sys.stdout.buffer.write(data); sys.stdout.flush(); time.sleep(0.05)'; }
+	slowly() { python3 -c 'import os, sys, time
+	while data := sys.stdin.buffer.read(1 << 13):
+	    sys.stdout.buffer.write(data); sys.stdout.flush()
+	    time.sleep(0 if os.path.exists("/srv/over") else 0.05)'; }
 
 	# The socket exists before the daemon, and the first client starts the daemon.
 	systemctl is-active tokend.socket
@@ -160,7 +161,9 @@ cat >"$scratch/srv/check.sh" <<-'END'
 			injected $([ $signal = KILL ] && echo 5 || echo 8)
 		done
 		until_true sessions 2
+		touch /srv/over
 		for reader in $readers; do wait "$reader"; done
+		rm /srv/over
 		for rank in 0 1; do cmp /srv/through.$rank /srv/still.$rank; done
 		tokctl status --json | grep -q '"io":"uring"'
 	}

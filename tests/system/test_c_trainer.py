@@ -22,12 +22,8 @@ def ask(daemon, *arguments):
 def test_the_c_trainer_carries_out_requests(place):
     for name in ("web", "code"):
         place.shard(f"{name}.bin", 1 << 20)
-    stream = {
-        "seed": 1,
-        "seq_len": SEQ,
-        "vocab": 50000,
-        "datasets": [{"name": n, "path": f"{n}.bin"} for n in ("web", "code")],
-    }
+    data = [{"name": n, "path": f"{n}.bin"} for n in ("web", "code")]
+    stream = {"seed": 1, "seq_len": SEQ, "vocab": 50000, "datasets": data}
     daemon = Daemon(place, place.config(streams={"train": stream}))
     log = place.file("trainer.log")
     command = [f"{BIN}/example-trainer", "train", daemon.config, "", "1000000000"]
