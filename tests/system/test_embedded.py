@@ -91,6 +91,7 @@ def test_a_daemon_at_the_files_socket_is_used_if_it_serves_the_file(place):
     other.finish(other.start())
     (lines,) = other.finish(other.start_c())
     assert lines[0] == f"shared {path}" and other.starts() == [] and other.files() == []
+    assert f"no daemon serves {mine.config}; " in mine.run(TOKCTL, "stop", "-c", mine.config)[2]
     mine.finish(mine.start())
     assert len(mine.starts()) == 1, "the other file's daemon is not used"
     mine.end()

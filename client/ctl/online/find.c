@@ -211,8 +211,8 @@ static bool find_unnamed(
 /*
  * The first daemon that serves the file. One that read the file before it was edited or broken
  * still counts: a private one has a name made from the text that it read, and a broken file names
- * no socket. If none does, it is the one that a trainer finds, which may have read the file under
- * another path.
+ * no socket. Never one of another file, although a trainer without a config would find it: its
+ * stream of the same name is another one.
  */
 static bool find_server(struct ctl_link *l, struct ctl_daemons *found, const char *file,
 	const char *whole, const char *broken)
@@ -228,11 +228,10 @@ static bool find_server(struct ctl_link *l, struct ctl_daemons *found, const cha
 		}
 	if (broken)
 		return ctl_link_fail(l, "%s", broken);
-	return found->usual ||
-	       ctl_link_fail(l,
-		       "no daemon serves %s; start one with tokend -c FILE, or add the --socket "
-		       "of one that `tokctl status` lists",
-		       file);
+	return ctl_link_fail(l,
+		"no daemon serves %s; start one with tokend -c FILE, or add the --socket of one "
+		"that `tokctl status` lists",
+		file);
 }
 
 static bool find(struct ctl_link *l, const char *file, const char *stream, const char *run)
