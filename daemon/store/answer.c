@@ -85,11 +85,13 @@ static void read_header(struct answer *answer, const char *name, const char *val
 		read_range(answer, value);
 	} else if (strcasecmp(name, "content-length") == 0) {
 		answer->has_length = read_number(&rest, &answer->length) && !*rest;
+	} else if (strcasecmp(name, "transfer-encoding") == 0) {
+		answer->chunked = true;
 	} else if (strcasecmp(name, "etag") == 0) {
 		answer->has_etag = answer_etag(value, answer->etag);
 	} else if (strcasecmp(name, "content-encoding") == 0) {
-		answer->encoded = value[0] && strcasecmp(value, "identity") != 0 &&
-				  strcasecmp(value, "aws-chunked") != 0;
+		answer->encoded |= value[0] && strcasecmp(value, "identity") != 0 &&
+				   strcasecmp(value, "aws-chunked") != 0;
 	} else if (answer->status >= 400 && strcasecmp(name, "date") == 0) {
 		answer->date = read_date(value);
 	} else if (strcasecmp(name, "retry-after") == 0) { /* as a date, nobody sends it */
@@ -306,6 +308,8 @@ void verdict_answer(
 		return;
 	if (asked->want == VERDICT_WHOLE && n > asked->n)
 		judge(v, VERDICT_FINAL, "", "more than %zu bytes", asked->n);
+	else if (asked->want == VERDICT_WHOLE && !a->has_length && !a->chunked)
+		judge(v, VERDICT_TORN, "", "without a length, so it may be cut off");
 	else if (n != right)
 		judge(v, VERDICT_TORN, "", "%" PRIu64 " bytes instead of %" PRIu64, n, right);
 }

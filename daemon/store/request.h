@@ -119,7 +119,7 @@ enum {
 
 struct answer {
 	int status; /* 0: no answer */
-	bool has_range, has_length, has_etag;
+	bool has_range, has_length, has_etag, chunked;
 	bool encoded;		     /* a Content-Encoding that changes bytes */
 	uint64_t from, to;	     /* of Content-Range: first and last byte */
 	uint64_t size;		     /* of the object; STORE_SIZE_UNKNOWN: not said */

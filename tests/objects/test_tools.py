@@ -444,12 +444,14 @@ def test_a_manifest_in_a_store(scene):
     large = Fault(body=bytes(10000), headers={"Content-Length": str(5 << 30)})
     for fault, words in (
         (Fault(stall=9), None),
+        (Fault(cut=body.index(b"\n") + 1, headers={"Content-Length": None}), None),
         (large, f"stored.jsonl: {5 << 30} bytes, at most {4 << 30} are allowed"),
     ):
         scene.proxy.inject("manifest", fault, match=lambda r: r.method == "GET")
         begin = time.monotonic()
-        code, _, err = run(TOKEND, "--check", "-c", config, env=scene.env)
-        assert (code == 0) if words is None else (code == 1 and words in err), err
+        code, out, err = run(TOKEND, "--check", "-c", config, env=scene.env)
+        whole = b" %d shards" % body.count(b"\n") in out
+        assert (code == 0 and whole) if words is None else (code == 1 and words in err), err
         assert time.monotonic() - begin < 8, "a small one is fetched again after 2 s"
 
 
