@@ -34,11 +34,12 @@ static size_t on_header(char *line, size_t size, size_t n, void *context)
 	struct get *get = &r->get;
 
 	(void)size;
+	if (get->judged) /* after the body, they say nothing that counts */
+		return n;
 	answer_header(&get->answer, line, n);
 	if (get->answered_ms == 0)
 		get->answered_ms = stores_now_ms();
-	if (!get->judged) /* they may also follow a body */
-		get->deadline_ms = get->answered_ms + (is_large(r) ? STALL_MS : get->first_byte_ms);
+	get->deadline_ms = get->answered_ms + (is_large(r) ? STALL_MS : get->first_byte_ms);
 	return n;
 }
 
@@ -128,7 +129,10 @@ void get_release(struct reading *r)
 	uint64_t bytes = r->get.body ? r->bytes : 0;
 
 	free(r->get.body);
-	if (r->handle) {
+	/* A connection may be out of step: its answers are those of other requests. */
+	if (r->handle && r->get.answer.status / 100 == 2 && r->get.verdict.kind != VERDICT_GOOD) {
+		handle_free(r->stores->curl, r->handle);
+	} else if (r->handle) {
 		r->handle->next = bucket->spare;
 		bucket->spare = r->handle;
 	}
@@ -260,7 +264,9 @@ static void judge_network(const struct reading *r, CURLcode code, struct verdict
 	} else if (code == CURLE_SSL_CACERT_BADFILE) {
 		v->kind = VERDICT_FINAL;
 		v->remedy = "correct `ca:` of the store, or SSL_CERT_FILE";
-	} else if (code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_UNSUPPORTED_PROTOCOL) {
+	} else if (code == CURLE_TOO_MANY_REDIRECTS ||
+		   /* also of an answer that is not HTTP */
+		   (code == CURLE_UNSUPPORTED_PROTOCOL && get->answer.status / 100 == 3)) {
 		v->kind = VERDICT_FINAL;
 		v->remedy = "give the URL to which it redirects";
 	} else if (get->answered_ms && (code == CURLE_PARTIAL_FILE || code == CURLE_GOT_NOTHING ||

@@ -277,7 +277,7 @@ static int64_t judge(struct reading *r, const struct get *get, struct fault *fau
 		r->hasty = HASTY_CREDENTIALS;
 	else if (v->kind == VERDICT_HEALS && get->answer.retry_after_s == 0)
 		r->hasty = HASTY_STORE;
-	r->fresh = v->kind == VERDICT_TORN || get->timed_out || get->answer.status == 0;
+	r->fresh = get->answer.status < 300 || get->timed_out; /* none, or a wrong one */
 	snprintf(r->reason, sizeof(r->reason), "%.95s", v->reason);
 
 	int64_t wait = pause_ms(r, get, others);

@@ -62,6 +62,7 @@ HEALS = {
     "stalled body": (3, Fault(stall=200), 3, 0.3),
     "drips": (3, Fault(drip=0.1), 3, 0.3),
     "late": (3, Fault(delay=0.5), 20, 0.3),
+    "rubbish": (4, lambda r: Fault(extra=PAGE, headers={"Content-Length": r.range[1]}), 20, 0.3),
     "short": (4, Fault(cut=300), 20, 0.3),
     "short, with the length of it": (4, Fault(body=b"\1" * 100), 20, 0.3),
     "long": (4, Fault(extra=b"\1" * 100, **WRONG), 20, 0.3),
