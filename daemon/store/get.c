@@ -299,7 +299,10 @@ static bool too_slow(struct reading *r, int64_t now_ms)
 
 	if (now_ms < get->deadline_ms)
 		return false;
-	if (get->answered_ms && is_large(r) && get->n - get->stall_n >= STALL_BYTES) {
+	/* A thin line brings less. */
+	size_t least = (size_t)STALL_BYTES >> (r->timeouts < 8 ? r->timeouts : 8);
+
+	if (get->answered_ms && is_large(r) && get->n - get->stall_n >= least) {
 		get->stall_n = get->n;
 		get->deadline_ms = now_ms + STALL_MS;
 		return false;
