@@ -15,7 +15,7 @@ from .errors import ArgumentError
 DOCUMENTS, LOSS_MASK = 1, 2  # bits of tokend_annotations()
 IGNORE = -100  # a label that losses ignore
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in the extension's order
-SLICED = ("input_ids", "labels", "shift_labels", "position_ids", "loss_mask")
+SLICED = ("input_ids", "labels", "position_ids", "loss_mask")
 TORCH_AT_LEAST = (2, 2)  # public DeviceMesh
 BYTES = {"int32": 4, "int64": 8}
 AHEAD = 1 << 16  # inputs of the batches whose arrays are made together
@@ -305,6 +305,9 @@ class Batches:
             batch["cu_seqlens"] = self._there(starts[: documents + 1])
         if self._cut is not None:
             self._share(batch)
+        if wanted.shift_labels:  # after the slice: another chunk may follow an input
+            batch["shift_labels"] = batch["labels"]
+            batch["labels"] = unshifted(batch["labels"], wanted.make.module)
         return batch, handle, valid
 
     def _there(self, array: Any) -> Any:
@@ -327,9 +330,6 @@ class Batches:
             mask = module.empty_like(batch["labels"], dtype=module.float32)
             mask[:] = batch["labels"] != IGNORE
             batch["loss_mask"] = mask
-        if wanted.shift_labels:
-            batch["shift_labels"] = batch["labels"]
-            batch["labels"] = unshifted(batch["labels"], module)
         return batch
 
     def _transformed(self, tokens: Any, labels: Any) -> Any:
