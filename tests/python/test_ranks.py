@@ -68,6 +68,8 @@ REFUSED = [
     ({"names": ["dp_cp", "tp"], "shape": [4, 2]}, "dim 'dp_cp' of .* joins data and peer dims"),
     ({"names": ["dp"], "shape": [8], "cp": [0, 2, "zigzag"]}, "cp: 8 ranks with 2 slices"),
     ({"names": ["dp"], "of": [0, 1, 2, 3]}, "does not contain this process, 4"),
+    ({"names": DATA, "shape": [4, 2], "slice": ["dp_shard"]}, "has 2 data ranks, .* of has 8"),
+    ({"names": ["dp", "cp"], "shape": [4, 2], "flatten": "fsdp"}, "has 8 data ranks, .* of has 4"),
     ({"names": ["dp", "tp"], "shape": [4, 2], "cp": "zigzag"}, NO_CP),
     ({"names": ["dp", "cp_ring", "cp_ulysses"], "shape": [2, 2, 2], "cp": "zigzag"}, NO_CP),
     ({"names": ["dp", "cp_tp"], "shape": [2, 4], "cp": "zigzag"}, NO_CP),
@@ -190,6 +192,8 @@ with warnings.catch_warnings(record=True) as caught:
         mesh = torch.distributed.init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
         take(make())
         take(make(mesh=mesh))
+        flat = torch.distributed.init_device_mesh("cpu", (2,), mesh_dim_names=("fsdp",))
+        take(make(mesh=flat))
     elif scenario == "anew":
         begin()
         loader = make()
@@ -237,11 +241,11 @@ def test_a_late_process_is_waited_for(served):
     assert (one, two) == ([0, 1], [2, 3]) and "call control() equally often" in warned[-1]
 
 
-def test_a_peer_that_passes_no_mesh_is_warned(served):
-    (one, same, warned), (two, also, _) = met(served, "peers")
+def test_a_peer_that_passes_no_mesh_or_one_without_its_dim_is_warned(served):
+    (one, same, *_, warned), (two, also, *_) = met(served, "peers")
     assert (one, two) == ([0, 1], [2, 3]) and same == also == [0, 1]
     said = "one of 2 along dim 'tp' of a DeviceMesh, but got no mesh="
-    assert sum(said in text for text in warned) == 1
+    assert sum(said in text for text in warned) == 2
 
 
 def test_a_loader_made_before_the_group_is_compared_before_its_first_batch(served):

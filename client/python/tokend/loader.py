@@ -186,8 +186,7 @@ class Loader:
         self._control = Control(self._client, together)
         self._pass_begin = self.taken  # where the last pass began, or the last seek went
         self._everyone: Callable[[], Any] = lambda: self  # at the last check; there was none
-        given, of_mesh = rank is not None, mesh is not None
-        self._made = parallel.Made(given, of_mesh, stream, self.run, self.rank, self.world)
+        self._made = parallel.Made(rank is not None, at, stream, self.run)
 
     # ---- the other processes of the job ----
 

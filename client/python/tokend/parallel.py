@@ -11,12 +11,13 @@ In a mesh of torch or JAX the names of the dims decide: a part of a name, split 
 is in DATA (ranks read different rows) or in PEER (ranks read the same rows). The data rank counts
 through the data dims in the mesh's order, the last one fastest; the peer number through the
 processes with the same rows. A slice of all data dims (mesh["dp"], also a flattened one) gives the
-same ranks as the mesh; one that leaves a data dim out (mesh["ep"]) would have the processes along
-it read the same rows. In a jax.sharding.Mesh a process has several devices, and processes whose
-devices have the same coordinates in the data dims are peers.
+same ranks as the mesh; one that leaves a data dim out (mesh["ep"]) is refused. In a
+jax.sharding.Mesh a process has several devices, and processes whose devices have the same
+coordinates in the data dims are peers.
 
 Names do not show everything: torchtitan's "fsdp" of its dense mesh and "efsdp" and "ep" of its
-sparse mesh contain cp and tp. With cp or tp pass its mesh "batch", or rank= and world=.
+sparse mesh contain cp and tp. With cp or tp pass its mesh "batch", or rank= and world=. If another
+mesh of the process shows that it has a peer among the other ranks, the loader warns.
 """
 
 from __future__ import annotations
@@ -171,13 +172,12 @@ class Made:
     jax.distributed was initialised since the last check. A loader that is made before reads every
     row, in every process; one of a former job goes on without the rows of processes that are gone.
     And in JAX a process has several devices, so a world of devices has ranks that no process reads.
-    @given: rank= and world= were. @mesh: mesh= was.
+    @given: rank= and world= were.
     """
 
-    def __init__(
-        self, given: bool, mesh: bool, stream: str, run: str, rank: int, world: int
-    ) -> None:
-        self._given, self._mesh, self._place = given, mesh, (rank, world)
+    def __init__(self, given: bool, at: Place, stream: str, run: str) -> None:
+        rank, world = self._place = at.rank, at.world
+        self._given, self._others = given, at.others
         found = launched()
         self._processes = found.world if found else 1
         self._ranks = _ranks_here.setdefault((stream, run, world), set())
@@ -205,12 +205,12 @@ class Made:
             )
         if self._given:
             return False
-        dim = None if self._mesh or world == 1 else _peer_dim()
+        dim = None if world == 1 else _peer_dim(self._others)
         if dim is not None:
             phrases.warn(
                 f"this process is one of {dim[1]} along dim {dim[0]!r} of a DeviceMesh, but got no "
-                f"mesh=, so it is rank {rank} of {world} and takes other rows than they do; pass "
-                "mesh=, or rank= and world="
+                f"mesh= with it, so it takes other rows, as rank {rank} of {world}; pass mesh= "
+                "with this dim, or rank= and world="
             )
         return True
 
@@ -231,6 +231,7 @@ class Place(NamedTuple):
     world: int
     peer: int
     cp: tuple[int, int] | None  # (rank, size) among the context-parallel processes
+    others: set[int] | None  # processes of the mesh that are other ranks; without a mesh None
 
 
 def _parts(name: str) -> set[str]:
@@ -258,18 +259,36 @@ def _data_dims(names: tuple[str, ...], sizes: tuple[int, ...]) -> list[int]:
     return [dim for dim, of in enumerate(parts) if of & DATA]
 
 
-def _peer_dim() -> tuple[str, int] | None:
-    """The dim of a DeviceMesh with this process whose processes want the same rows, and its size;
-    None if there is none.
+def _peer_dim(others: set[int] | None) -> tuple[str, int] | None:
+    """The dim of a DeviceMesh along which processes want the rows of this one, but some are among
+    @others (None: perhaps), and its size; None if there is none.
     """
     module: Any = sys.modules.get("torch.distributed.device_mesh")
     for mesh in gc.get_referrers(module.DeviceMesh) if module else ():
-        if isinstance(mesh, module.DeviceMesh) and mesh.get_coordinate() is not None:
-            for name, size in zip(mesh.mesh_dim_names or (), mesh.mesh.shape, strict=False):
-                # a mesh that was flattened to dp_shard_cp may have no cp
-                if size > 1 and _parts(name) & PEER and not _parts(name) & DATA:
-                    return name, size
+        at = mesh.get_coordinate() if isinstance(mesh, module.DeviceMesh) else None
+        for dim, name in enumerate(mesh.mesh_dim_names or () if at is not None else ()):
+            along = mesh.mesh[(*at[:dim], slice(None), *at[dim + 1 :])].tolist()
+            wrong = len(along) > 1 if others is None else others.intersection(along)
+            # a mesh that was flattened to dp_shard_cp may have no cp
+            if wrong and _parts(name) & PEER and not _parts(name) & DATA:
+                return name, len(along)
     return None
+
+
+def _check_slice(mesh: Any, world: int) -> None:
+    """Raises ArgumentError if @mesh, of @world ranks, is a slice that leaves a data dim out, or is
+    flattened from data and peer dims.
+    """
+    whole = getattr(mesh, "_root_mesh", None)  # in newer torch
+    try:
+        ranks = locate(whole, None, None, 0).world if whole and whole.mesh_dim_names else world
+    except ArgumentError:  # the names of its dims do not decide
+        return
+    if ranks != world:
+        raise ArgumentError(
+            f"mesh: this slice {mesh.mesh_dim_names} has {world} data ranks, and the mesh "
+            f"{whole.mesh_dim_names} that it is of has {ranks}; pass that one, or rank= and world="
+        )
 
 
 def locate(mesh: Any, rank: int | None, world: int | None, peer: int) -> Place:
@@ -279,7 +298,7 @@ def locate(mesh: Any, rank: int | None, world: int | None, peer: int) -> Place:
     not decide.
     """
     if mesh is None:
-        return Place(*coordinate(rank, world), peer, None)
+        return Place(*coordinate(rank, world), peer, None, None)
     if rank is not None or world is not None or peer != 0:
         raise ValueError("mesh, rank, world, peer: the mesh has them; pass mesh= alone")
     cp = None
@@ -320,4 +339,6 @@ def locate(mesh: Any, rank: int | None, world: int | None, peer: int) -> Place:
     peers = sorted(process for process, part in parts.items() if part == parts[mine])
     # the slices of a mesh differ in their first process
     peer = min(parts) * len(peers) + peers.index(mine)
-    return Place(shares.index(tuple(sorted(parts[mine]))), len(shares), peer, cp)
+    _check_slice(mesh, len(shares))
+    others = {process for process, part in parts.items() if part != parts[mine]}
+    return Place(shares.index(tuple(sorted(parts[mine]))), len(shares), peer, cp, others)
