@@ -93,14 +93,14 @@ def batches(job):
     saved = job.file("saves[1]", *iteration)
     begins("from the cursor of --dataloader-save", args, keys, 20, f"the cursor in {saved}")
     args.iteration = 4
-    refused(
-        "only cursors of other iterations", args, keys, "none of iteration 4", "load a checkpoint"
-    )
+    refused("cursors of other iterations", args, keys, "none of iteration 4", "load a checkpoint")
     args.iteration, args.consumed_train_samples = 2, 24
-    refused(
-        "a cursor before the samples consumed", args, keys, "is at sample 20", "has consumed 24"
-    )
+    refused("a cursor before the samples consumed", args, keys, "at sample 20", "has consumed 24")
     args.consumed_train_samples = 16
+    other = job.file("saves[1]", iteration[0], "mp_rank_00", iteration[2])  # of a former layout
+    torch.save({"dataloader_state_dict": TokendIterator("train", 4, **keys).save_state()}, other)
+    refused("unequal cursors", args, keys, saved, other, "are not equal")
+    os.remove(other)
     args.seq_length = seq + 1
     refused("another seq_length", args, keys, "seq_length", str(seq + 1), "train")
     args.create_attention_mask_in_dataloader = True

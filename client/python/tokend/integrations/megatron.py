@@ -51,10 +51,18 @@ def _begin(stream: str, args: Any) -> bytes | int:
     directory = iteration and getattr(args, "dataloader_save", None)
     if directory:
         file = "mp_rank_00*/train_dataloader_dprank000.pt"  # all data ranks have the same cursor
-        saved = list(Path(directory).glob(f"iter_{iteration:07d}/{file}"))
+        saved = {
+            torch.load(path, weights_only=True)["dataloader_state_dict"]["cursor"]: path
+            for path in Path(directory).glob(f"iter_{iteration:07d}/{file}")
+        }
+        if len(saved) > 1:  # Megatron names the directories after the layout
+            raise ValueError(
+                f"dataloader_save: the cursors in {' and '.join(map(str, saved.values()))} are not "
+                "equal, so some are those of a run that was rolled back; remove these"
+            )
         if saved:
-            where = torch.load(saved[0], weights_only=True)["dataloader_state_dict"]["cursor"]
-            at, why = Cursor(where).position, f"the cursor in {saved[0]}"
+            ((where, path),) = saved.items()
+            at, why = Cursor(where).position, f"the cursor in {path}"
         elif any(Path(directory).glob(f"iter_*/{file}")):
             raise ValueError(
                 f"dataloader_save: {directory} has cursors, but none of iteration {iteration}; "
@@ -128,9 +136,9 @@ class TokendIterator:
         where it starts, and why.
 
         Raises:
-            ValueError: the directory has cursors, but none of the checkpoint's iteration; or its
-                cursor is at less than the samples consumed; or the processes expect a mask, or
-                positions or a loss mask by EOD tokens.
+            ValueError: the directory has cursors, but none of the checkpoint's iteration, or
+                unequal ones; or its cursor is at less than the samples consumed; or the processes
+                expect a mask, or positions or a loss mask by EOD tokens.
         """
         if args.create_attention_mask_in_dataloader:
             raise ValueError(
