@@ -175,6 +175,10 @@ def cp_slice(cp: Any, of_mesh: tuple[int, int] | None) -> tuple[int, int, str] |
         raise ArgumentError(
             f"cp: rank {rank!r} is not below size {size!r}; pass (rank, size, kind)"
         )
+    if of_mesh not in (None, (rank, size)):
+        raise ArgumentError(
+            f"cp: (rank, size) is {(rank, size)}, and {of_mesh} in the mesh; pass cp={kind!r}"
+        )
     return rank, size, kind
 
 
