@@ -77,15 +77,15 @@ def test_a_killed_trainer_frees_its_session(shared, config):
     rows = rows_at(config, "train", 0, 4000)
     daemon = Daemon(shared, config, shared.file("trainers.sock"))
     witness = Witness(daemon, rows, rank=0, world=2, run="doomed")
-    times = []
+    late = []
     for _ in range(20):
         trainer, leash, answers = forked_trainer(daemon.socket)
         witness.step()
         assert trainer in pids(daemon)
         os.kill(trainer, signal.SIGKILL)
-        begin = time.monotonic()
+        os.waitid(os.P_PID, trainer, os.WEXITED | os.WNOWAIT)
+        late.append(trainer in pids(daemon))
         assert wait_for(lambda trainer=trainer: trainer not in pids(daemon), pause=0.001)
-        times.append(time.monotonic() - begin)
         digests = []
         for _ in range(2):  # the child lives, with socket and ring
             os.write(leash, b"x")
@@ -97,7 +97,7 @@ def test_a_killed_trainer_frees_its_session(shared, config):
         os.waitpid(trainer, 0)
     injected(1, 20)
     injected(2, 20)
-    assert sorted(times)[10] <= 0.1, "though a child holds its socket"
+    assert sum(late) < 10, "gone at the first look, though a child holds its socket"
     heir = Client(daemon.socket).attach(rank=1, world=2, run="doomed", position=400)
     assert numpy.array_equal(heir.next(), rows[402:404]), "the next attach names its own cursor"
     heir.close()
