@@ -72,7 +72,7 @@ def packed(path, documents):
 def files(path, documents):
     path.mkdir()
     for i, text in enumerate(documents):
-        (path / f"{i:04}.txt").write_bytes(text.encode())
+        (path / f"{i:04}-of-9999.txt").write_bytes(text.encode())
 
 
 KINDS = {
@@ -186,14 +186,14 @@ def test_a_tiktoken_file_does_not_contain_its_special_tokens(directory, monkeypa
 
 # ---- files of all kinds, and long ones ----
 
-LEFT_OUT = {"image.png": b"\x89PNG\r\n\x1a\n\0\0", "empty.txt": b""}
+LEFT_OUT = {"\x1b[31m.png": b"\x89PNG\r\n\x1a\n\0\0", "empty.txt": b"", "vocab.txt": b"the"}
 TEXTS = {"README.md": "# Žluťoučký kůň\n", "deep/er/a.json": "{}\n", "deep/b": "no ending"}
 
 
 def test_any_text_below_a_directory(directory):
     source = directory / "all"
     contents = {name: text.encode() for name, text in TEXTS.items()}
-    for name, data in {**LEFT_OUT, **contents, ".git/config": b"hidden"}.items():
+    for name, data in {**LEFT_OUT, **contents, ".git/a": b"a", "_temporary/a": b"a"}.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(data)
     parquet(source / "rows.parquet", ["a row"])
@@ -202,8 +202,8 @@ def test_any_text_below_a_directory(directory):
     _, said = tokenize(source, *ask, "--text")
     wanted = sorted({**TEXTS, "rows.parquet": "a row"}.items())
     assert texts(directory / "out") == [text for _, text in wanted]
-    assert "empty.txt: is empty\n" in said and "image.png: is not UTF-8 text\n" in said
-    assert "a.json: is taken as plain text" in said
+    assert "empty.txt: is empty\n" in said and "\ufffd[31m.png: is not UTF-8 text\n" in said
+    assert "a.json: is taken as plain text" in said and "vocab.txt: belongs to a tokenizer" in said
 
 
 def test_a_long_text_is_one_document(directory, monkeypatch):

@@ -127,22 +127,23 @@ def test_invalid_text_is_named(directory, name, contents, text):
     assert refused(*ask) == said, "nothing of the first try is in its way"
 
 
-def test_no_document_is_taken_twice(directory):
-    """Of a file and its compressed copy, of a dataset saved twice, and of a file named twice."""
-    for name in ("text", "saved"):
-        (directory / name).mkdir()
-    write_jsonl(directory / "text/a.jsonl", ["one"])
-    ask = ("-o", directory / "out", "--tokenizer", "bytes")
-    (directory / "text/a.jsonl.gz").write_bytes(gzip.compress(b"{}"))
-    assert "a.jsonl has the same documents" in refused(directory / "text", *ask)
-    for part in ("0-of-2", "1-of-2", "0-of-1"):
-        write_jsonl(directory / f"saved/data-{part}.jsonl", [part])
-    assert "has the same documents, or some of them" in refused(directory / "saved", *ask)
-    (directory / "saved/data-0-of-1.jsonl").unlink()
-    tokenize(directory / "saved", *ask)
-    assert texts(directory / "out") == ["0-of-2", "1-of-2"]
-    said = refused(directory / "saved", directory / "saved/data-0-of-2.jsonl", *ask)
-    assert "data-0-of-2.jsonl: is the same file as" in said
+TWICE = "has the same documents, or some of them"
+REFUSED = {  # files of a directory
+    "\x1b[31m.jsonl \x1b[31m.jsonl.gz": TWICE,
+    "web.jsonl web.parquet": TWICE,
+    "data-0-of-1.jsonl data-0-of-2.jsonl data-1-of-2.jsonl": TWICE,
+    "_delta_log/0.parquet day=1/b.parquet": "its table has rows of older versions, too",
+    "a.jsonl pointer.txt": "pointer.txt: is a pointer of Git LFS; fetch the file",
+}
+
+
+@pytest.mark.parametrize("names", REFUSED)
+def test_no_document_is_taken_twice_or_without_its_text(directory, names):
+    for path in (directory / "in" / name for name in names.split()):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"version https://git-lfs.github.com/" if "poi" in path.name else b"{}")
+    said = refused(directory / "in", "-o", directory / "out", "--tokenizer", "bytes")
+    assert REFUSED[names] in said and "\x1b" not in said
 
 
 def test_linked_directories_are_read_and_linked_files_are_read_once(directory):
@@ -155,20 +156,14 @@ def test_linked_directories_are_read_and_linked_files_are_read_once(directory):
     (directory / "text/same.jsonl").hardlink_to(directory / "text/a.jsonl")
     (directory / "text/sub/above").symlink_to(directory / "text")
     (directory / "text/web").symlink_to(directory / "other")
-    said = tokenize(directory / "text", "-o", directory / "out", "--tokenizer", "bytes")[1]
-    assert texts(directory / "out") == ["one", "two"]
-    assert all(f"{name}.jsonl: is the same file as" in said for name in ("latest", "same"))
-    assert "c4-holdout.0-of-1.jsonl: is for validation by its name" in said
-
-
-def test_names_do_not_control_the_terminal(directory):
-    names = [directory / name for name in ("a\x1b[31m.csv", "b.txt")]
-    for name in names:
-        name.write_text("word")
-    _, said = tokenize(directory, "-o", directory / "o", "--tokenizer", "bytes")
-    assert "left out: " in said and "[31m.csv" in said and "\x1b" not in said
-    said = refused(names[0], "-o", directory / "p", "--tokenizer", "bytes")
-    assert "[31m.csv" in said and "\x1b" not in said
+    for number, source in enumerate((directory / "text", directory / "text/*")):
+        ask = (source, "-o", directory / f"{number}", "--tokenizer", "bytes")
+        said = tokenize(*ask)[1]
+        assert texts(directory / f"{number}") == ["one", "two"]
+        assert all(f"{name}.jsonl: is the same file as" in said for name in ("latest", "same"))
+        assert "c4-holdout.0-of-1.jsonl: is for validation by its name" in said
+    assert "a.jsonl: is the same file as" in refused(*[directory / "text/a.jsonl"] * 2, *ask[1:])
+    assert "** would match one level only" in refused(directory / "**/a.jsonl", *ask[1:])
 
 
 def test_damaged_frames_and_tables_are_named(directory):

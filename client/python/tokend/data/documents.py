@@ -3,6 +3,7 @@ files.
 """
 
 import codecs
+import functools
 import glob
 import gzip
 import importlib
@@ -23,9 +24,13 @@ TEXTS, TABLES = ("txt", "jsonl", "parquet"), ("parquet", "arrow")
 ENDING = re.compile(r"\.(?:(txt|jsonl)(?:\.gz|\.zst)?|(parquet|arrow)|json\.(?:gz|zst))$")
 MASKS = {*_tokend.COLUMNS_MASK}
 TOKENIZERS = re.compile(r"tokenizer\.json|.*\.tiktoken")
+WORDS = re.compile(r"(merges|vocab)\.txt|(tokenizer_config|vocab|(special|added)_tokens.*)\.json")
 VALIDATION = {*_tokend.WORDS_VALIDATION.split()}  # in names
 NOT_TEXT = "is not UTF-8 text"
-MARKED = ".json", ".csv", ".tsv"  # texts with fields
+MARKED = re.compile(r"\.(json\w*|ndjson|csv|tsv)(\.gz|\.zst)?$", re.I)  # texts with fields
+POINTER = b"version https://git-lfs.github.com/"
+UNUSED = {"__pycache__", "_temporary"}  # directories: of Python, and of jobs that did not commit
+VERSIONS = "_delta_log", ".hoodie", "metadata/*.metadata.json"  # of Delta, Hudi and Iceberg
 CONTINUED = b"\xff\xff\xff\xff"  # begins each message of Arrow 1.0
 DAMAGED = OSError, EOFError, ValueError, NotImplementedError, zlib.error  # zlib's, pyarrow's
 
@@ -57,10 +62,19 @@ def is_pattern(path):
     return bool(set(path) & set("*?[")) and not os.path.exists(path)
 
 
+def _matches(path):
+    """The files and directories of a path or pattern, sorted. tokend reads the latter, too."""
+    if not is_pattern(path):
+        return [path]
+    if "**" in path:
+        raise Error(f"{path}: ** would match one level only; name the directory, all below is read")
+    return [match for match in sorted(glob.glob(path)) if os.path.basename(match) not in UNUSED]
+
+
 def _files(path):
-    """The files that a path stands for, sorted, without hidden ones and Python's caches."""
+    """The files at or below a path, sorted, without hidden and unused ones."""
     if not os.path.isdir(path):
-        return sorted(filter(os.path.isfile, glob.glob(path))) if is_pattern(path) else [path]
+        return [path]
     files, seen = [], set()
     for at, directories, names in os.walk(path, onerror=_raise, followlinks=True):
         real = os.path.realpath(at)
@@ -68,9 +82,17 @@ def _files(path):
             directories.clear()
             continue
         seen.add(real)
-        directories[:] = [d for d in directories if d[0] != "." and d != "__pycache__"]
+        directories[:] = [d for d in directories if d[0] != "." and d not in UNUSED]
         files += [os.path.join(at, name) for name in names if name[0] != "."]
     return sorted(files)
+
+
+@functools.cache
+def _has_versions(directory):
+    """Is it in a table whose directory has the rows of older versions, too?"""
+    above = os.path.dirname(directory)
+    marks = (os.path.join(glob.escape(directory), mark) for mark in VERSIONS)
+    return any(map(glob.glob, marks)) or (above != directory and _has_versions(above))
 
 
 def words_of(path):
@@ -101,10 +123,17 @@ def _source(path, below, kinds, any_text):
         if TOKENIZERS.fullmatch(os.path.basename(path)):
             return "is a tokenizer"
         kind = "txt"
+    if below and WORDS.fullmatch(os.path.basename(path)):
+        return "belongs to a tokenizer"
     if _is_held_out(below, kind):
         return "is for validation by its name"
     if any_text and kind not in TABLES and not _is_text(path):
         return NOT_TEXT
+    if kind == "parquet" and _has_versions(os.path.dirname(os.path.realpath(path))):
+        raise Error(f"{path}: its table has rows of older versions, too; write it as plain parquet")
+    with open(path, "rb") as file:
+        if file.read(len(POINTER)) == POINTER:
+            raise Error(f"{path}: is a pointer of Git LFS; fetch the file (git lfs pull)")
     if path.endswith(".zst") or kind in TABLES:
         importlib.import_module("pyarrow")  # before an output is begun
     return Source(path, kind, status.st_size, status.st_mtime_ns)
@@ -123,11 +152,11 @@ def _is_text(path):
 
 def _refuse_twice(sources):
     """No document may be taken twice: of a file next to its compressed copy, or of the parts of a
-    dataset that was saved again in another number.
+    dataset that was saved again in another number. web.parquet is a copy of web.jsonl, too.
     """
     files, saves = {}, {}
     for path in (source.path for source in sources):
-        whole = re.sub(r"\.(gz|zst)$", "", os.path.realpath(path))
+        whole = re.sub(r"\.(gz|zst)$", "", ENDING.sub(".", os.path.realpath(path)))
         other = files.get(whole)
         if parts := re.search(r"\d+-of-(\d+)", whole):
             number, first = saves.setdefault(whole.replace(parts[0], ""), (parts[1], path))
@@ -145,10 +174,10 @@ def sources_of(paths, kinds, any_text, say):
     sources, taken = [], {}
     for path in paths:
         found, binary = [], []
-        for file in _files(path):
+        for match, file in ((m, file) for m in _matches(path) for file in _files(m)):
             below, status = "", os.stat(file)
-            if file != path and (any_text or os.path.isdir(path)):
-                below = os.path.relpath(file, path)
+            if file != match or (any_text and file != path):
+                below = os.path.relpath(file, path if file == match else match)
             source = _source(file, below, kinds, any_text)
             if other := taken.get((status.st_dev, status.st_ino)):  # by a link of any kind
                 source = f"is the same file as {other}"
@@ -168,7 +197,7 @@ def sources_of(paths, kinds, any_text, say):
                 f"{path}: nearly all of it, as {binary[0]}, {NOT_TEXT}; name the files of text, or "
                 "a pattern in quotes"
             )
-        for plain in [s.path for s in found if s.kind == "txt" and s.path.endswith(MARKED)][:1]:
+        for plain in [s.path for s in found if s.kind == "txt" and MARKED.search(s.path)][:1]:
             say(f"{plain}: is taken as plain text; for the texts in it alone, write them as .jsonl")
         sources += found
     _refuse_twice(sources)
