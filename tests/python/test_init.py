@@ -233,10 +233,14 @@ def test_shards_of_tokenize_keep_their_eos(here, made, more):
     tokenize(f"{D}/a.txt", "-o", "all/made", "--tokenizer", "bytes", "--eos", 10)
     notes = here / "all/made/.tokenize.json"
     text = notes.read_text()
+    notes.write_text(re.sub(r'"tokens": \d+', '"tokens": 70000', text))
+    assert "all/made: has 64001 of 70000 tokens; copy the other files" in refused("all")
     notes.write_text(text.replace('"finished": true', '"finished": false'))
     assert "all/made: tokenize has not ended; continue with --resume" in refused("all")
     notes.write_text(text)
     assert "--eos: 7: the shards were made with 10" in refused("all", "--eos", "7", *more)
+    tokenize(f"{D}/a.txt", "-o", "eos", "--tokenizer", "bytes")
+    assert "eos: has EOS 256, unlike all/made: 10; use one" in refused("eos", "all/made")
     tokenize(f"{D}/a.txt", "-o", "all/other", "--tokenizer", made)
     for arguments in (["all"], ["all/made", "all/other"], ["all/other", "--tokenizer", "bytes"]):
         assert "so the same tokens may mean other texts" in refused(*arguments)

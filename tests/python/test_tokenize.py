@@ -125,20 +125,21 @@ def test_a_template_names_what_begins_and_ends_a_document(directory, made):
     source = write_jsonl(directory / "a.jsonl", corpus())
     ask = (source, "-o", directory / "out", "--tokenizer", file)
     _, said = tokenize(*ask)
-    assert "BOS 1001, EOS 1000;" in said
+    assert "BOS 1001, EOS 1000;" in said and "in its text" not in said
     parts = split(tokens(directory / "out"), 1000)
     assert [(part[0], part.count(1001)) for part in parts] == [(1001, 1)] * len(corpus())
     assert [plain.decode(part[1:]) for part in parts] == corpus()
     _, said = tokenize(source, "-o", directory / "named", *ask[3:], "--bos", "e", "--eos", 7)
-    assert "EOS 7;" in said and tokens(directory / "named")[0] == plain.token_to_id("e")
-    words = [(word, -len(word)) for word in ("G", "<s>", "</s>", "/", "<", "s", ">")]
-    genes = tokenizers.Tokenizer(tokenizers.models.Unigram(words, None, False))
+    assert "EOS 7 in its text" in said and tokens(directory / "named")[0] == plain.token_to_id("e")
+    words = [(name, -len(name)) for name in ("G", "<s>", "</s>", *"/<s>0x47", "<0x47>")]
+    genes = tokenizers.Tokenizer(tokenizers.models.Unigram(words, None, True))
     genes.add_special_tokens(["<s>", "</s>", "<mask>"])
     genes.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 1))
     genes.save(str(file))  # it has no token for any other text
-    source = write_jsonl(directory / "b.jsonl", ["GG", "G</s>"])
+    source = write_jsonl(directory / "b.jsonl", ["GG", "G</s>", "<0x47>"])
     tokenize(source, "-o", directory / "genes", *ask[3:])
-    assert tokens(directory / "genes").tolist() == [1, 0, 0, 2, 1, 0, 4, 3, 5, 6, 2]
+    rows = [[0, 0], [0, 4, 3, 5, 6], [4, 7, 8, 9, 10, 6]]
+    assert split(tokens(directory / "genes"), 2) == [[1, *row] for row in rows]
 
 
 def test_widths_and_eos(directory, made):
@@ -155,7 +156,7 @@ def test_widths_and_eos(directory, made):
     tokenize(source, "-o", directory / "wide", "--tokenizer", "bytes", "--dtype", "u32")
     assert tokens(directory / "wide", "<u4").tolist() == [*b"text", 256, 256]
     many = json.loads(made.read_text())
-    many["added_tokens"].append({**many["added_tokens"][0], "id": 1001, "content": "<eos>"})
+    many["added_tokens"].append({**many["added_tokens"][0], "id": 1007, "content": "<eos>"})
     (directory / "many.json").write_text(json.dumps(many))
     for more, text in (
         (["--tokenizer", directory / "many.json"], "several tokens that end a text"),
@@ -164,6 +165,8 @@ def test_widths_and_eos(directory, made):
     ):
         assert text in refused(*ask("none", *more))
     assert not (directory / "none").exists()
+    said = tokenize(*ask("gap"), "--tokenizer", directory / "many.json", "--eos", 7)[1]
+    assert "<eos>: is 1007 in the tokenizer, but is used as 1001" in said
 
 
 def test_a_tiktoken_file_does_not_contain_its_special_tokens(directory, monkeypatch):

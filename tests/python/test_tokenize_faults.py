@@ -182,10 +182,11 @@ def test_damaged_frames_and_tables_are_named(directory):
         write_table(pyarrow.table({"text": column}), table)
         ask = (table, "-o", directory / text[6:12], "--tokenizer", "bytes", *more)
         assert refused(*ask).startswith(f"{table}{text}")
-    words = pyarrow.table({"text": ["words"]})
-    write_table(words, table, compression="none", write_page_checksum=True)
+    words = pyarrow.table({"text": ["words"] * 70})
+    write_table(words, table, 40, compression="none", write_page_checksum=True)
     whole = table.read_bytes()
-    for data in (whole[:-9], whole.replace(b"words", b"wards", 1)):
+    more = whole.replace(b"\x8c\x01", b"\x8e\x01")  # 71 rows by the footer
+    for data in (whole[:-9], whole.replace(b"words", b"wards", 1), more):
         table.write_bytes(data)
         ask = ("-o", directory / "cut", "--tokenizer", "bytes")
         assert f"{table}: is damaged: " in refused(table, *ask)

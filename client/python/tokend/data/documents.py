@@ -255,7 +255,7 @@ def _opened(source, file, column):
     if source.kind == "parquet":
         parquet = importlib.import_module("pyarrow.parquet")
         opened = parquet.ParquetFile(file, page_checksum_verification=True)
-        return opened.schema_arrow.names, opened.iter_batches(ROWS, columns=[column])
+        return opened.schema_arrow.names, _all_rows(opened, column)
     ipc = importlib.import_module("pyarrow.ipc")
     if file.peek(6)[:6] == b"ARROW1":
         opened = ipc.open_file(file)
@@ -265,6 +265,16 @@ def _opened(source, file, column):
         opened = ipc.open_stream(file)
         batches = _to_end(file, opened, end)
     return opened.schema.names, batches
+
+
+def _all_rows(opened, column):
+    """Some versions of pyarrow leave out rows of some files."""
+    rows, wanted = 0, opened.metadata.num_rows
+    for batch in opened.iter_batches(ROWS, columns=[column]):
+        rows += batch.num_rows
+        yield batch
+    if rows != wanted:
+        raise ValueError(f"{rows} of {wanted} rows were read; or install another pyarrow")
 
 
 def _to_end(file, batches, end):

@@ -106,11 +106,15 @@ def _directory(path):
     return path if os.path.isdir(path) else os.path.dirname(path) or "."
 
 
-def _run(place):
-    """What tokenize noted in a directory, or {}."""
+def _run(place, shards=()):
+    """The options that tokenize noted in a directory, or {}. @shards: those that must be all."""
     run, done = tokenize.read_notes(place)
     if run and not done["finished"]:
         raise Error(f"{place}: tokenize has not ended; {tokenize.RESUME}")
+    count = sum(shard["tokens"] for shard in shards if _directory(shard["path"]) == place)
+    if run and shards and count != done["tokens"]:
+        some = f"{place}: has {count} of {done['tokens']} tokens"
+        raise Error(f"{some}; copy the other files, or name these, as a pattern in quotes")
     return run
 
 
@@ -168,7 +172,7 @@ def _dataset(name, path):
     if shards[0].get("column"):
         keys["column"] = shards[0]["column"]
     places = dict.fromkeys(_directory(shard["path"]) for shard in shards)
-    runs = {place: _run(place) for place in places}
+    runs = {place: _run(place, shards if os.path.isdir(path) else ()) for place in places}
     return Dataset(keys, shards, sum(shard["tokens"] for shard in shards), runs)
 
 
@@ -205,6 +209,10 @@ def _refuse_other_tokenizers(datasets, encoder):
                 f"{path}: was made with {file} (SHA-256 {digest[:8]}…), unlike {first}: {other} "
                 f"({its[:8]}…), so the same tokens may mean other texts; use one tokenizer for all"
             )
+    ends = {run["eos"]: path for path, run in runs if run.get("file")}
+    if len(ends) > 1:
+        (eos, path), (its, first), *_ = ends.items()
+        raise Error(f"{path}: has EOS {eos}, unlike {first}: {its}; use one --eos for all")
 
 
 def _vocabulary(datasets, given):

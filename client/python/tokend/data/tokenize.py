@@ -39,16 +39,23 @@ START_OVER = "start again, in another directory"
 
 
 def _encoded(parts, encoder, run):
-    """Returns the tokens as bytes."""
+    """Returns the tokens as bytes, and where the first of these documents has an EOS within, or
+    None.
+    """
     contents, bos, eos = [part.content for part in parts], run["bos"], run["eos"]
-    whole = array.array(TYPECODES[run["dtype"]])
+    whole, within = array.array(TYPECODES[run["dtype"]]), None
+    end = b"" if eos is None else array.array(whole.typecode, [eos]).tobytes()
     try:
         for part, tokens in zip(parts, encoder.encode(contents), strict=True):
             if not run["file"] and tokens and (tokens[-1] == eos or tokens[:1] == bos):
                 raise Error(f"{part.where}: has that --eos or --bos already; omit the option")
             if part.begins:
                 whole.extend(bos)
-            whole.extend(tokens)
+            made = array.array(whole.typecode)
+            made.extend(tokens)
+            if end and end in made.tobytes() and eos in made:  # found faster in bytes
+                within = within or part.where
+            whole.extend(made)
             if eos is not None and part.ends:
                 whole.append(eos)
     except Error:
@@ -56,7 +63,7 @@ def _encoded(parts, encoder, run):
     except Exception as error:  # each package has its own errors
         more = "" if run["file"] else f"; --column takes lists of tokens of {run['dtype']}"
         raise Error(f"{parts[0].where} or a later document: {error}{more}") from None
-    return whole.tobytes()
+    return whole.tobytes(), within
 
 
 # ---- the output ----
@@ -229,13 +236,18 @@ def _groups(parts, most):
 
 def _convert(output, sources, encoder, threads, most):
     run, size = output.run, sum(source.size for source in sources)
-    total, pending = min(size, most), collections.deque()
+    total, pending, said = min(size, most), collections.deque(), False
 
     def write(at_most):
         """Waits for results until at most so many are pending."""
+        nonlocal said
         while len(pending) > at_most:
             output.read, parts, encoded = pending.popleft()
-            output.write(parts, encoded.result())
+            data, within = encoded.result()
+            output.write(parts, data)
+            if within and not said:
+                said = True
+                say(f"{within}: has EOS {run['eos']} in its text, too; is that the right EOS?")
             progress(f"{100 * output.read // total} % of the input")
 
     pool = concurrent.futures.ThreadPoolExecutor(threads)  # packages encode without Python's lock

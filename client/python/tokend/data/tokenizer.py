@@ -6,6 +6,7 @@ import base64
 import hashlib
 import importlib.metadata
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -67,11 +68,15 @@ class HuggingFace(Tokenizer):
             self._made.model.dropout = None
         self.content = self._made.to_str().encode()
         self._made.encode_special_tokens = True
-        self._split_names(tokenizers)
+        self.number, file = self._made.token_to_id, json.loads(data)
+        for token in file.get("added_tokens", []):
+            name, number = token["content"], self.number(token["content"])
+            if number != token["id"]:  # the file has gaps, which the package closes
+                self.note = f"{name}: is {token['id']} in the tokenizer, but is used as {number}"
+        self._split_names(tokenizers, file["model"].get("byte_fallback"))
         known = self._made.get_vocab(with_added_tokens=True).values()
         self.vocab = self.shown = max(known, default=-1) + 1
         self.made_by = f"tokenizers {tokenizers.__version__}"
-        self.number = self._made.token_to_id
         # The file's template puts tokens before and after a text. Here the text is another
         # tokenizer's: this one may have no token for any text of ours.
         text = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a")).encode("a")
@@ -90,12 +95,17 @@ class HuggingFace(Tokenizer):
         except Exception:  # it has no token for this name, nor one for unknown words
             return False
 
-    def _split_names(self, tokenizers):
-        """A model, as Unigram, may take a special token's name for that token: it is split."""
+    def _split_names(self, tokenizers, has_bytes):
+        """A model, as Unigram, may take a special token's name for that token, or <0x41> for the
+        byte: it is split.
+        """
+        added = self._made.get_added_tokens_decoder().values()
+        names = [token.content for token in added if token.special and len(token.content) > 1]
+        names += [f"<0x{byte:02X}>" for byte in range(256)] if has_bytes else []
         parts = [
-            f"{re.escape(token.content[0])}(?={re.escape(token.content[1:])})"
-            for number, token in self._made.get_added_tokens_decoder().items()
-            if token.special and len(token.content) > 1 and self._takes(token.content, number)
+            f"{re.escape(name[0])}(?={re.escape(name[1:])})"
+            for name in names
+            if self._takes(name, self.number(name))
         ]
         if parts:
             kinds, before = tokenizers.pre_tokenizers, self._made.pre_tokenizer
