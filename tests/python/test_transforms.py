@@ -154,8 +154,14 @@ def test_a_batch_whose_transform_was_interrupted_comes_again(served):
 
 
 def test_a_killed_worker_is_one_error_of_next(served):
-    """Nothing is raised where the trainer is when the worker ends."""
+    """Nothing is raised where the trainer is. Signals to all processes of a job end no worker."""
     with make(served, transform=IN_PLACE, workers=2) as loader:
+        check(served, loader, IN_PLACE, 2)
+        both = children()
+        for name in ("TERM", "INT", "HUP", "USR1", "USR2"):
+            run("kill", f"-{name}", *both)
+        check(served, loader, IN_PLACE, 20, start=8)
+        assert children() == both
         for _ in range(2):
             next(loader)
             os.kill(children()[0], signal.SIGKILL)
@@ -186,9 +192,9 @@ def test_workers_that_hang_end_together_when_another_thread_closes(served):
 TRAINER = """
 import signal, sys, time, tokend, transforms
 
-former = signal.signal
+former = signal.pthread_sigmask
 if len(sys.argv) > 2:  # the workers call it first
-    signal.signal = lambda *arguments: time.sleep(1.5) or former(*arguments)
+    signal.pthread_sigmask = lambda *arguments: time.sleep(1.5) or former(*arguments)
 more = {"transform": transforms.hangs, "workers": 2}
 loader = tokend.Loader("train", 4, socket=sys.argv[1], **more)
 print("there", flush=True)
@@ -206,8 +212,7 @@ def test_a_killed_trainer_leaves_no_workers(served, more):
     assert len(workers) == 2
     trainer.kill()
     trainer.wait()
-    state = lambda pid: run("ps", "-o", "stat=", "-p", pid)[1]
-    # Z: init has not reaped it yet
+    state = lambda pid: run("ps", "-o", "stat=", "-p", pid)[1]  # Z: init has not reaped it yet
     wait_until(lambda: all(state(pid)[:1] in b"Z" for pid in workers), "the end of the workers")
 
 

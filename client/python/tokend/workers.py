@@ -32,6 +32,8 @@ from .transform import Transform
 
 AHEAD = 4  # batches of a worker
 LOOK_S = 0.1  # between two looks at whether to end, or whether a worker has
+# Slurm and terminals send these to all processes of a job: the trainer handles them, and may save
+SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
 
 
 # ---- a worker ----
@@ -46,7 +48,7 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         self._place, self._transform, self._window, self._ended = place, transform, window, ended
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles it
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # _watch() takes them
         threading.Thread(target=self._watch, daemon=True).start()
         info: Any = get_worker_info()
         place, n, rows = self._place, info.num_workers, self._place["micro_batch"]
@@ -76,7 +78,9 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         trainer: Any = multiprocessing.parent_process()
         parent = os.getppid()
         while trainer.is_alive() and os.getppid() == parent and not self._ended.value:
-            time.sleep(LOOK_S)
+            sent = signal.sigtimedwait(SIGNALS, LOOK_S)
+            if sent and (sent.si_signo, sent.si_pid) == (signal.SIGTERM, trainer.pid):
+                break
         os._exit(0)
 
 
