@@ -40,11 +40,10 @@ def check(daemon, loader, function, batches, start=0, rank=0, world=1, micro=4, 
 
 
 def children(pid=None):
-    """The workers of this process, or of another, that are alive."""
+    """The workers of this process, or of another, that are alive; no fork server of the tests."""
     out = run("ps", "-ww", "-o", "pid=,stat=,args=", "--ppid", pid or os.getpid())[1].decode()
     lines = [line.split(None, 2) for line in out.splitlines()]
-    other = ("Z", "multiprocessing")  # a fork server of the tests
-    ours = lambda state, args: "python" in args and not (other[0] in state or other[1] in args)
+    ours = lambda state, args: "python" in args and not ("Z" in state or "multiprocessing" in args)
     return [int(of) for of, state, args in lines if ours(state, args)]
 
 
@@ -82,8 +81,7 @@ def test_state_commit_seek_and_mix_with_a_transform(served, workers):
         loader.seek(position=0, rank=2, world=3, micro_batch=7)
         check(served, loader, IN_PLACE, 5, rank=2, world=3, micro=7)
         assert loader.set_mix({"code": 1}) == 1024
-        more = {"start": 105, "rank": 2, "world": 3, "micro": 7}
-        check(served, loader, IN_PLACE, 60, cursor=bytes(loader.cursor), **more)
+        check(served, loader, IN_PLACE, 60, 105, 2, 3, micro=7, cursor=bytes(loader.cursor))
 
 
 SPAWNED = """
@@ -153,7 +151,7 @@ def test_a_batch_whose_transform_was_interrupted_comes_again(served):
 # ---- accidents ----
 
 
-def test_a_killed_worker_is_one_error_of_next(served):
+def test_what_ends_a_worker_is_one_error_of_next(served, monkeypatch):
     """Nothing is raised where the trainer is. Signals to all processes of a job end no worker."""
     with make(served, transform=IN_PLACE, workers=2) as loader:
         check(served, loader, IN_PLACE, 2)
@@ -169,6 +167,9 @@ def test_a_killed_worker_is_one_error_of_next(served):
             with pytest.raises(tokend.Error, match=r"^workers: .*; call next\(\) again"):
                 for _ in range(20):
                     next(loader)
+        monkeypatch.setattr(torch.UntypedStorage, "_share_fd_cpu_", lambda *_: torch.empty(-1))
+        with pytest.raises(tokend.Error, match=r"^workers: Trying .*; enlarge /dev/shm"):
+            next(loader)
         place = loader.position
     with make(served, start=place) as loader:
         assert positions([next(loader)])[0] == place
@@ -208,8 +209,7 @@ def test_a_killed_trainer_leaves_no_workers(served, more):
     command = [sys.executable, "-c", TRAINER, served.socket, *more]
     trainer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment())
     assert trainer.stdout.readline() == "there\n"
-    workers = children(trainer.pid)
-    assert len(workers) == 2
+    assert len(workers := children(trainer.pid)) == 2
     trainer.kill()
     trainer.wait()
     state = lambda pid: run("ps", "-o", "stat=", "-p", pid)[1]  # Z: init has not reaped it yet

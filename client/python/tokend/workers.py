@@ -56,7 +56,10 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         try:
             client = _tokend.Client(**{**place, "rank": rank, "world": world}, helper=True)
             while True:
-                tokens = torch.empty((rows, self._window), dtype=torch.int64)
+                try:  # while a batch is sent, a failure would only be printed
+                    tokens = torch.empty((rows, self._window), dtype=torch.int64).share_memory_()
+                except RuntimeError as error:
+                    raise Error(f"workers: {error}; enlarge /dev/shm, or pass fewer") from error
                 fields = [torch.empty(rows, dtype=torch.int64) for _ in FIELDS]
                 places = [field.data_ptr() for field in fields]
                 into = tokens.data_ptr(), 8, self._window, 0, 8, 0, 0, *places
