@@ -129,6 +129,7 @@ static bool is_gzip(const uint8_t *head, size_t n)
 const char *foreign_kind(const struct bytes *b)
 {
 	size_t n = b->size < HEAD_BYTES ? (size_t)b->size : HEAD_BYTES;
+	char first[20] = "", *after = first;
 
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
 		for (size_t k = 0; kinds[i].magic[k].n > 0; k++)
@@ -139,6 +140,12 @@ const char *foreign_kind(const struct bytes *b)
 	if (n > 10 && b->head[8] == '{' && (b->head[9] == '"' || b->head[9] == '}') &&
 		bytes_u64(b->head) <= b->size - 8)
 		return "a safetensors file";
+	/* "10000\r\n" or "10000;chunk-signature=…" */
+	memcpy(first, b->head, sizeof(first) - 1);
+	after += strspn(first, "0123456789abcdef");
+	if (after - first >= 4 &&
+		(strncmp(after, "\r\n", 2) == 0 || strncmp(after, ";chunk-", 7) == 0))
+		return "stored with the chunks of its upload; upload it with another program";
 	return is_gzip(b->head, n)    ? "gzip-compressed; decompress it"
 	       : is_pickle(b)	      ? "a Python pickle"
 	       : is_text(b, n)	      ? "text"
