@@ -114,9 +114,8 @@ def defined(daemon, stream, plan, micro, **asked):
     if "cp" in asked:
         batch = {name: sliced(value, *asked["cp"]) for name, value in batch.items()}
     if asked.get("shift_labels"):  # input i of the slice has label i + 1
-        labels = batch["labels"]
-        ahead = numpy.concatenate((numpy.full((micro, 1), -100), labels[:, :-1]), 1)
-        batch |= {"labels": ahead, "shift_labels": labels}
+        batch["shift_labels"] = labels = batch["labels"]
+        batch["labels"] = numpy.concatenate((numpy.full((micro, 1), -100), labels[:, :-1]), 1)
     if asked.get("documents"):
         batch |= {"cu_seqlens": starts, "max_seqlen": int(numpy.diff(starts).max())}
     dtype = asked.get("dtype", {})

@@ -97,12 +97,11 @@ def batches(job):
     args.iteration, args.consumed_train_samples = 2, 24
     refused("a cursor before the samples consumed", args, keys, "at sample 20", "has consumed 24")
     args.consumed_train_samples = 16
+    args.seq_length = seq + 1
+    refused("another seq_length", args, keys, "seq_length", str(seq + 1), "train")
     other = job.file("saves[1]", iteration[0], "mp_rank_00", iteration[2])  # of a former layout
     torch.save({"dataloader_state_dict": TokendIterator("train", 4, **keys).save_state()}, other)
     refused("unequal cursors", args, keys, saved, other, "are not equal")
-    os.remove(other)
-    args.seq_length = seq + 1
-    refused("another seq_length", args, keys, "seq_length", str(seq + 1), "train")
     args.create_attention_mask_in_dataloader = True
     refused("a mask", args, keys, "--no-create-attention-mask-in-dataloader")
     args.create_attention_mask_in_dataloader, args.eod_mask_loss = False, True
@@ -110,8 +109,7 @@ def batches(job):
 
 
 def begins(what, args, keys, position, why):
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    with contextlib.redirect_stdout(io.StringIO()) as said:
         iterators = [TokendIterator.from_args("train", args, **keys) for _ in range(2)]
     assert [iterator.loader.position for iterator in iterators] == [position] * 2, what
     assert has(said.getvalue(), f"tokend: stream 'train' begins at sample {position}: ", why)
