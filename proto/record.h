@@ -35,7 +35,9 @@
  * their cursors must agree; the newest is right.
  *
  * Each pass is verified separately: a beginning voids nothing of an earlier pass. A process that
- * begins belongs to the last pass that all ranks of its world have begun. Peers of a rank take the
+ * begins belongs to the last pass that all ranks of its world have begun. If it begins another pass
+ * at the end of the stream, that is the next one, unless the last one was not completed: then the
+ * run was restarted from the end of the one before, and begins it again. Peers of a rank take the
  * same rows; the records of each peer are verified separately.
  */
 #ifndef TOKEND_RECORD_H
@@ -51,7 +53,8 @@
 struct record_begin {
 	uint64_t time_ns;  /* CLOCK_REALTIME */
 	uint64_t position; /* of the ranks; ≥ the start of the cursor's first segment */
-	uint64_t left;	   /* position before the move; = position where a process begins */
+	uint64_t left;	   /* position before the move; = position where a process begins, unless
+			      it begins with RECORD_PASS */
 	uint64_t rank, world, micro_batch;
 	uint64_t peer;
 	uint64_t cursor_bytes; /* ≤ LIMIT_CURSOR_BYTES */

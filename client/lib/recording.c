@@ -240,7 +240,8 @@ int recording_rows(struct tokend *t, const struct tokend_row *row, uint32_t rows
 static int write_skip(struct tokend *t)
 {
 	struct recording *r = t->record;
-	uint64_t at = r->state.at;
+	/* Another pass begins where the seek went. */
+	uint64_t at = r->again ? r->from : r->state.at;
 	size_t entries = r->entries;
 
 	if (at >= t->taken || (r->from != at && r->from != t->taken))
@@ -258,8 +259,8 @@ int recording_moved(struct tokend *t)
 	if (!r)
 		return 0;
 	r->from = t->taken;
-	if (!r->state.rows) { /* it begins here */
-		r->state.at = t->taken;
+	if (!r->state.rows) { /* it begins here, or, with another pass, where that was begun from */
+		r->state.at = r->again ? r->state.at : t->taken;
 		r->state.begun = false;
 	}
 	return write_skip(t);

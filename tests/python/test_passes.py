@@ -70,17 +70,28 @@ def test_a_pass_ends_for_good_and_the_state_is_that_of_the_end(served):
         assert seen == [0, 5, 10, 0, 5], "a loop goes where reset() goes"
 
 
-def test_a_state_saved_at_the_end_has_no_batches_once(served):
-    with make(served, "finite", 5) as loader:
-        list(loader)
-        state = loader.state_dict()
-    with make(served, "finite", 5) as loader:
-        loader.load_state_dict(state)
-        passes = []
-        (text,) = warned(lambda: passes.append(list(loader)))
-        assert "this pass has no batches" in text and "position 468" in text
-        assert warned(lambda: passes.append(list(loader))) == []
-    assert passes[0] == [] and positions(passes[1]) == list(range(WINDOWS))
+@pytest.mark.parametrize("world, begun, again", [(1, 1, 1), (4, 3, 4), (2, 2, 1), (2, 1, 3)])
+def test_a_state_saved_at_the_end_has_no_batches_once(served, directory, world, begun, again):
+    """A record shows that the pass which some ranks had begun before a crash begins again."""
+
+    def resume(rank):
+        with make(served, "finite", 5, rank=rank, world=again, record=directory) as loader:
+            loader.load_state_dict(state)
+            passes = []
+            (text,) = warned(lambda: passes.append(list(loader)))
+            assert "this pass has no batches" in text and "position 468" in text
+            assert warned(lambda: passes.append(list(loader))) == [] or again > 1  # padding
+        return passes
+
+    for rank in range(world):
+        with make(served, "finite", 5, rank=rank, world=world, record=directory) as loader:
+            list(loader)
+            state = loader.state_dict()
+            first(3 if rank < begun else 0, loader)
+    passes = [resume(rank) for rank in range(again)]
+    assert passes[0][0] == [] and (again > 1 or positions(passes[0][1]) == list(range(WINDOWS)))
+    counts = [[0, WINDOWS, 0, 0, 0], [1, WINDOWS, 15 * begun, 0, 0]]
+    assert verify(served, "finite", directory) == (0, counts)
 
 
 def test_len_is_what_one_pass_gives(served):

@@ -125,7 +125,7 @@ struct record_section {
 	const struct ctl_history *order;
 	struct record_generation *generation;
 	uint64_t pass;	      /* number of the pass over a finite stream */
-	bool again;	      /* it begins its pass */
+	bool first, again;    /* its process begins; it begins its pass */
 	uint64_t entry, rows; /* number of its first row in the file; number of rows */
 	uint64_t top;	      /* after the highest position of all rows; 0: none */
 	uint64_t limit;	      /* rows from this position on are void */

@@ -146,6 +146,7 @@ static bool add_section(struct records *r, unsigned kind, struct record_begin *b
 		.file = r->reading,
 		.order = order,
 		.entry = entry,
+		.first = kind & RECORD_FIRST,
 		.again = kind & RECORD_PASS};
 	return true;
 }
@@ -356,15 +357,43 @@ static void judge(struct record_peer *p)
 /* ---- passes ---- */
 
 /*
- * The sections are sorted by time for each peer. A later section of a file stays in that file's
- * pass, or begins the next one. The first section of a new process joins the last pass that all
- * ranks have begun. Passes are counted from 1 here; 0: none.
+ * The process of @s begins another pass. NULL: it is the next one. Otherwise the process resumed at
+ * the end of the pass before, after its rank's last process had begun a pass and not completed it.
+ * Returns a section of that pass, which begins again. A rank that is new goes by the section
+ * before. The sections before @s, from @first on, have their passes.
+ */
+static const struct record_section *begun_before(
+	const struct record_section *first, const struct record_section *s)
+{
+	uint64_t end = cursor_end(&s->order->cursor);
+	const struct record_section *of = s;
+
+	while (of > first && (of == s || of->begin.rank != s->begin.rank))
+		of--;
+	if (of->begin.rank != s->begin.rank)
+		of = s - 1;
+	if (of == s || of->pass == 0 || s->begin.left != end)
+		return NULL;
+	if (of == s - 1 && of->again && begin_alike(&of->begin, &s->begin) &&
+		of->begin.rank != s->begin.rank)
+		return of;
+
+	uint64_t others = (of->begin.world - 1) * of->begin.micro_batch;
+
+	return MAX(of->top, of->begin.position) < end - MIN(end, others) ? of : NULL;
+}
+
+/*
+ * The sections are sorted by time for each peer. A later section of a process stays in that
+ * process's pass, or begins the next one. The first section of a new process joins the last pass
+ * that all ranks have begun. Passes are counted from 1 here; 0: none.
  */
 static bool number_passes(struct records *r)
 {
 	uint64_t common = 0; /* the last pass that all ranks have begun */
 	/* by pass: how often it was begun as another pass */
 	uint64_t *joined = calloc(r->sections + 3, sizeof(*joined));
+	const struct record_section *first = r->section, *again;
 
 	if (!joined)
 		return ctl_error(PHRASE_MEMORY);
@@ -374,12 +403,15 @@ static bool number_passes(struct records *r)
 
 		if (i == 0 || s->begin.peer != s[-1].begin.peer) {
 			common = !s->again;
+			first = s;
 			memset(joined, 0, (r->sections + 3) * sizeof(*joined));
 		}
-		pass = (pass ? pass : common) + s->again;
+		again = s->first && s->again ? begun_before(first, s) : NULL;
+		pass = again ? again->pass : pass && !s->first ? pass : common;
+		pass += s->again;
 		pass = pass ? pass : 1;
-		joined[pass] += s->again;
-		while (joined[common + 1] >= s->begin.world)
+		joined[pass] += s->again && !(again && again->begin.rank == s->begin.rank);
+		while (s->again && joined[common + 1] >= s->begin.world)
 			common++;
 		s->file->peer = s->begin.peer;
 		s->file->pass = pass;
