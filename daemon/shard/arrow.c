@@ -242,7 +242,7 @@ static bool read_schema(struct arrow *a, uint64_t schema)
 {
 	const char *wanted = a->columns.wanted;
 	const struct column *ours = &a->column;
-	bool text = false;
+	bool others = false;
 	char all[120] = "";
 	const struct vector fields = fb_vector(a, schema, SCHEMA_FIELDS, 4);
 	int64_t endianness = fb_integer(a, schema, SCHEMA_ENDIANNESS, 2);
@@ -257,7 +257,7 @@ static bool read_schema(struct arrow *a, uint64_t schema)
 			return false;
 		if (columns_take(&a->columns, c.name))
 			a->column = c;
-		text |= c.of == TYPE_STRING || c.of == TYPE_LARGE_STRING;
+		others |= c.of != TYPE_INT;
 		snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", c.name);
 	}
 	if (a->columns.best < 2 && (wanted || a->columns.times != 1 || !ours->fits))
@@ -272,10 +272,10 @@ static bool read_schema(struct arrow *a, uint64_t schema)
 		return refuse(a,
 			"column '%s' is of type %s; tokens must be integers or lists of integers",
 			ours->name, types[ours->of].name);
-	if (!wanted && ours->of == TYPE_INT && text)
+	if (!wanted && ours->of == TYPE_INT && (others || a->columns.best < 2))
 		return refuse(a,
-			"column '%s' has one number a row, next to text, as a count has; if it "
-			"does hold tokens, set `column: %s`; columns: %s",
+			"column '%s' has one number a row, as a count or an index has; if it does "
+			"hold tokens, set `column: %s`; columns: %s",
 			ours->name, ours->name, all);
 	return ours->of != TYPE_FIXED_LIST ||
 	       check(a, ours->list_size, 1, INT32_MAX, "a list's listSize");
@@ -317,7 +317,7 @@ static bool read_message(struct arrow *a, struct message *m)
 	a->at += PREFIX_BYTES;
 	if (length == 0) {
 		a->closed = true;
-		return left == 0 || !a->stream ||
+		return left < (a->stream ? 1 : BEGIN_MOST) ||
 		       refuse(a, "%" PRIu64 " bytes follow its end marker", left);
 	}
 	if (!check(a, length, 1, left, "its metadata's length") || !load(a, a->at, length))

@@ -213,7 +213,7 @@ static bool check_listed(struct mds *m)
 
 /*
  * Whether a column of this encoding holds tokens: `bytes`, `ndarray`, `ndarray:TYPE`, or
- * `ndarray:TYPE:SHAPE`, whose values are raw, too. Fills the members of @m that depend on it.
+ * `ndarray:TYPE:SIZE`, whose values are raw, too. Fills the members of @m that depend on it.
  */
 static bool encoding(struct mds *m, const char *text)
 {
@@ -229,7 +229,8 @@ static bool encoding(struct mds *m, const char *text)
 		int n = snprintf(name, sizeof(name), "ndarray:%sint%u",
 			shard_type_signed(m->type) ? "" : "u", 8 * shard_type_bytes(m->type));
 
-		if (strncmp(text, name, (size_t)n) == 0 && (text[n] == 0 || text[n] == ':')) {
+		if (strncmp(text, name, (size_t)n) == 0 &&
+			(text[n] == 0 || (text[n] == ':' && !strchr(text, ',')))) {
 			m->before = text[n] == 0;
 			return true;
 		}
@@ -286,8 +287,7 @@ static bool lay_out(struct mds *m, json_t *config)
 	return (text && encoding(m, text)) ||
 	       refuse(m,
 		       "column `%s` is encoded as `%.47s`; must be bytes, or "
-		       "ndarray[:DTYPE[:SHAPE]] "
-		       "with an integer type",
+		       "ndarray[:DTYPE[:SIZE]] of one dimension, with an integer type",
 		       column, text ? text : "");
 }
 

@@ -125,9 +125,9 @@ def more(data):
 
 
 def ended(data):
-    """The last batch of an Arrow file becomes an end marker."""
-    start = data.rindex(b"\xff" * 4, 0, data.rindex(b"\xff" * 4))
-    return data[: start + 4] + bytes(4) + data[start + 8 :]
+    """The last batch of an Arrow file is cut out."""
+    end = data.rindex(b"\xff" * 4)
+    return data[: data.rindex(b"\xff" * 4, 0, end)] + data[end:]
 
 
 def number(*values):

@@ -89,7 +89,7 @@ def test_sliced_null_and_foreign_arrays(directory, writer):
         ([numbers.slice(1, 50), numbers.slice(51, 50)], [range(50), range(50, 100)]),
         ([fixed.slice(0, 20), fixed.slice(20)], rows),
     ):
-        check(write(path, [pa.record_batch({"x": a}) for a in arrays], writer), documents)
+        check(write(path, [pa.record_batch({"tokens": a}) for a in arrays], writer), documents)
     write(path, [pa.record_batch({"x": null})], writer)
     assert "null_count is 3; must be 0" in facts(path, refused=True)
 
@@ -151,13 +151,15 @@ def test_the_column_of_arrow(directory):
     path, these, other = directory / "a.arrow", pa.array([1, 2], U32), pa.array([5, 6], pa.int64())
     lists, text = pa.array([[1], [2]], LIST), pa.array(["x", "y"])
     for columns, options, words in (
-        ({"what": these}, [], ""),
+        ({"what": pa.array([[1, 2]], LIST)}, [], ""),
+        ({"length": these}, [], "one number a row, as a count"),
+        ({"tokens": other, "input_ids": lists}, [], "one number a row, as a count"),
         ({"a": other, "tokens": these, "input_ids": other}, [], ""),
         ({"a": other, "input_ids": these}, [], ""),
         (("input_ids", "input_ids", "tokens"), [], ""),
         (("tokens", "input_ids", "tokens"), [], "two columns are called 'tokens'; must be"),
         ({"a": these, "tokens": other}, ["-c", "a"], ""),
-        ({"text": text, "tokens": these}, [], "one number a row, next to text"),
+        ({"text": text, "tokens": these}, [], "one number a row, as a count"),
         ({"length": other, "ids": lists}, [], "set `column` to the one"),
         ({"a": other}, ["-c", "x"], "no column is called 'x'"),
         ({'c\n"': text}, ["-c", 'c\n"'], "column 'c?\"' is of type string"),
@@ -175,12 +177,14 @@ def test_the_column_of_arrow(directory):
 
 
 def test_bytes_before_the_footer_of_arrow(directory):
-    """Writers may align it."""
+    """Writers may align it. Two files that were joined are not one."""
     data = arrow(directory).read_bytes()
     end = len(data) - 10 - int.from_bytes(data[-10:-6], "little")  # of the last message
     for padding in 1, 8, 48:
         (directory / "a.arrow").write_bytes(data[:end] + bytes(padding) + data[end:])
         check(directory / "a.arrow", DOCUMENTS)
+    (directory / "a.arrow").write_bytes(2 * data)
+    assert "bytes follow its end marker" in facts(directory / "a.arrow", refused=True)
 
 
 def test_streams_of_arrow(directory):
@@ -267,14 +271,14 @@ def test_columns_of_mds(directory, compression):
     """Other columns have different lengths in every sample."""
     rows = RANDOM.integers(0, 1000, (600, 700)).astype("<i4")  # over a MiB: checked when read
     columns = {
-        "a": "str", "b": "ndarray:int32:7", "id": "int", "p": "pkl", "tokens": "ndarray:int32",
-        "weight": "float32", "z": "bytes", "zz": "ndarray",
+        "a": "str", "b": "ndarray:int32:7", "c": "ndarray:int32:2,3", "id": "int", "p": "pkl",
+        "tokens": "ndarray:int32", "weight": "float32", "z": "bytes", "zz": "ndarray",
     }  # fmt: skip
     samples = (
         {
             "a": "é" * (i % 200), "b": numpy.arange(7, dtype="i4"), "id": i, "p": [i] * (i % 9),
-            "tokens": row, "weight": numpy.float32(0.5), "z": b"z" * (i % 31),
-            "zz": numpy.ones((i % 4 + 1, 3), "f4"),
+            "c": numpy.ones((2, 3), "i4"), "tokens": row, "weight": numpy.float32(0.5),
+            "z": b"z" * (i % 31), "zz": numpy.ones((i % 4 + 1, 3), "f4"),
         }
         for i, row in enumerate(rows)
     )  # fmt: skip
@@ -284,6 +288,7 @@ def test_columns_of_mds(directory, compression):
     for column, words in (
         ("p", "is encoded as `pkl`"),
         ("id", "is encoded as `int`"),
+        ("c", "of one dimension, with"),
         ("nope", "no column nope"),
         ("zz", "floating-point"),
     ):
