@@ -94,6 +94,7 @@ static bool find_source(const struct parallel *parallel, struct fault *fault)
 		s->tokens = f->tokens;
 		s->token_bytes = f->token_bytes;
 		s->identity = identify(shard);
+		s->sample_tokens = format->mixes_rows ? f->sample_tokens : SHARD_UNKNOWN;
 		s->has[PACK_UNINDEXED] = f->documents == SHARD_UNKNOWN;
 		s->has[PACK_DOCUMENTS] =
 			!hint->documents && (side_id(SIDE_BOUNDS, format, hint, file) ||
@@ -155,6 +156,25 @@ static bool add_place(struct pack *p, const char *path, struct fault *fault)
 	return true;
 }
 
+/* Samples are documents unless those of all inputs are as long. One shard cannot tell: documents
+ * may have been cut to the same length. */
+static void join_samples(struct pack *p)
+{
+	const struct pack_source *first = NULL;
+	bool *joined = &p->input.hint.joined;
+
+	for (size_t i = 0; i < p->sources; i++)
+		if (p->source[i].sample_tokens != SHARD_UNKNOWN) {
+			first = first ? first : &p->source[i];
+			*joined |= p->source[i].sample_tokens != first->sample_tokens;
+		}
+	for (size_t i = 0; *joined && i < p->sources; i++)
+		if (p->source[i].sample_tokens != SHARD_UNKNOWN) {
+			p->source[i].has[PACK_UNINDEXED] = false;
+			p->source[i].has[PACK_DOCUMENTS] = !p->input.hint.documents;
+		}
+}
+
 bool pack_find_sources(struct pack *p, char *const *path, int n, struct fault *fault)
 {
 	bool fine = (p->place = calloc((size_t)n, sizeof(*p->place))) || fault_memory(fault);
@@ -165,6 +185,7 @@ bool pack_find_sources(struct pack *p, char *const *path, int n, struct fault *f
 	ctl_progress_begin("looking at inputs", "shards", p->sources);
 	fine = fine && parallel_for(p->sources, p->threads, find_source, p, fault) == p->sources;
 	ctl_progress_end();
+	join_samples(p);
 	for (size_t i = 0; fine && i < p->sources; i++) {
 		p->source[i].begin = p->tokens;
 		p->tokens += p->source[i].tokens;

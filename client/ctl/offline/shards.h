@@ -144,6 +144,7 @@ struct pack_source {
 	uint64_t shard;		/* in the place */
 	uint64_t begin, tokens; /* its range of the row */
 	uint32_t token_bytes;	/* its own width */
+	uint64_t sample_tokens; /* of a format that mixes rows; 0: they differ; SHARD_UNKNOWN */
 	uint64_t identity;	/* hash of what tells whether it or a side file was replaced */
 	bool has[PACK_TRAITS];
 };
