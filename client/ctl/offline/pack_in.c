@@ -127,6 +127,9 @@ static bool is_first(struct pack *p, const struct ctl_place *place, uint64_t i, 
 			"%s: is in two arguments, %s and %s; give each shard once",
 			shard_list_name(&place->set.list, i),
 			p->place[json_integer_value(before)].path, place->path);
+	if (before && p->twice++ == 0) /* the daemon serves them, too */
+		ctl_note("%s: is the same file as another of %s, so its tokens are packed twice",
+			shard_list_name(&place->set.list, i), place->path);
 	return json_object_set_new_nocheck(p->seen, key, json_integer(place - p->place)) == 0 ||
 	       fault_memory(fault);
 }
@@ -156,8 +159,7 @@ static bool add_place(struct pack *p, const char *path, struct fault *fault)
 	return true;
 }
 
-/* Samples are documents unless those of all inputs are as long. One shard cannot tell: documents
- * may have been cut to the same length. */
+/* Samples are documents unless those of all inputs are as long: one shard cannot tell. */
 static void join_samples(struct pack *p)
 {
 	const struct pack_source *first = NULL;

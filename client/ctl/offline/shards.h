@@ -170,6 +170,7 @@ struct pack {
 	unsigned places;
 	unsigned threads; /* that read them */
 	json_t *seen;	  /* the place of each file or object */
+	uint64_t twice;	  /* of them, that are in a place twice */
 	struct pack_source *source;
 	size_t sources;
 	const struct pack_source *first[PACK_TRAITS]; /* that has it; NULL: none */
