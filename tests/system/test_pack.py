@@ -170,7 +170,7 @@ def test_what_is_lost_is_said(place):
     assert "y.ds: its loss mask is lost" in notes(place.file("m"), place.file("m.bin"), *MEGATRON)
     flat(place, "n/train.bin", 1000, 122), flat(place, "n/val.bin", 1000, 122)
     assert "n: val.bin is validation" in notes(place.file("n"), place.file("n.bin"), *FLAT)
-    rows = [numpy.arange(1, n, dtype="<u2") for n in (*[40] * 9, 7, 40)]
+    rows = [numpy.arange(1, n, dtype="<u2") for n in (*[40] * 20, 7, 40)]
     shard_writers.mds(place.file("d"), rows, 1000)  # the first shard's samples are alike by chance
     notes(place.file("d"), place.file("d.bin"), *MEGATRON, "--eos", 41)
     assert lengths_of(place.file("d")) == [len(row) for row in rows]
