@@ -1,5 +1,7 @@
 """A daemon and a witness. Nothing that is sent to the daemon may harm either."""
 
+import contextlib
+
 from lib import Client, Daemon, Witness, datasets, rows_at, status, wait_for
 from lib.wire import PROTOCOL
 
@@ -51,12 +53,9 @@ class Bench:
 
     def answers(self, raw, greeted=True):
         """Sends one packet. Returns the messages until the daemon closes the connection."""
-        client = Client(self.daemon.socket, hello=greeted)
-        try:
+        with contextlib.closing(Client(self.daemon.socket, hello=greeted)) as client:
             client.s.send(raw)
             return client.last_words()
-        finally:
-            client.close()
 
     def refused(self, raw, field, part="", greeted=True):
         """None if the daemon replies with one error of one line, with this field and text, and

@@ -1,5 +1,6 @@
 """Damaged snapshots, a kernel that forbids io_uring, and starting and stopping."""
 
+import contextlib
 import ctypes
 import os
 import socket
@@ -22,13 +23,10 @@ def save(client, tag, cursor):
 
 def at_tag(daemon, tag, run_="test"):
     """The position at which an attach at a tag begins."""
-    client = Client(daemon.socket)
-    try:
+    with contextlib.closing(Client(daemon.socket)) as client:
         client.attach(tag=tag, run=run_, micro=1)
         client.wait()
         return client.meta_words[4096 // 8]  # position of slot 0
-    finally:
-        client.close()
 
 
 def test_damaged_snapshots_are_refused(place):

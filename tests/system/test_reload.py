@@ -429,8 +429,7 @@ def test_a_check_that_hangs_ends_with_the_daemon(place, answers):
     manager.settimeout(20)
     scene = Scene(place, env={**os.environ, "NOTIFY_SOCKET": manager.getsockname()})
     place.shard("files/a.bin", 60_000)
-    disk = hanging(place.file("files"), place.file("hung", ""))
-    try:
+    with contextlib.closing(hanging(place.file("files"), place.file("hung", ""))) as disk:
         scene.write(train=scene.train, hung={**scene.window, "datasets": datasets("hung")})
         disk.hang()
         scene.daemon.process.send_signal(signal.SIGHUP)
@@ -447,8 +446,6 @@ def test_a_check_that_hangs_ends_with_the_daemon(place, answers):
         with contextlib.suppress(BlockingIOError):
             while told := manager.recv(4096):
                 assert not told.startswith((b"READY=1", b"RELOADING=1")), told
-    finally:
-        disk.close()
 
 
 def test_storage_that_hangs_refuses_a_reload(place):
@@ -456,11 +453,10 @@ def test_storage_that_hangs_refuses_a_reload(place):
     place.shard("files/a.bin", 600_000)
     code, _, err = run(TOKCTL, "manifest", place.file("files"), place.file("m"))
     assert code == 0, err
-    disk = hanging(place.file("files"), place.file("hung", ""))
     keys = {"seed": 1, "seq_len": SEQ, "extra": 1}
     hung = {**keys, "datasets": [{**datasets("hung")[0], "manifest": "m"}]}
-    scene = Scene(place, more={"hung": hung})
-    try:
+    with contextlib.closing(hanging(place.file("files"), place.file("hung", ""))) as disk:
+        scene = Scene(place, more={"hung": hung})
         stuck, witness = scene.attach(stream="hung", run="stuck"), scene.witness()
         stuck.next()
         disk.hang(READ)
@@ -475,8 +471,6 @@ def test_storage_that_hangs_refuses_a_reload(place):
         scene.reload()
         disk.hang()
         assert run(TOKCTL, "status", "-c", scene.config, timeout=20)[0] == 0
-    finally:
-        disk.close()
 
 
 def test_fifty_reloads_under_live_trainers(scene):

@@ -3,6 +3,7 @@
 Training does not depend on it: only clients that save or load a snapshot wait, with a deadline.
 """
 
+import contextlib
 import itertools
 import os
 import threading
@@ -10,8 +11,7 @@ import time
 
 import pytest
 
-from lib import Client, Daemon, Refused, Witness, client_of, datasets, has
-from lib import rows_at, wait_for
+from lib import Client, Daemon, Refused, Witness, client_of, datasets, has, rows_at, wait_for
 from lib.cat import moved
 from lib.injected import injected
 from lib.fuse import hanging
@@ -61,8 +61,7 @@ def test_training_continues_while_state_dir_hangs(place):
     daemon = scene.daemon
     witness = Witness(daemon, rows_at(scene.config, "train", 0, 900), run="before")
     save(witness.client, "early")
-    disk = scene.hang()
-    try:
+    with contextlib.closing(scene.hang()) as disk:
         saving = scene.attach("before", peer=1)
         asked = time.monotonic()
         saving.tell(op="checkpoint", tag="late", cursor=saving.feed["cursor"])
@@ -91,14 +90,11 @@ def test_training_continues_while_state_dir_hangs(place):
         assert daemon.said("has not answered for 20 s")
         scene.attach("new6")
         injected(51)
-    finally:
-        disk.close()
     waited = [f"{scene.directory}/train/new{n}/.run.cursor" for n in range(1, 7)]
     assert wait_for(lambda: all(map(os.path.exists, waited))), "what waited is written"
     assert os.path.exists(save(saving, "late")["path"])
     assert witness.step(100), "the running session did not notice"
-    disk = scene.hang()
-    try:
+    with contextlib.closing(scene.hang()) as disk:
         saving.tell(op="checkpoint", tag="last", cursor=saving.feed["cursor"])
         wait_for(disk.held, SOON)
         began = time.monotonic()
@@ -108,8 +104,6 @@ def test_training_continues_while_state_dir_hangs(place):
         assert scene.attach("again").next(SOON) is not None, "a start while it hangs"
         injected(51, 2)
         daemon.kill()
-    finally:
-        disk.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become several users")
@@ -118,16 +112,13 @@ def test_one_user_cannot_use_up_the_jobs_that_may_wait(place):
     logged = lambda run: os.path.exists(f"{scene.directory}/train/{run}/.run.cursor")
     client_of(scene.daemon, GREEDY).attach(run="greedy").close()
     assert wait_for(lambda: logged(f"greedy@{GREEDY}"))
-    disk = scene.hang()
-    try:
+    with contextlib.closing(scene.hang()) as disk:
         for _ in range(ATTACHES):
             client_of(scene.daemon, GREEDY).attach(run="greedy").close()
         assert scene.daemon.said(f"too many of uid {GREEDY} wait for state_dir")
         assert disk.held(), "state_dir hangs"
         polite = client_of(scene.daemon, POLITE).attach(run="polite")
         assert polite.next(SOON) is not None, "another user attaches, and gets batches"
-    finally:
-        disk.close()
     assert wait_for(lambda: logged(f"polite@{POLITE}")), scene.daemon.log()[-1000:]
     injected(51, ATTACHES)
     polite.close()
