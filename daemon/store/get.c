@@ -265,8 +265,8 @@ static void judge_network(const struct reading *r, CURLcode code, struct verdict
 		v->kind = VERDICT_FINAL;
 		v->remedy = "correct `ca:` of the store, or SSL_CERT_FILE";
 	} else if (code == CURLE_TOO_MANY_REDIRECTS ||
-		   /* also of an answer that is not HTTP */
-		   (code == CURLE_UNSUPPORTED_PROTOCOL && get->answer.status / 100 == 3)) {
+		   /* also of an answer that is not HTTP: its text names HTTP in capitals */
+		   (code == CURLE_UNSUPPORTED_PROTOCOL && !strstr(r->handle->error, "HTTP"))) {
 		v->kind = VERDICT_FINAL;
 		v->remedy = "give the URL to which it redirects";
 	} else if (get->answered_ms && (code == CURLE_PARTIAL_FILE || code == CURLE_GOT_NOTHING ||

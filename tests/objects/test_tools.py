@@ -3,12 +3,15 @@ problem of a store is one line.
 """
 
 import hashlib
+import http.server
 import json
 import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
+import threading
 import time
 
 import numpy
@@ -434,6 +437,35 @@ def test_an_unknown_authority(scene, https):
         Client(daemon.socket).attach(stream="s", begin=1).next(60)
     assert "`ca:`" in str(ended.value) and ".bin" in str(ended.value), ended.value
     assert daemon.stop() == 0
+
+
+def test_rubbish_after_a_redirect_heals(scene):
+    """The first answer of the server to which it redirects is not HTTP."""
+    (line,), asked = scene.manifest(scene.data("large/b.bin"), name="one.jsonl"), []
+
+    class Moved(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            asked.append(self.path)
+            if asked[1:] == ["/there"]:
+                self.wfile.write(b"upstream connect error\n")
+                return
+            self.send_response(302 if self.path != "/there" else 200)
+            headers = {"Location": "/there", "ETag": "e", "Content-Length": line["size"]}
+            for header in headers.items():
+                self.send_header(*header)
+            self.end_headers()
+
+    authority, *own = make_certificates(scene.file("moved", ""))
+    with http.server.HTTPServer(("localhost", 0), Moved) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*own)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever).start()
+        url = f"https://localhost:{server.server_port}/"
+        arguments = "--from", scene.file("one.jsonl"), url, scene.file("moved.jsonl")
+        code, _, err = scene.tokctl("manifest", *arguments, SSL_CERT_FILE=authority)
+        server.shutdown()
+    assert code == 0 and asked.count("/there") == 2, (err, asked)
 
 
 def test_a_manifest_in_a_store(scene):

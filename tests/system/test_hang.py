@@ -10,22 +10,10 @@ import time
 
 import pytest
 
-from lib import (
-    TOKCTL,
-    Daemon,
-    Place,
-    Refused,
-    Witness,
-    child_environment,
-    few_descriptors,
-    has,
-    rows_at,
-    run,
-    status,
-    wait_for,
-)
+from lib import TOKCTL, Daemon, Place, Refused, Witness, has, rows_at, run, status, wait_for
 from lib.fuse import GETATTR, LOOKUP, OPEN, READ, hanging
 from lib.injected import injected
+from lib.process import child_environment, few_descriptors
 from lib.wire import DATA
 
 SHARDS = {"near": 4, "files": 40}

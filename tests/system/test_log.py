@@ -10,21 +10,9 @@ import time
 
 import pytest
 
-from lib import (
-    LONG,
-    TOKCTL,
-    TOKEND,
-    Client,
-    Daemon,
-    client_of,
-    datasets,
-    has,
-    refusal,
-    run,
-    status,
-    wait_for,
-)
+from lib import TOKCTL, TOKEND, Client, Daemon, client_of, datasets, has, refusal, run, status
 from lib.injected import injected
+from lib.wait import LONG, wait_for
 
 FLOOD = 3000
 NOBODY = 61234
