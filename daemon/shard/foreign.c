@@ -142,7 +142,7 @@ const char *foreign_kind(const struct bytes *b)
 		return "a safetensors file";
 	/* "10000\r\n" or "10000;chunk-signature=…" */
 	memcpy(first, b->head, sizeof(first) - 1);
-	after += strspn(first, "0123456789abcdef");
+	after += strspn(first, "0123456789ABCDEFabcdef");
 	if (after - first >= 4 &&
 		(strncmp(after, "\r\n", 2) == 0 || strncmp(after, ";chunk-", 7) == 0))
 		return "stored with the chunks of its upload; upload it with another program";

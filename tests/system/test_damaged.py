@@ -310,7 +310,7 @@ FOREIGN = [  # file, its bytes, what is said, options
     ("a.bin", pickle.dumps([1, 2]), "is a Python pickle, not a shard"),
     ("a.bin", gzip.compress(bytes(99)), "is gzip-compressed"),
     ("a.bin", b"\x1f\x8b\x08\x18" + bytes(5) + b"\3pigz\0of a name\0", "is gzip-compressed"),
-    ("a.bin", b"f000\r\n" + bytes(61440) + b"\r\n0\r\n\r\n", "with the chunks of its upload"),
+    ("a.bin", b"Ff00\r\n" + bytes(65280) + b"\r\n0\r\n\r\n", "with the chunks of its upload"),
     ("a.bin", b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),
     ("a.npy", b"<html><body>404 Not Found</body></html>\n", "is text, not a shard"),
     ("a.ds.index", bytes(8), "is a datatrove index, not a shard"),
