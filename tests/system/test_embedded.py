@@ -87,11 +87,14 @@ def test_the_daemon_survives_its_starter_and_ends_after_its_last_session(place):
 def test_a_daemon_at_the_files_socket_is_used_if_it_serves_the_file(place):
     path = place.file("shared.sock")
     other, mine = (Scene(place, name, socket=path, state_dir=name) for name in ("other", "mine"))
-    Daemon(place, other.config)
+    daemon = Daemon(place, other.config).process
     other.finish(other.start())
     (lines,) = other.finish(other.start_c())
     assert lines[0] == f"shared {path}" and other.starts() == [] and other.files() == []
     assert f"no daemon serves {mine.config}; " in mine.run(TOKCTL, "stop", "-c", mine.config)[2]
+    daemon.send_signal(signal.SIGSTOP)
+    assert f"no reply from {path} " in other.run(TOKCTL, "status", "-c", other.config)[2]
+    daemon.send_signal(signal.SIGCONT)
     mine.finish(mine.start())
     assert len(mine.starts()) == 1, "the other file's daemon is not used"
     mine.end()

@@ -19,8 +19,7 @@
 
 /* The mount that has an absolute path, or 0 for others: in another container it may have other
  * data. It does not depend on the files: those that are replaced must meet the daemon that has read
- * them.
- */
+ * them. */
 static uint64_t mounted_at(const char *path)
 {
 	char part[PATH_MAX], whole[PATH_MAX];
@@ -208,12 +207,9 @@ static bool find_unnamed(
 		found->n, run ? "run " : "", run ? run : "", run ? " of " : "", stream);
 }
 
-/*
- * The first daemon that serves the file. One that read the file before it was edited or broken
- * still counts: a private one has a name made from the text that it read, and a broken file names
- * no socket. Never one of another file, although a trainer without a config would find it: its
- * stream of the same name is another one.
- */
+/* The first daemon that serves the file, also if it read that before it was edited or broken: a
+ * private one is named after the text that it read, and a broken file names no socket. Never one of
+ * another file, whose streams may have the same names. */
 static bool find_server(struct ctl_link *l, struct ctl_daemons *found, const char *file,
 	const char *whole, const char *broken)
 {
@@ -228,6 +224,10 @@ static bool find_server(struct ctl_link *l, struct ctl_daemons *found, const cha
 		}
 	if (broken)
 		return ctl_link_fail(l, "%s", broken);
+	/* The one that a trainer finds may serve it, but not answer. */
+	if (found->usual && !ctl_open(l, found->daemon[0].path))
+		return false;
+	ctl_disconnect(l);
 	return ctl_link_fail(l,
 		"no daemon serves %s; start one with tokend -c FILE, or add the --socket of one "
 		"that `tokctl status` lists",
