@@ -17,26 +17,11 @@ import msgpack
 import pytest
 from bad_input import without
 
-from lib import (
-    LONG,
-    PACKET_BYTES,
-    As,
-    Client,
-    Closed,
-    Daemon,
-    Refused,
-    Witness,
-    client_of,
-    connect,
-    datasets,
-    few_descriptors,
-    receive,
-    refusal,
-    rows_at,
-    wait_for,
-)
+from lib import As, Client, Daemon, Witness, client_of, datasets, rows_at
 from lib.injected import injected
-from lib.wire import PERMISSION
+from lib.process import few_descriptors
+from lib.wait import LONG, wait_for
+from lib.wire import PACKET_BYTES, PERMISSION, Closed, Refused, connect, receive, refusal
 
 pytestmark = pytest.mark.asan  # no packet makes the daemon touch memory out of bounds
 

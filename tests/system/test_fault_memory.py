@@ -9,23 +9,12 @@ import shutil
 import numpy
 import pytest
 
-from lib import (
-    TOKCTL,
-    Client,
-    Closed,
-    Daemon,
-    Refused,
-    Witness,
-    datasets,
-    few_descriptors,
-    rows_at,
-    run,
-    status,
-    wait_for,
-)
+from lib import TOKCTL, Client, Daemon, Witness, datasets, few_descriptors, rows_at, run, status
 from lib.injected import injected
 from lib.preload import OPENS, Preload
 from lib.shard_writers import arrow, put, raw, seekable
+from lib.wait import wait_for
+from lib.wire import Closed, Refused
 
 FAILING = r"""
 #include <errno.h>
