@@ -85,12 +85,14 @@ def test_state_commit_seek_and_mix_with_a_transform(served, workers):
 
 
 SPAWNED = """
-import multiprocessing, sys, tokend, transforms
+import multiprocessing, os, sys, tokend, transforms
 
 def take(workers, transform):
     more = {"workers": workers, "transform": transform, "run": f"of-{workers}"}
     with tokend.Loader("train", 4, socket=sys.argv[1], **more) as loader:
-        return [next(loader)["labels"].tolist() for _ in range(9)]
+        next(loader), next(loader)  # both workers have begun
+        [os.kill(worker.pid, 10) for worker in multiprocessing.active_children()]
+        return [next(loader)["labels"].tolist() for _ in range(20)]
 
 multiprocessing.set_start_method("spawn")
 assert take(0, transforms.shuffle) == take(2, transforms.shuffle)
@@ -177,7 +179,6 @@ def test_what_ends_a_worker_is_one_error_of_next(served, monkeypatch):
 
 def test_workers_that_hang_end_together_when_another_thread_closes(served):
     loader, said = make(served, transform=transforms.hangs, workers=3), []
-
     read = lambda: said.append(str(pytest.raises(tokend.Error, next, loader).value))
     reader = threading.Thread(target=read)
     reader.start()
@@ -193,11 +194,10 @@ def test_workers_that_hang_end_together_when_another_thread_closes(served):
 TRAINER = """
 import signal, sys, time, tokend, transforms
 
-former = signal.pthread_sigmask
+former = signal.signal
 if len(sys.argv) > 2:  # the workers call it first
-    signal.pthread_sigmask = lambda *arguments: time.sleep(1.5) or former(*arguments)
-more = {"transform": transforms.hangs, "workers": 2}
-loader = tokend.Loader("train", 4, socket=sys.argv[1], **more)
+    signal.signal = lambda *arguments: time.sleep(0.3) or former(*arguments)
+loader = tokend.Loader("train", 4, socket=sys.argv[1], transform=transforms.hangs, workers=2)
 print("there", flush=True)
 time.sleep(600)
 """

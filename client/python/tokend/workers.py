@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
@@ -48,7 +49,8 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         self._place, self._transform, self._window, self._ended = place, transform, window, ended
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # _watch() takes them
+        for number in SIGNALS:  # not a mask: a spawned worker has NumPy's threads
+            signal.signal(number, signal.SIG_IGN)
         threading.Thread(target=self._watch, daemon=True).start()
         info: Any = get_worker_info()
         place, n, rows = self._place, info.num_workers, self._place["micro_batch"]
@@ -81,9 +83,7 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         trainer: Any = multiprocessing.parent_process()
         parent = os.getppid()
         while trainer.is_alive() and os.getppid() == parent and not self._ended.value:
-            sent = signal.sigtimedwait(SIGNALS, LOOK_S)
-            if sent and (sent.si_signo, sent.si_pid) == (signal.SIGTERM, trainer.pid):
-                break
+            time.sleep(LOOK_S)
         os._exit(0)
 
 
@@ -152,6 +152,8 @@ class Workers:
         if isinstance(begun[0], Exception):
             raise begun[0]
         self._results = begun[0]
+        # Python's exit sends SIGTERM and waits; before that it calls this
+        Finalize(self._results, setattr, (self._ended, "value", 1), exitpriority=0)
 
     @staticmethod
     def _begin(loader: Any, begun: list[Any]) -> None:
@@ -200,10 +202,9 @@ class Workers:
                     )
         finally:
             self.waited_s += time.perf_counter() - begin
-        position, made = found
-        if isinstance(made, Exception):
-            raise made
-        return position, made
+        if isinstance(found[1], Exception):
+            raise found[1]
+        return found
 
     def _try(self, results: Iterator[Any]) -> Any:
         """The next result, or None if there is none after LOOK_S."""
