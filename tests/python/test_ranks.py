@@ -54,7 +54,7 @@ PAIRS = [0, 0, 1, 1, 2, 2, 3, 3]
 OF_EIGHT = [  # a mesh of eight processes, and their ranks
     ({"names": ["pp", *DATA, "tp"], "shape": [1, 2, 2, 2]}, PAIRS),
     ({"names": ["dp_shard", "cp", "dp_replicate"], "shape": [2, 2, 2]}, [0, 1, 0, 1, 2, 3, 2, 3]),
-    ({"names": ["pp", "batch", "cp", "tp"], "shape": [1, 4, 1, 2]}, PAIRS),  # torchtitan's
+    ({"names": ["pp", "batch", "cp", "tp"], "shape": [1, 4, 1, 2], "cp": [0, 2, "zigzag"]}, PAIRS),
     ({"names": ["dp", "ep", "pp"], "shape": [2, 2, 2]}, PAIRS),  # experts' ranks are data ranks
     # a slice does not have the other dims
     ({"names": ["pp", *DATA, "tp"], "shape": [2, 1, 2, 2], "slice": DATA}, [0, 0, 1, 1] * 2),

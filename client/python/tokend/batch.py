@@ -175,7 +175,7 @@ def cp_slice(cp: Any, of_mesh: tuple[int, int] | None) -> tuple[int, int, str] |
         raise ArgumentError(
             f"cp: rank {rank!r} is not below size {size!r}; pass (rank, size, kind)"
         )
-    if of_mesh not in (None, (rank, size)):
+    if of_mesh and size <= of_mesh[1] and (rank, size) != of_mesh:  # more: of other dims, too
         raise ArgumentError(
             f"cp: (rank, size) is {(rank, size)}, and {of_mesh} in the mesh; pass cp={kind!r}"
         )
