@@ -290,7 +290,7 @@ def test_the_first_mib_of_text_is_converted():
     write({f"{D}/{name}": WORDS for name in ("all/train.txt", "all/test_it.py", "more.txt")})
     write({f"{D}/all/latin.txt": "café".encode("latin-1"), f"{D}/all/dev/0.txt": WORDS})
     write({f"{D}/all/much/{name}": WORDS * 20 for name in ("a.txt", "b.NDJSON")})
-    streams, said = begin(f"{D}/all", f"{D}/more*.txt", "--most", "1")
+    streams, said = begin(f"{D}/all/*", f"{D}/more*.txt", "--most", "1")
     assert has(said, "(--most converts more)\n", "a token is a byte", "NDJSON: is taken as plain")
     assert [[*datasets] for _, datasets in streams.values()] == [["all", "data"], ["all"]]
     paths = [dataset["path"] for dataset in streams["train"][1].values()]

@@ -190,7 +190,7 @@ def test_a_tiktoken_file_does_not_contain_its_special_tokens(directory, monkeypa
 # ---- files of all kinds, and long ones ----
 
 LEFT_OUT = {"\x1b[31m.png": b"\x89PNG\r\n\x1a\n\0\0", "empty.txt": b"", "vocab.txt": b"the"}
-TEXTS = {"README.md": "# Žluťoučký kůň\n", "deep/er/a.json": "{}\n", "deep/b": "no ending"}
+TEXTS = {"README.md": "# Žluťoučký kůň\n", "d/metadata/a.metadata.json": "{}\n", "d/b": "no end"}
 
 
 def test_any_text_below_a_directory(directory):
@@ -199,14 +199,14 @@ def test_any_text_below_a_directory(directory):
     for name, data in {**LEFT_OUT, **contents, ".git/a": b"a", "_temporary/a": b"a"}.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(data)
-    parquet(source / "rows.parquet", ["a row"])
+    parquet(source / "d/rows.parquet", ["a row"])
     ask = ("-o", directory / "out", "--tokenizer", "bytes")
     assert "its name ends in none of .txt" in refused(directory / "all/README.md", *ask)
     _, said = tokenize(source, *ask, "--text")
-    wanted = sorted({**TEXTS, "rows.parquet": "a row"}.items())
+    wanted = sorted({**TEXTS, "d/rows.parquet": "a row"}.items())
     assert texts(directory / "out") == [text for _, text in wanted]
     assert "empty.txt: is empty\n" in said and "\ufffd[31m.png: is not UTF-8 text\n" in said
-    assert "a.json: is taken as plain text" in said and "vocab.txt: belongs to a tokenizer" in said
+    assert "data.json: is taken as plain text" in said and "vocab.txt: belongs to a tok" in said
 
 
 def test_a_long_text_is_one_document(directory, monkeypatch):

@@ -30,7 +30,7 @@ NOT_TEXT = "is not UTF-8 text"
 MARKED = re.compile(r"\.(json\w*|ndjson|csv|tsv)(\.gz|\.zst)?$", re.I)  # texts with fields
 POINTER = b"version https://git-lfs.github.com/"
 UNUSED = {"__pycache__", "_temporary"}  # directories: of Python, and of jobs that did not commit
-VERSIONS = "_delta_log", ".hoodie", "metadata/*.metadata.json"  # of Delta, Hudi and Iceberg
+VERSIONS = "_delta_log", ".hoodie", "metadata/[0-9v]*.metadata.json"  # of Delta, Hudi and Iceberg
 CONTINUED = b"\xff\xff\xff\xff"  # begins each message of Arrow 1.0
 DAMAGED = OSError, EOFError, ValueError, NotImplementedError, zlib.error  # zlib's, pyarrow's
 
@@ -175,9 +175,8 @@ def sources_of(paths, kinds, any_text, say):
     for path in paths:
         found, binary = [], []
         for match, file in ((m, file) for m in _matches(path) for file in _files(m)):
-            below, status = "", os.stat(file)
-            if file != match or (any_text and file != path):
-                below = os.path.relpath(file, path if file == match else match)
+            named, status = path if any_text else match, os.stat(file)
+            below = "" if file == named else os.path.relpath(file, named)
             source = _source(file, below, kinds, any_text)
             if other := taken.get((status.st_dev, status.st_ino)):  # by a link of any kind
                 source = f"is the same file as {other}"
