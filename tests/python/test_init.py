@@ -234,7 +234,7 @@ def test_shards_of_tokenize_keep_their_eos(here, made, more):
     notes = here / "all/made/.tokenize.json"
     text = notes.read_text()
     notes.write_text(re.sub(r'"tokens": \d+', '"tokens": 70000', text))
-    assert "all/made: has 64001 of 70000 tokens; copy the other files" in refused("all")
+    assert "all/made: has 64001 tokens, but tokenize made 70000; copy" in refused("all")
     notes.write_text(text.replace('"finished": true', '"finished": false'))
     assert "all/made: tokenize has not ended; continue with --resume" in refused("all")
     notes.write_text(text)

@@ -113,8 +113,8 @@ def _run(place, shards=()):
         raise Error(f"{place}: tokenize has not ended; {tokenize.RESUME}")
     count = sum(shard["tokens"] for shard in shards if _directory(shard["path"]) == place)
     if run and shards and count != done["tokens"]:
-        some = f"{place}: has {count} of {done['tokens']} tokens"
-        raise Error(f"{some}; copy the other files, or name these, as a pattern in quotes")
+        some = f"{place}: has {count} tokens, but tokenize made {done['tokens']}"
+        raise Error(f"{some}; copy missing files, or name those wanted, as a pattern in quotes")
     return run
 
 
