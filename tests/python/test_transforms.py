@@ -155,7 +155,7 @@ def test_a_batch_whose_transform_was_interrupted_comes_again(served):
 
 def test_what_ends_a_worker_is_one_error_of_next(served, monkeypatch):
     """Nothing is raised where the trainer is. Signals to all processes of a job end no worker."""
-    with make(served, transform=IN_PLACE, workers=2) as loader:
+    with transforms.LOCK, make(served, transform=IN_PLACE, workers=2) as loader:
         check(served, loader, IN_PLACE, 2)
         both = children()
         for name in ("TERM", "INT", "HUP", "USR1", "USR2"):

@@ -1,8 +1,11 @@
 """Transforms for the tests, at a module's top level, so that workers can import them."""
 
+import threading
 import time
 
 import numpy
+
+LOCK = threading.RLock()  # a trainer may hold one
 
 
 def shuffle(tokens, position, rng):
@@ -11,7 +14,8 @@ def shuffle(tokens, position, rng):
 
 
 def in_place(tokens, position, rng):
-    tokens[0] = position % 1000
+    with LOCK:
+        tokens[0] = position % 1000
     return tokens
 
 

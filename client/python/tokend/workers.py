@@ -143,24 +143,17 @@ class Workers:
             timeout=LOOK_S,
             generator=torch.Generator("cpu"),  # the trainer's random numbers stay as they are
         )
-        # In the main thread torch would install a handler of SIGCHLD that raises wherever the
-        # trainer is when a worker dies. A new thread also has no modes for forks to inherit.
-        begun: list[Any] = []
-        thread = threading.Thread(target=self._begin, args=(loader, begun))
-        thread.start()
-        thread.join()
-        if isinstance(begun[0], Exception):
-            raise begun[0]
-        self._results = begun[0]
+        # In the main thread torch installs a handler that raises wherever the trainer is when a
+        # worker ends. Another thread must not fork: nobody would release the locks of this one.
+        former = signal.getsignal(signal.SIGCHLD)
+        try:
+            with torch.inference_mode(False), torch.device("cpu"):  # forked workers inherit these
+                self._results = iter(loader)
+        finally:
+            if signal.getsignal(signal.SIGCHLD) != former:
+                signal.signal(signal.SIGCHLD, former)
         # Python's exit sends SIGTERM and waits; before that it calls this
         Finalize(self._results, setattr, (self._ended, "value", 1), exitpriority=0)
-
-    @staticmethod
-    def _begin(loader: Any, begun: list[Any]) -> None:
-        try:
-            begun.append(iter(loader))
-        except Exception as error:
-            begun.append(error)
 
     def look(self, tokens: Any, fields: Any, into: tuple[int, ...]) -> Any:
         """look_into(*into), with the transformed rows in @tokens, int64 [b, window], and their
