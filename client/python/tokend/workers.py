@@ -150,7 +150,7 @@ class Workers:
             with torch.inference_mode(False), torch.device("cpu"):  # forked workers inherit these
                 self._results = iter(loader)
         finally:
-            if signal.getsignal(signal.SIGCHLD) != former:
+            if former not in (None, signal.getsignal(signal.SIGCHLD)):  # None: one of C
                 signal.signal(signal.SIGCHLD, former)
         # Python's exit sends SIGTERM and waits; before that it calls this
         Finalize(self._results, setattr, (self._ended, "value", 1), exitpriority=0)
