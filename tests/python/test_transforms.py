@@ -90,8 +90,10 @@ import multiprocessing, os, sys, tokend, transforms
 def take(workers, transform):
     more = {"workers": workers, "transform": transform, "run": f"of-{workers}"}
     with tokend.Loader("train", 4, socket=sys.argv[1], **more) as loader:
-        next(loader), next(loader)  # both workers have begun
-        [os.kill(worker.pid, 10) for worker in multiprocessing.active_children()]
+        for _ in range(2):
+            next(loader)  # both workers have begun
+        for worker in multiprocessing.active_children():
+            os.kill(worker.pid, 10)  # SIGUSR1
         return [next(loader)["labels"].tolist() for _ in range(20)]
 
 multiprocessing.set_start_method("spawn")

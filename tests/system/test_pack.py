@@ -162,13 +162,15 @@ def test_what_is_lost_is_said(place):
     assert "gap.bin: tokens outside the documents of its .csv.gz" in said
     assert lengths_of(place.file("g")) == [10, 10, 40, 30, 10]  # documents of their own
     assert "g.bin: its document bounds" in notes(place.file("g.bin"), place.file("o.bin"), *FLAT)
-    os.symlink("../o.bin", place.file("t/a.bin")), os.symlink("a.bin", place.file("t/b.bin"))
+    os.symlink("../o.bin", place.file("t/a.bin"))
+    os.symlink("a.bin", place.file("t/b.bin"))
     assert "b.bin: is the same file as" in notes(place.file("t"), place.file("t.bin"), *FLAT)
     for name in ("m/x.ds", "m/y.ds"):
         flat(place, name, 1000, 121)
     numpy.zeros(1000, "u1").tofile(place.file("m/y.ds.loss"))
     assert "y.ds: its loss mask is lost" in notes(place.file("m"), place.file("m.bin"), *MEGATRON)
-    flat(place, "n/train.bin", 1000, 122), flat(place, "n/val.bin", 1000, 122)
+    for name in ("n/train.bin", "n/val.bin"):
+        flat(place, name, 1000, 122)
     assert "n: val.bin is validation" in notes(place.file("n"), place.file("n.bin"), *FLAT)
     rows = [numpy.arange(1, n, dtype="<u2") for n in (*[40] * 20, 7, 40)]
     shard_writers.mds(place.file("d"), rows, 1000)  # the first shard's samples are alike by chance
